@@ -6,7 +6,7 @@ compare  run several methods on the same split, students and budgets; one table 
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 classify a student's labels and probabilities for new images or vectors, as a CSV file
-export   a student as ONNX, TorchScript, a timm model or a Hugging Face folder
+export   a student as ONNX, a timm model or a Hugging Face folder
 report   write a run folder's report.html and model card again
 records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
@@ -41,6 +41,8 @@ COMMANDS = (
     "keys",
 )
 
+PRIVATE = ("run", "predict", "records", "data", "serve", "keys")  # they read or write private files
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `labelwall`.
@@ -72,6 +74,8 @@ def _run(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
+    if args[0] in PRIVATE:
+        os.umask(0o077)  # what they write is their owner's alone
     command = importlib.import_module(f".experiment.commands.{args[0]}", __package__)
     status: int = command.main(args[1:])
     return status

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from diagnosed_screening import screening_terms
 
 from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
 from labelwall.teacher.accounting.curves import (
@@ -21,7 +22,6 @@ from labelwall.teacher.accounting.curves import (
     pure_rdp,
     screening_rdp,
 )
-from labelwall.teacher.accounting.data_dependent.screening import screening_terms
 
 QUERIES = 8192
 DELTA = 1e-5

@@ -4,7 +4,7 @@
     python benchmarks/figures.py --cifar10 data --download  # Figure 5, real votes, 2 minutes more
 
 The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private rows
-(teacher/accounting/data_dependent/screening.py). Here its votes are simulated
+(benchmarks/diagnosed_screening.py). Here its votes are simulated
 (figure_numbers.simulated_plurality), or those of CIFAR-10, which is public: 30,000 images as the
 private rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
 """

@@ -3,7 +3,7 @@
     python benchmarks/pate_numbers.py                          # formulas alone
     python benchmarks/pate_numbers.py --data ROOT --cache DIR  # and 250 classifiers' votes on MNIST
 
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py).
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (benchmarks/diagnosed_pate.py).
 The papers' votes are not available; MNIST is public, and its training images represent private
 ones here. ``--cache`` keeps their features between calls.
 """
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from diagnosed_pate import (
+    diagnose_confident_gnmax,
+    diagnose_gnmax,
+    diagnose_lnmax,
+)
+from diagnosed_smooth import Sanitised, measure
 
 from labelwall.experiment.plan import published_epsilons as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
-from labelwall.teacher.accounting.data_dependent.pate import (
-    diagnose_confident_gnmax,
-    diagnose_gnmax,
-    diagnose_lnmax,
-)
-from labelwall.teacher.accounting.data_dependent.smooth import Sanitised, measure
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes
 
 # Papernot et al. 2017; 2018, Table 1.
 TEACHERS = 250
@@ -43,7 +43,7 @@ SMOOTH_SIGMAS = (5.0, 10.0, 20.0, 40.0)
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class AttributeVotes:
     """A GNMAX row of CVPR20's Table 3: noise scale, queries, delta, the epsilon printed."""
 
     name: str
@@ -54,7 +54,7 @@ class MultiLabel:
 
 
 TABLE_3 = tuple(
-    MultiLabel(row.name, row.mechanism.sigma_vote, row.asked, row.delta, row.epsilon)
+    AttributeVotes(row.name, row.mechanism.sigma_vote, row.asked, row.delta, row.epsilon)
     for row in printed.TABLE_3
     if isinstance(row.mechanism, GnmaxAttributes)
 )
@@ -66,7 +66,7 @@ def classic(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def implied(row: MultiLabel) -> float:
+def implied(row: AttributeVotes) -> float:
     """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` inverted."""
     log = math.log(1 / row.delta)
     return (math.sqrt(log + row.printed) - math.sqrt(log)) ** 2 * row.sigma**2 / row.queries

@@ -24,14 +24,14 @@ from linear_sgd import CLASSES, DELTA
 from labelwall.experiment.plan.goal import Choice, Goal
 from labelwall.experiment.plan.simulated_votes import votes_among
 from labelwall.experiment.plan.votes import optimise
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, ScreenedArgmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS, PrivateRadius
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_radius import LANDMARKS, PrivateRadius
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, SampledVotes
 from labelwall.teacher.noise.entropy import SystemEntropy
 
 SIMULATED = 1_000  # public rows that a planner has
-KINDS: tuple[type[ScreenedArgmax], ...] = (PrivateKnn, PrivateRadius)
+KINDS: tuple[type[SampledVotes], ...] = (PrivateKnn, PrivateRadius)
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,7 @@ class Asked:
     right: float
 
 
-def ask(
-    mechanism: ScreenedArgmax, asked: int, cap: int, voters: Voters, truth: np.ndarray
-) -> Asked:
+def ask(mechanism: SampledVotes, asked: int, cap: int, voters: Voters, truth: np.ndarray) -> Asked:
     """Screen the first ``asked`` queries, and label the first ``cap`` that pass."""
     keys, entropy = [f"query {i}" for i in range(asked)], SystemEntropy()
     first = voters.select(range(asked))
@@ -85,7 +83,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def planned(
-    kind: type[ScreenedArgmax],
+    kind: type[SampledVotes],
     rows: Split,
     records: int,
     epsilon: float,

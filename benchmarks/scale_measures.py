@@ -7,13 +7,17 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scale_model import LIST, asked_for
+
+if TYPE_CHECKING:
+    from labelwall.teacher.shards.index import ShardedIndex
+    from labelwall.wall.messages import ExtractorSpec
 
 K = 300
 GAMMA = 0.15
@@ -83,9 +87,9 @@ def medians(
 
 def bare_product(features: np.ndarray) -> Callable[[np.ndarray], None]:
     """All int8 products of a batch, and nothing done with them."""
-    from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
+    from labelwall.teacher.search.int8_matmul import best_product, minus_twice
 
-    product, out = choose_product(), np.empty(BATCH * PART, dtype=np.int32)
+    product, out = best_product(), np.empty(BATCH * PART, dtype=np.int32)
 
     def run(queries: np.ndarray) -> None:
         left = minus_twice(queries)
@@ -134,20 +138,11 @@ def one_size(
     return {**found, "beyond": peak - features.nbytes, "right": float(all(right))}
 
 
-def sharded(
-    folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int
-) -> dict[str, float]:
-    """One index beside shards over the same rows.
-
-    The shards are in this process or in Ray workers of a thread each.
-    """
-    import torch
-
-    torch.set_num_threads(threads)
-    from labelwall.teacher.features.embedder import Embedder
+def index_over(
+    folder: Path, rows: int, dimensions: int, shards: int, backend: str
+) -> tuple[ExtractorSpec, ShardedIndex]:
+    """The extractor and the index of generated rows in new shards."""
     from labelwall.teacher.records.sources import Records
-    from labelwall.teacher.search.cpu import ExactIndex
-    from labelwall.teacher.search.poisson_sampling import prefix_length
     from labelwall.teacher.shards.config import ScaleConfig
     from labelwall.teacher.shards.shards import Shards
     from labelwall.wall.messages import ExtractorSpec
@@ -161,9 +156,26 @@ def sharded(
     folder.mkdir(parents=True, exist_ok=True)
     spec = ExtractorSpec("raw", (dimensions,), 10)
     scale = ScaleConfig(backend="ray" if backend == "ray" else "local", shards=shards)
-    made = Shards(folder, scale, stream, (dimensions,))
-    made.open(lambda *_: None)
-    over = made.index(spec, None, BATCH, lambda *_: None)
+    rows_on_disk = Shards(folder, scale, stream, (dimensions,))
+    rows_on_disk.open(lambda *_: None)
+    return spec, rows_on_disk.index(spec, None, BATCH, lambda *_: None)
+
+
+def sharded(
+    folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int
+) -> dict[str, float]:
+    """One index beside shards over the same rows.
+
+    The shards are in this process or in Ray workers of a thread each.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.teacher.search.cpu import ExactIndex
+    from labelwall.teacher.search.poisson_sampling import prefix_length
+
+    spec, over = index_over(folder, rows, dimensions, shards, backend)
     embedded = [
         Embedder(spec, probe=None).embed(block.astype(np.float32))[0]
         for block in blocks(rows, dimensions)
@@ -180,69 +192,65 @@ class FixedPool:
 
     def __init__(self, shards: int, rows: int) -> None:
         ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
-        self._ids = [np.sort(own) for own in ids]
+        self._ids, self.size = [np.sort(own) for own in ids], shards
 
-    def ask(self, requests: Sequence[Any]) -> list[Any]:
-        return [
-            self._answer(request, number, ids)
-            for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True))
-        ]
+    def ask(self, name: str, *arguments: Any) -> list[Any]:
+        answer = {"summary": self._summary, "rows_between": self._rows, "nearest": self._nearest}
+        return [answer[name](number, *arguments[1:]) for number in range(self.size)]
 
-    def _answer(self, request: Any, number: int, ids: np.ndarray) -> Any:
-        from labelwall.teacher.shards.requests import RowsBetween, Summary, SummaryOf
+    def _summary(self, number: int, every: int) -> Any:
+        from labelwall.teacher.shards.worker import Summary
 
-        if isinstance(request, SummaryOf):
-            return Summary(len(ids), DIMENSIONS, (0, 0), ids[:: request.every])
-        if isinstance(request, RowsBetween):
-            inside = ids >= request.low
-            own = ids[inside if request.high is None else inside & (ids < request.high)]
-            return own, np.zeros(len(own), dtype=np.int64), None
-        rng, shape = np.random.default_rng(number), (len(request.queries), request.width(len(ids)))
-        rows = rng.integers(0, len(ids), shape).astype(np.int32)
+        ids = self._ids[number]
+        return Summary(len(ids), DIMENSIONS, (0, 0), ids[::every])
+
+    def _rows(self, number: int, low: int, high: int | None) -> tuple[Any, ...]:
+        ids = self._ids[number]
+        own = ids[(ids >= low) & (True if high is None else ids < high)]
+        return own, np.zeros(len(own), dtype=np.int64), None
+
+    def _nearest(self, number: int, queries: np.ndarray, m: int, total: int) -> tuple[Any, ...]:
+        rng, shape = np.random.default_rng(number), (len(queries), asked_for(self.size))
+        rows = rng.integers(0, len(self._ids[number]), shape).astype(np.int32)
         return rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)
 
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
     """Milliseconds to merge one entry: a sharded index's time less that of its lists."""
     from labelwall.teacher.shards.index import ShardedIndex
-    from labelwall.teacher.shards.requests import NearestOf
 
     rows = 100_000
     pool = FixedPool(shards, rows)
-    over, width = ShardedIndex(pool, shards, ""), asked_for(shards)
-    made = {
+    over, width = ShardedIndex(pool, ""), asked_for(shards)
+    works = {
         "all": lambda q: over.prefix(q, LIST),
-        "lists": lambda q: pool.ask([NearestOf("", q, LIST, rows)] * shards),
+        "lists": lambda q: pool.ask("nearest", "", q, LIST, rows),
     }
-    found = medians(made, DIMENSIONS, 16, rounds)
-    return {"entry": (found["all"] - found["lists"]) / (shards * width)}
+    times = medians(works, DIMENSIONS, 16, rounds)
+    return {"entry": (times["all"] - times["lists"]) / (shards * width)}
 
 
 @dataclass(frozen=True, eq=False)
 class Echo:
-    """A request that costs a worker nothing, which leaves only the round trip."""
+    """A count that costs a worker nothing, which leaves only the round trip."""
 
     queries: np.ndarray
     width: int
 
-    def __call__(self, shard: object) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, index: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
         empty = np.zeros((len(self.queries), self.width), dtype=np.int32)
         return empty, empty.copy()
 
 
 def echoed(folder: Path, rounds: int, threads: int) -> dict[str, float]:
     """Milliseconds a batch of an idle Ray worker, by entries a query that it returns."""
-    from labelwall.teacher.shards.config import ScaleConfig
-    from labelwall.teacher.shards.pools import RayPool
-
-    folder.mkdir(parents=True)
-    pool = RayPool([folder], ScaleConfig(backend="ray", shards=1))
+    spec, over = index_over(folder, 8, DIMENSIONS, 1, "ray")
 
     def asking(width: int) -> Callable[[np.ndarray], object]:
-        return lambda queries: pool.ask([Echo(queries, width)])
+        return lambda queries: over._pool.ask("total", spec.sha256(), Echo(queries, width))
 
-    found = medians({str(width): asking(width) for width in ECHOES}, DIMENSIONS, BATCH, rounds)
-    return {width: BATCH * each for width, each in found.items()}
+    times = medians({str(width): asking(width) for width in ECHOES}, DIMENSIONS, BATCH, rounds)
+    return {width: BATCH * each for width, each in times.items()}
 
 
 WORKS = {"size": one_size, "sharded": sharded, "merging": merging, "echoed": echoed}

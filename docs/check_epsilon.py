@@ -31,7 +31,7 @@ def priced(name, mechanism):
     return curve, *p, mechanism.get("sampling_probability", 1.0)
 
 
-def lattice(sigma, reach):
+def discrete_gaussian(sigma, reach):
     mass = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
     return mass / mass.sum()
 
@@ -50,7 +50,7 @@ def renyi(alpha, p, other, gamma):
 def screening(alpha, k, threshold, sigma, gamma):
     """Section 4: the bit's law with t votes and with t + 1, for all t."""
     reach, z = k + threshold + math.ceil(12 * sigma), threshold - np.arange(k)
-    above = np.cumsum(lattice(sigma, reach))  # above[i] = P(Z >= reach - i)
+    above = np.cumsum(discrete_gaussian(sigma, reach))  # above[i] = P(Z >= reach - i)
     few = np.stack([above[reach - z - 1], above[reach + z]])
     more = np.stack([above[reach - z], above[reach + z - 1]])
     return max(renyi(alpha, few, more, gamma), renyi(alpha, more, few, gamma))
@@ -59,7 +59,7 @@ def screening(alpha, k, threshold, sigma, gamma):
 def argmax(alpha, sigma, gamma):
     """Section 5: every contest x, y with both tie orders, along the diagonals x - y = d."""
     n = math.ceil(9 * sigma + 2 * alpha)
-    z, worst, plain = np.arange(-n, n + 1), 0.0, lattice(sigma, n)
+    z, worst, plain = np.arange(-n, n + 1), 0.0, discrete_gaussian(sigma, n)
     laws = [(plain, plain), (np.roll(plain, 1), np.roll(plain, -1))]  # of (u, v)
     below = [[np.concatenate([[0.0], np.cumsum(p)]) for p in pair] for pair in laws]
     for tie in (0, 1):  # of a and b: a wins it, or b does
@@ -110,7 +110,7 @@ def losses(cap, curve, *p):
         x = np.linspace(-9, 9 + mu, 1 << 14)
         mass, log_ratio = np.exp(-(x**2) / 2), mu * (x - mu / 2)
     else:  # section 6: sign vectors
-        single = mass = lattice(sigma, math.ceil(10 * sigma))
+        single = mass = discrete_gaussian(sigma, math.ceil(10 * sigma))
         for _ in range(square - 1):
             mass = np.convolve(mass, single)
         w = np.arange(len(mass)) - len(mass) // 2

@@ -121,15 +121,13 @@ class StudentModel:
 def load(path: str | Path) -> StudentModel:
     """The student of a run folder, or of a student.safetensors.
 
-    Raises MissingData where it is not there, InvalidInput for a file that is not a student's, or
-    from before students' files named their classes: `labelwall run` with the same --run_dir adds
-    that, at no charge.
+    Raises MissingData where it is not there, InvalidInput for a file that is not a student's. What
+    a stranger's file says of itself takes no more memory than the file has.
     """
     content = read_file(Path(path))
     info = unpack(content, str(path))
     if info is None:
-        cure = "The same `labelwall run` again adds what is missing; it charges nothing."
-        raise InvalidInput("student", "a file with labelwall's metadata", str(path), cure)
+        raise InvalidInput("student", "a file with labelwall's metadata", str(path))
     return assembled(info, content)
 
 

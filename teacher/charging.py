@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -24,43 +24,6 @@ from .mechanisms.earlier_answers import EarlierAnswers, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 
-Failures = Callable[[], AbstractContextManager[None]]
-
-
-@dataclass
-class Charged:
-    """What one call of a teacher was charged. ``reused``: its queries on which answers voted."""
-
-    entries: list[tuple[str, Charge | Reservation]] = field(default_factory=list)
-    reused: int = 0
-
-    def granted(self, stage: str) -> set[str]:
-        """Identities that charges of ``stage`` pay for."""
-        return {i for entered, charge in self.entries if entered == stage for i in charge.granted}
-
-    def by_stage(self, stages: Sequence[str]) -> dict[str, int]:
-        """How many releases of each stage were charged."""
-        counts = dict.fromkeys(stages, 0)
-        for stage, charge in self.entries:
-            counts[stage] += charge.count
-        return counts
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Distinct queries of one slot that are settled together, in the order of ``keys``.
-
-    ``serials``: int64 [n_records], the voters' places among the enrolled; of a prepaid mechanism.
-    ``memory``: answers that vote on later queries, where the mechanism uses them.
-    """
-
-    slot: int
-    mechanism: Mechanism
-    keys: Sequence[str]
-    voters: Voters
-    serials: np.ndarray = field(repr=False)
-    memory: EarlierAnswers | None = None
-
 
 def is_settled(state: LedgerState, mechanism: Mechanism, identity: str) -> bool:
     """Whether a query needs no further release: it was answered, abstained on or refused."""
@@ -68,72 +31,161 @@ def is_settled(state: LedgerState, mechanism: Mechanism, identity: str) -> bool:
     return refused or mechanism.next_stage(state.results.get(identity, {})) is None
 
 
-def settle(
-    batch: Batch, ledger: Ledger, entropy: Entropy, charged: Charged, failures: Failures
-) -> None:
-    """Take a batch through the mechanism's releases. ``failures``: what surrounds private work.
+class Call:
+    """One call of a teacher to one slot: settles queries, counts what was charged, replies.
 
-    Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
+    Receipts state what this process entered for the call, so those of several processes over one
+    ledger add up as well. ``failures``: surrounds private work.
     """
-    prepaid = batch.mechanism.prepaid()
-    if prepaid is None:
-        _settle_by_stage(batch, ledger, entropy, charged, failures)
-        return
-    with failures():
-        _settle_prepaid(batch, prepaid, ledger, entropy, charged)
 
+    def __init__(
+        self,
+        ledger: Ledger,
+        slot: int,
+        mechanism: Mechanism,
+        entropy: Entropy,
+        failures: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._ledger, self._slot, self._mechanism = ledger, slot, mechanism
+        self._entropy, self._failures = entropy, failures
+        self._entries: list[tuple[str, Charge | Reservation]] = []  # (release, what was entered)
+        self._reused = 0  # queries on which earlier answers voted
 
-def _settle_by_stage(
-    batch: Batch, ledger: Ledger, entropy: Entropy, charged: Charged, failures: Failures
-) -> None:
-    """Charge, draw and record each stage in turn, for the queries that need it.
+    def settle(
+        self,
+        keys: Sequence[str],
+        voters: Voters,
+        serials: np.ndarray,
+        memory: EarlierAnswers | None,
+    ) -> None:
+        """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
-    A stage's results and the next stage's charge are one commit.
-    """
-    mechanism, stages = batch.mechanism, batch.mechanism.stages
-    row = {identity: position for position, identity in enumerate(batch.keys)}
+        ``serials``: int64 [n_records], the voters' places among the enrolled; of a prepaid
+        mechanism. ``memory``: answers that vote on later queries, where the mechanism uses them.
+        Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
+        """
+        mechanism = self._mechanism
+        if not isinstance(mechanism, Prepaid):
+            self._settle_by_stage(keys, voters)
+            return
+        with self._failures():
+            self._settle_prepaid(mechanism, keys, voters, serials, memory)
 
-    def due(stage: str) -> list[str]:
-        results, refused = ledger.state.results, ledger.state.refused
-        waiting = [i for i in batch.keys if i not in refused]
-        return [i for i in waiting if mechanism.next_stage(results.get(i, {})) == stage]
+    def _settle_by_stage(self, keys: Sequence[str], voters: Voters) -> None:
+        """Charge, draw and record each stage in turn, for the queries that need it.
 
-    charge: Charge | None = None
-    for stage, following in zip(stages, [*stages[1:], None], strict=True):
-        if charge is None:
-            charge = ledger.charge(batch.slot, stage, due(stage))
-        charged.entries.append((stage, charge))
-        if not charge.granted:
-            charge = None
-            continue
-        with failures():
-            voters = batch.voters.select([row[i] for i in charge.granted])
-            drawn = mechanism.draw(stage, voters, charge.granted, entropy)
-            results = dict(zip(charge.granted, drawn.tolist(), strict=True))
-            if following is None:
-                ledger.record(charge, results)
+        A stage's results and the next stage's charge are one commit.
+        """
+        mechanism, ledger, stages = self._mechanism, self._ledger, self._mechanism.stages
+        row = {identity: position for position, identity in enumerate(keys)}
+
+        def due(stage: str) -> list[str]:
+            results, refused = ledger.state.results, ledger.state.refused
+            waiting = [i for i in keys if i not in refused]
+            return [i for i in waiting if mechanism.next_stage(results.get(i, {})) == stage]
+
+        charge: Charge | None = None
+        for stage, following in zip(stages, [*stages[1:], None], strict=True):
+            if charge is None:
+                charge = ledger.charge(self._slot, stage, due(stage))
+            self._entries.append((stage, charge))
+            if not charge.granted:
+                charge = None
+                continue
+            with self._failures():
+                some = voters.select([row[i] for i in charge.granted])
+                drawn = mechanism.draw(stage, some, charge.granted, self._entropy)
+                results = dict(zip(charge.granted, drawn.tolist(), strict=True))
+                if following is None:
+                    ledger.record(charge, results)
+                else:
+                    charge = ledger.record_and_charge(
+                        charge, results, following, partial(due, following)
+                    )
+
+    def _settle_prepaid(
+        self,
+        prepaid: Prepaid,
+        keys: Sequence[str],
+        voters: Voters,
+        serials: np.ndarray,
+        memory: EarlierAnswers | None,
+    ) -> None:
+        """Reserve, draw, pay and answer; earlier answers vote where the mechanism reuses them."""
+        reused = None
+        if memory is not None:
+            select, results = prepaid.select(voters.length), self._ledger.state.results
+            reused = memory.votes(results, select, voters.queries, voters.num_classes)
+        mine, reservation = answer_prepaid(
+            self._ledger, self._slot, prepaid, voters, serials, keys, self._entropy, reused
+        )
+        self._entries.append((prepaid.stages[0], reservation))
+        if memory is not None and reused is not None:
+            memory.add(keys, voters.queries)
+            self._reused += int((reused.counts[mine] > 0).sum())
+
+    def replies(
+        self, space: LabelSpace, rows: Sequence[Sequence[str]], todo: Sequence[str]
+    ) -> list[Answers]:
+        """Each caller's answers. ``rows``: identities by caller; ``todo``: those that were new.
+
+        A new query is charged to the first caller that asks it and served to the others. A charge
+        for a batch, or for all answers, is that of the first caller with a new query.
+        """
+        mechanism, unclaimed, answers = self._mechanism, set(todo), []
+        once = self.charged()
+        granted = {
+            stage: {
+                i for entered, charge in self._entries if entered == stage for i in charge.granted
+            }
+            for stage in mechanism.stages
+        }
+        for own in rows:
+            new = unclaimed.intersection(own)
+            unclaimed -= new
+            if mechanism.charging is Charging.PER_QUERY:
+                paid = {stage: len(new & queries) for stage, queries in granted.items()}
             else:
-                charge = ledger.record_and_charge(
-                    charge, results, following, partial(due, following)
-                )
+                paid = once if new else dict.fromkeys(once, 0)
+                once = dict.fromkeys(once, 0) if new else once
+            answers.append(self._answers(space, own, len(new), paid))
+        return answers
 
+    def _answers(
+        self, space: LabelSpace, own: Sequence[str], new: int, paid: dict[str, int]
+    ) -> Answers:
+        mechanism, state = self._mechanism, self._ledger.state
+        labels = space.no_labels(len(own))
+        outcomes = np.full(len(own), Outcome.CAP_REACHED, dtype=np.uint8)
+        for row, identity in enumerate(own):
+            if identity not in state.refused:
+                outcomes[row], labels[row] = mechanism.outcome(state.results[identity])
+        distinct = list(dict.fromkeys(own))
+        receipt = self.receipt(len(own), len(distinct) - new, paid)
+        details = mechanism.receipt([state.results.get(i, {}) for i in distinct])
+        return Answers(labels, outcomes, replace(receipt, cliques=details))
 
-def _settle_prepaid(
-    batch: Batch, prepaid: Prepaid, ledger: Ledger, entropy: Entropy, charged: Charged
-) -> None:
-    """Reserve, draw, pay and answer; earlier answers vote where the mechanism reuses them."""
-    voters, memory, reused = batch.voters, batch.memory, None
-    if memory is not None:
-        select = prepaid.select(voters.length)
-        reused = memory.votes(ledger.state.results, select, voters.queries, voters.num_classes)
-    serials, keys = batch.serials, batch.keys
-    mine, reservation = answer_prepaid(
-        ledger, batch.slot, prepaid, voters, serials, keys, entropy, reused
-    )
-    charged.entries.append((prepaid.stages[0], reservation))
-    if memory is not None and reused is not None:
-        memory.add(keys, voters.queries)
-        charged.reused += int((reused.counts[mine] > 0).sum())
+    def charged(self) -> dict[str, int]:
+        """How many releases of each stage were charged."""
+        counts = dict.fromkeys(self._mechanism.stages, 0)
+        for stage, charge in self._entries:
+            counts[stage] += charge.count
+        return counts
+
+    def receipt(self, asked: int, served: int, charged: dict[str, int]) -> Receipt:
+        """What was paid, and where the ledger stands. ``served``: queries answered for nothing."""
+        state = self._ledger.state
+        return Receipt(
+            asked=asked,
+            served=served,
+            charged=charged,
+            left={stage: state.remaining(self._slot, stage) for stage in self._mechanism.stages},
+            ledger_position=state.seq,
+            ledger_head=state.head,
+            reused=self._reused,
+            adversary=state.adversary,
+            unit="row" if state.plan is None else state.plan.unit,
+        )
 
 
 class PrepaidLedger(Protocol):
@@ -206,77 +258,3 @@ def answer_prepaid(
     results = dict(zip(granted, values.tolist(), strict=True))
     stored = ledger.record_prepaid(reservation, results, Payments.of(serials, paid))
     return [place[key] for key in stored], reservation
-
-
-def replies(
-    state: LedgerState,
-    slot: int,
-    mechanism: Mechanism,
-    space: LabelSpace,
-    calls: Sequence[Sequence[str]],
-    todo: Sequence[str],
-    charged: Charged,
-) -> list[Answers]:
-    """Each call's answers. ``calls``: identities of its rows; ``todo``: those that were new.
-
-    A new query is charged to the first call that asks it and served to the others. A charge for a
-    batch, or for all answers, is that of the first call with a new query. Receipts state what this
-    process entered for these calls, so those of several processes over one ledger add up as well.
-    """
-    unclaimed, answers = set(todo), []
-    once = charged.by_stage(mechanism.stages)
-    by_query = mechanism.charging is Charging.PER_QUERY
-    granted = {stage: charged.granted(stage) for stage in mechanism.stages}
-    for own in calls:
-        new = unclaimed.intersection(own)
-        unclaimed -= new
-        if by_query:
-            paid = {stage: len(new & queries) for stage, queries in granted.items()}
-        else:
-            paid = once if new else dict.fromkeys(once, 0)
-            once = dict.fromkeys(once, 0) if new else once
-        distinct = list(dict.fromkeys(own))
-        known = receipt(
-            state, slot, mechanism, len(own), len(distinct) - len(new), paid, charged.reused
-        )
-        details = mechanism.receipt([state.results.get(i, {}) for i in distinct])
-        answers.append(_answers(state, mechanism, space, own, replace(known, cliques=details)))
-    return answers
-
-
-def _answers(
-    state: LedgerState,
-    mechanism: Mechanism,
-    space: LabelSpace,
-    own: Sequence[str],
-    of_call: Receipt,
-) -> Answers:
-    labels = space.no_labels(len(own))
-    outcomes = np.full(len(own), Outcome.CAP_REACHED, dtype=np.uint8)
-    for row, identity in enumerate(own):
-        if identity not in state.refused:
-            outcomes[row], labels[row] = mechanism.outcome(state.results[identity])
-    return Answers(labels, outcomes, of_call)
-
-
-def receipt(
-    state: LedgerState,
-    slot: int,
-    mechanism: Mechanism,
-    asked: int,
-    served: int,
-    charged: dict[str, int],
-    reused: int,
-) -> Receipt:
-    """What a call cost, and where the ledger stands. ``served``: queries answered for nothing."""
-    return Receipt(
-        asked=asked,
-        served=served,
-        charged=charged,
-        left={stage: state.remaining(slot, stage) for stage in mechanism.stages},
-        ledger_position=state.seq,
-        ledger_head=state.head,
-        reused=reused,
-        adversary=state.adversary,
-        unit="row" if state.plan is None else state.plan.unit,
-    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,68 +11,17 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress
-from .classifiers.linear_ensemble import Ensemble, shard_key, train_ensemble
-from .features.cache import (
-    Embedded,
-    Embedding,
-    embed_records,
-    forget,
-    forget_shards,
-)
+from .classifiers.linear_ensemble import shard_key, train_ensemble
+from .features.cache import Embedding, embed_records, forget, forget_shards
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.base import Classifiers
+from .mechanisms.base import Mechanism
+from .mechanisms.voters import Voters
 from .records import record_updates
 from .records.sources import Records
-from .search.index import Index
 
 if TYPE_CHECKING:
     from .classifiers.cnn_ensemble import CnnEnsemble
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """Where and how private rows are processed.
-
-    Args:
-        directory: the custodian's own (mode 0700), for private caches.
-        batch_size: queries answered together, and rows of a network's fixed batch.
-        workers: processes that compute features.
-        device: type of the one that computes networks, products and lists.
-        progress: callback for the progress of work on private rows; for the custodian alone.
-    """
-
-    directory: Path
-    batch_size: int
-    workers: int
-    device: str
-    progress: Progress
-
-    def embedding(self, done: int, total: int) -> None:
-        """Progress of an embedding in percent."""
-        percent = 100 * done // total if total else 100
-        self.progress("embedding private records (percent)", percent, 100)
-
-    def training(self, done: int, total: int) -> None:
-        """Progress of an ensemble's training."""
-        self.progress("training the ensemble", done, total)
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """What votes under one extractor.
-
-    Args:
-        index: search over the records whose features are finite.
-        labels: int64 [n_records], their codes by row of the index.
-        ensembles: linear ones by their number of classifiers.
-        networks: ensembles of networks by their number.
-    """
-
-    index: Index = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    ensembles: dict[int, Ensemble] = field(repr=False)
-    networks: dict[int, CnnEnsemble] = field(repr=False)
 
 
 class PrivateRows:
@@ -82,22 +30,32 @@ class PrivateRows:
     Args:
         open_records: reads the data source; called once.
         ledger: keeps what the custodian added and removed.
-        place: where the work is done.
         space: the labels that rows have.
-        needs: what mechanisms need beside the index.
+        mechanisms: say what they need beside the index.
+        directory: the custodian's own (mode 0700), for private caches.
+        batch_size: rows of a network's fixed batch.
+        workers: processes that compute features.
+        device: type of the one that computes networks, products and lists.
+        progress: callback for the progress of work on private rows; for the custodian alone.
     """
 
     def __init__(
         self,
         open_records: Callable[[], Records],
         ledger: Ledger,
-        place: Workplace,
         space: LabelSpace,
-        needs: Iterable[Classifiers],
+        mechanisms: Sequence[Mechanism],
+        *,
+        directory: Path,
+        batch_size: int,
+        workers: int,
+        device: str,
+        progress: Progress,
     ) -> None:
-        self._open_records, self._ledger = open_records, ledger
-        self._place, self._space = place, space
-        self._needs = frozenset(needs)
+        self._open_records, self._ledger, self._space = open_records, ledger, space
+        self._needs = {need for mechanism in mechanisms for need in mechanism.needs}
+        self.directory, self.batch_size, self.workers = directory, batch_size, workers
+        self.device, self._progress = device, progress
         self._records: Records | None = None
         self._ahead: tuple[Embedder, Embedding] | None = None
 
@@ -105,7 +63,7 @@ class PrivateRows:
         """The current records; the data source is read once."""
         if self._records is None:
             base = self._open_records()
-            forget_shards(self._place.directory)
+            forget_shards(self.directory)
             self._records = self._ledger.in_custody(
                 lambda connection: record_updates.present(connection, base)
             )
@@ -116,7 +74,7 @@ class PrivateRows:
         return self.records()
 
     def owned(self, owners: np.ndarray) -> Records:
-        """The records now, at least those of ``owners`` (int64 [n]) that there are."""
+        """The current records, at least those of ``owners`` (int64 [n]) that exist."""
         return self.records()
 
     def store(self, records: Records) -> Records:
@@ -132,9 +90,9 @@ class PrivateRows:
 
     def delete(self, ids: np.ndarray) -> None:
         """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added."""
-        held = self.owned(ids)  # what fails to open fails before anything is written
-        if held.persons is not None:
-            ids = held.ids[np.isin(held.persons, ids)]
+        present = self.owned(ids)  # what fails to open fails before anything is written
+        if present.persons is not None:
+            ids = present.ids[np.isin(present.persons, ids)]
         self._ledger.in_custody(
             lambda connection: record_updates.remove(connection, ids), purged=record_updates.TABLE
         )
@@ -157,16 +115,16 @@ class PrivateRows:
         """Delete from caches what belongs to no record."""
         from .classifiers.cnn_ensemble import forget_classifiers  # torch
 
-        forget(self.records(), self._place.directory)
-        forget_classifiers(self._place.directory)
+        forget(self.records(), self.directory)
+        forget_classifiers(self.directory)
 
     def embed_ahead(
         self, spec: ExtractorSpec, embedder: Embedder, stop: Callable[[], bool]
     ) -> bool:
         """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
         if self._ahead is None or self._ahead[0] is not embedder:
-            place = self._place
-            embedding = Embedding(place.directory, self.records(), spec, embedder, place.embedding)
+            records = self.records()
+            embedding = Embedding(self.directory, records, spec, embedder, self.embedding)
             self._ahead = embedder, embedding
         done = self._ahead[1].advance(stop)
         if done:
@@ -178,47 +136,72 @@ class PrivateRows:
         if self._ahead is not None:
             self._ahead[1].save()
 
-    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
-        """Embed the records and prepare what votes; what removed records left is deleted."""
+    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
+        """Embed the records and prepare what votes, before no query yet.
+
+        What removed records left is deleted.
+        """
         from .search.devices import device_of  # torch
         from .search.gpu import index_on
 
-        records, place = self.records(), self._place
-        embedded = embed_records(place.directory, records, spec, embedder, place.embedding)
-        return Prepared(
-            index_on(device_of(place.device), embedded.features, embedded.ids, embedded.persons),
+        records, device = self.records(), device_of(self.device)
+        embedded = embed_records(self.directory, records, spec, embedder, self.embedding)
+        ids, persons = embedded.ids, embedded.persons
+        # Linear classifiers are trained in seconds and kept nowhere: nothing is to delete later.
+        ensembles = {
+            teachers: train_ensemble(
+                embedded.features,
+                self._space.expand(embedded.labels),
+                ids,
+                owners=ids if persons is None else persons,
+                num_classes=self._space.outputs,
+                teachers=teachers,
+                key=shard_key(self.directory),
+                progress=self.training,
+            )
+            for teachers in self.sizes("linear")
+        }
+        return Voters(
+            index_on(device, embedded.features, ids, persons),
             embedded.labels,
-            {size: self._linear(embedded, size) for size in self._sizes("linear")},
-            {size: self._networks(records, size) for size in self._sizes("cnn")},
+            self._space.outputs,
+            embedded.features[:0],
+            embedder.length(embedded.features.shape[1]),
+            ensembles,
+            self._networks(records),
+            landmarks=spec.landmarks,
         )
 
-    def _sizes(self, kind: str) -> list[int]:
-        return [need.teachers for need in self._needs if need.kind == kind]
-
-    def _linear(self, embedded: Embedded, teachers: int) -> Ensemble:
-        """Trained in seconds and kept nowhere: there is nothing to delete later."""
-        return train_ensemble(
-            embedded.features,
-            self._space.expand(embedded.labels),
-            embedded.ids,
-            owners=embedded.ids if embedded.persons is None else embedded.persons,
-            num_classes=self._space.outputs,
-            teachers=teachers,
-            key=shard_key(self._place.directory),
-            progress=self._place.training,
-        )
-
-    def _networks(self, records: Records, teachers: int) -> CnnEnsemble:
+    def _networks(self, records: Records) -> dict[int, CnnEnsemble]:
         """Trained on the images, whatever the extractor; kept in the custodian's directory."""
+        sizes = self.sizes("cnn")
+        if not sizes:
+            return {}
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
 
-        return CnnEnsemble(
-            records,
-            num_classes=self._space.outputs,
-            teachers=teachers,
-            key=shard_key(self._place.directory),
-            directory=self._place.directory,
-            workers=self._place.workers,
-            device=self._place.device,
-            progress=self._place.training,
-        )
+        return {
+            teachers: CnnEnsemble(
+                records,
+                num_classes=self._space.outputs,
+                teachers=teachers,
+                key=shard_key(self.directory),
+                directory=self.directory,
+                workers=self.workers,
+                device=self.device,
+                progress=self.training,
+            )
+            for teachers in sizes
+        }
+
+    def sizes(self, kind: str) -> list[int]:
+        """Numbers of classifiers of a kind that mechanisms need."""
+        return [need.teachers for need in self._needs if need.kind == kind]
+
+    def embedding(self, done: int, total: int) -> None:
+        """Progress of an embedding in percent."""
+        percent = 100 * done // total if total else 100
+        self._progress("embedding private records (percent)", percent, 100)
+
+    def training(self, done: int, total: int) -> None:
+        """Progress of an ensemble's training."""
+        self._progress("training the ensemble", done, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,9 @@ from ..wall.progress import Progress, no_progress
 from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
+from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
-from .private_rows import Prepared, PrivateRows
+from .private_rows import PrivateRows
 from .records import record_updates
 from .records.sources import Records
 from .shards.config import ScaleConfig
@@ -23,61 +25,66 @@ from .teacher import Teacher
 
 
 class ShardedRows(PrivateRows):
-    """Records in shards on disk; this process holds none of them."""
+    """Records in ``shards`` on disk; this process holds none of them."""
 
-    def open(self, shards: Shards) -> ShardedRows:
-        """These rows, which lie in ``shards``."""
+    def __init__(self, shards: Shards, *arguments: Any, **place: Any) -> None:
+        super().__init__(lambda: shards.like, *arguments, **place)
         self._shards = shards
-        return self
 
     def records(self) -> Records:
         """No records: the shards take them in, once."""
         if self._records is None:
-            self._shards.open(self._place.progress)
-            self._apply()
-            self._records = self._shards.like
+            self._shards.open(self._progress)
+            self._records = self._applied()
         return self._records
 
     def of(self, ids: np.ndarray) -> Records:
-        """The records of ``ids`` (int64 [n]) that there are, from their shards."""
+        """The records of ``ids`` (int64 [n]) that exist, from their shards."""
         self.records()
         return self._shards.rows_of(ids)
 
     def owned(self, owners: np.ndarray) -> Records:
-        """The records of ``owners`` (int64 [n]) that there are, from their shards."""
+        """The records of ``owners`` (int64 [n]) that exist, from their shards."""
         self.records()
         return self._shards.rows_of_owners(owners)
 
     def with_stored(self, records: Records) -> Records:
         """No records: the shards take in what was stored."""
-        return self.without(records.ids)
+        return self._applied()
 
     def without(self, ids: np.ndarray) -> Records:
         """No records: the shards leave out what was deleted."""
-        self._apply()
-        return self._shards.like
+        return self._applied()
 
     def embed_ahead(self, *_: object) -> bool:
         """Nothing: the shards embed block by block on their own, and keep each block."""
         return True
 
-    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
+    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
         """Embed block by block in the shards; PATE's linear classifiers are trained here."""
         self.records()
-        place = self._place
-        index = self._shards.index(spec, embedder.probe, place.batch_size, place.embedding)
-        ensembles = {size: self._trained(index, size) for size in self._sizes("linear")}
-        return Prepared(index, index.labels, ensembles, {})
+        index = self._shards.index(spec, embedder.probe, self.batch_size, self.embedding)
+        return Voters(
+            index,
+            index.labels,
+            self._space.outputs,
+            np.zeros((0, index.dimensions), dtype=np.int8),
+            embedder.length(index.dimensions),
+            {size: self._trained(index, size) for size in self.sizes("linear")},
+            landmarks=spec.landmarks,
+        )
 
-    def _apply(self) -> None:
+    def _applied(self) -> Records:
+        """No records, once the shards have the custodian's updates."""
         like = self._shards.like
         self._shards.apply(
             *self._ledger.in_custody(lambda connection: record_updates.changes(connection, like))
         )
+        return like
 
     def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""
-        key = shard_key(self._place.directory)
+        key = shard_key(self.directory)
 
         def part(number: int) -> tuple[np.ndarray, np.ndarray]:
             features, labels = index.part(key, teachers, number)
@@ -88,7 +95,7 @@ class ShardedRows(PrivateRows):
             dimensions=index.dimensions,
             num_classes=self._space.outputs,
             teachers=teachers,
-            progress=self._place.training,
+            progress=self.training,
         )
 
 
@@ -139,7 +146,7 @@ class ShardedTeacher(Teacher):
         for mechanism in self._mechanisms:
             mechanism.require_sharded()
 
-    def _private_rows(self, open_records: Callable[[], Records]) -> PrivateRows:
-        needs = [need for mechanism in self._mechanisms for need in mechanism.needs]
-        rows = ShardedRows(open_records, self._ledger, self._place, self._space, needs)
-        return rows.open(self._shards)
+    def _private_rows(
+        self, open_records: Callable[[], Records], *arguments: Any, **place: Any
+    ) -> PrivateRows:
+        return ShardedRows(self._shards, *arguments, **place)

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..wall.errors import InvalidInput
-from ..wall.matrix import Matrix, NoisyCounts
+from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
 from ..wall.unit import Unit
-from .charging import Batch, Charged, is_settled, receipt, replies, settle
+from .charging import Call, is_settled
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.base import Charging, Mechanism
+from .mechanisms.base import Charging, Mechanism, Prepaid
 from .mechanisms.earlier_answers import EarlierAnswers
 from .mechanisms.registry import from_slot, space_of
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 from .private_files import failures_hidden
-from .private_rows import Prepared, PrivateRows, Workplace
+from .private_rows import PrivateRows
 from .records.sources import Records
 
 MAX_EMBEDDERS = 8  # kept
@@ -83,17 +85,25 @@ class Teacher:
             mechanism.require_unit(self._unit)
         self._space = space_of(self._mechanisms, num_classes)
         self._progress = progress
-        place = Workplace(directory, batch_size, workers, device, lambda *now: self._progress(*now))
-        self._place = place
-        self._rows = self._private_rows(open_records)
+        self._rows = self._private_rows(
+            open_records,
+            ledger,
+            self._space,
+            self._mechanisms,
+            directory=directory,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            progress=lambda *now: self._progress(*now),
+        )
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
         self._embedders: dict[tuple[str, bool], Embedder] = {}
-        self._charged = Charged()  # by the present call
 
-    def _private_rows(self, open_records: Callable[[], Records]) -> PrivateRows:
-        needs = [need for mechanism in self._mechanisms for need in mechanism.needs]
-        return PrivateRows(open_records, self._ledger, self._place, self._space, needs)
+    def _private_rows(
+        self, open_records: Callable[[], Records], *arguments: Any, **place: Any
+    ) -> PrivateRows:
+        return PrivateRows(open_records, *arguments, **place)
 
     @property
     def unit(self) -> Unit:
@@ -103,7 +113,7 @@ class Teacher:
     @property
     def device(self) -> str:
         """Type of the device that computes networks, products and lists."""
-        return self._place.device
+        return self._rows.device
 
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it.
@@ -140,20 +150,20 @@ class Teacher:
 
         The last ones are kept: a network's test on public rows takes long.
         """
-        place, key = self._place, (spec.sha256(), probe is None)
-        made = self._embedders.pop(key, None)
-        if made is None or made.probe is not probe:
-            made = Embedder(
+        rows, key = self._rows, (spec.sha256(), probe is None)
+        embedder = self._embedders.pop(key, None)
+        if embedder is None or embedder.probe is not probe:
+            embedder = Embedder(
                 spec,
                 probe=probe,
-                batch_size=place.batch_size,
-                workers=place.workers,
-                device=place.device,
+                batch_size=rows.batch_size,
+                workers=rows.workers,
+                device=rows.device,
             )
-        self._embedders[key] = made
+        self._embedders[key] = embedder
         for oldest in list(self._embedders)[:-MAX_EMBEDDERS]:
             self._embedders.pop(oldest, None)
-        return made
+        return embedder
 
     def open(self) -> None:
         """Read the private rows now, so that the custodian meets a missing file, not a caller."""
@@ -220,23 +230,23 @@ class Teacher:
         self._spec = spec
 
     def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
-        prepared: Prepared = self._rows.prepare(spec, embedder)
-        if (prepared.index.persons is None) != (self._unit == "row") and len(prepared.index):
+        prepared = self._rows.prepare(spec, embedder)
+        persons, owners = prepared.index.persons, prepared.index.electorate.ids
+        if (persons is None) != (self._unit == "row") and len(prepared.index):
             rule = "given where the unit of privacy is a person, and only there"
             raise InvalidInput("records.persons", rule, f"unit {self._unit}")
         self._prepared, self._index = prepared, prepared.index
-        prepaid = any(m.charging is Charging.PREPAID for m in self._mechanisms)
-        nobody = np.zeros(0, dtype=np.int64)
-        self._serials = nobody
-        if prepaid:
-            by_person = prepared.index.persons is not None
-            owners = prepared.index.electorate.ids
-            self._serials = self._ledger.enrol(np.unique(owners) if by_person else owners)
+        self._serials = np.zeros(0, dtype=np.int64)
+        if any(mechanism.charging is Charging.PREPAID for mechanism in self._mechanisms):
+            self._serials = self._ledger.enrol(owners if persons is None else np.unique(owners))
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""
-        path = self._place.directory / f"answered-{spec.sha256()[:16]}.bin"
-        kept = [m.memory(path, self._index.dimensions) for m in self._mechanisms]
+        path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"
+        kept = [
+            m.memory(path, self._index.dimensions) if isinstance(m, Prepaid) else None
+            for m in self._mechanisms
+        ]
         shared = next((memory for memory in kept if memory is not None), None)
         return [None if memory is None else shared for memory in kept]
 
@@ -299,10 +309,10 @@ class Teacher:
         """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
-        if mechanism.asks.matrix is not None:
-            rule = f"of a mechanism that answers queries, not one for {mechanism.asks.matrix}"
+        if mechanism.query_form.matrix is not None:
+            rule = f"of a mechanism that answers queries, not one for {mechanism.query_form.matrix}"
             raise InvalidInput("queries.slot", rule, slot)
-        mechanism.asks.require(spec, self._index.dimensions)
+        mechanism.query_form.require(spec, self._index.dimensions)
         if len(calls) > 1 and self.whole(slot):
             raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
         for queries in calls:
@@ -317,18 +327,17 @@ class Teacher:
     def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor and the mechanism that count. Raises InvalidInput if one does not fit."""
         spec, mechanism = self._ready(matrix.kind, matrix.slot)
-        if mechanism.asks.matrix != matrix.kind:
+        if mechanism.query_form.matrix != matrix.kind:
             rule = f"of a mechanism that counts by {matrix.kind}"
             raise InvalidInput(f"{matrix.kind}.slot", rule, matrix.slot)
-        expected = mechanism.asks.shape(self._index.dimensions, self._space.outputs)
+        expected = mechanism.query_form.shape(self._index.dimensions, self._space.outputs)
         if matrix.entries.shape != expected:
             rule = f"of shape {list(expected)}, as mechanism and extractor say"
             raise InvalidInput(f"{matrix.kind}.{matrix.array}", rule, list(matrix.entries.shape))
         return spec, mechanism
 
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor in use and the slot's mechanism, for a call that begins."""
-        self._charged = Charged()
+        """The extractor in use and the slot's mechanism."""
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -337,29 +346,27 @@ class Teacher:
         return self._spec, self._mechanisms[slot]
 
     def _count(self, matrix: Matrix, identity: str) -> NoisyCounts:
-        slot, state = matrix.slot, self._ledger.state
-        mechanism = self._mechanisms[slot]
-        served = is_settled(state, mechanism, identity)
+        mechanism = self._begin(matrix.slot)
+        served = is_settled(self._ledger.state, mechanism, identity)
         if not served:
             one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
-            self._settle(slot, [identity], self._voters(one))
+            self._settle(matrix.slot, [identity], self._voters(one))
+        receipt = self._call.receipt(1, int(served), self._call.charged())
         state = self._ledger.state  # another object after a failure
-        paid = self._charged.by_stage(mechanism.stages)
-        known = receipt(state, slot, mechanism, 1, int(served), paid, 0)
         if identity in state.refused:
-            return NoisyCounts(None, known)
+            return NoisyCounts(None, receipt)
         counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.asks.cells or 1, -1), known)
+        return NoisyCounts(counts.reshape(mechanism.query_form.cells or 1, -1), receipt)
 
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
         """Charge distinct new queries in request order. ``identities``: of each call's rows."""
         slot, row = calls[0].slot, dict[str, np.ndarray]()
         for queries, own in zip(calls, identities, strict=True):
             row.update(zip(own, queries.inputs, strict=True))
-        mechanism, size = self._mechanisms[slot], self._place.batch_size
+        mechanism, size = self._begin(slot), self._rows.batch_size
         todo = [i for i in row if not is_settled(self._ledger.state, mechanism, i)]
         if self.whole(slot):
-            mechanism.require(len(todo), self._index.dimensions)
+            mechanism.require_batch(len(todo), self._index.dimensions)
             size = max(1, len(todo))
         for start in range(0, len(todo), size):
             self._progress("answering queries", start, len(todo))
@@ -369,29 +376,21 @@ class Teacher:
             self._settle(slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
-        state = self._ledger.state
-        return replies(state, slot, mechanism, self._space, identities, todo, self._charged)
+        return self._call.replies(self._space, identities, todo)
+
+    def _begin(self, slot: int) -> Mechanism:
+        """The mechanism of a call that begins."""
+        mechanism = self._mechanisms[slot]
+        hidden = partial(failures_hidden, self._rows.directory)
+        self._call = Call(self._ledger, slot, mechanism, self._entropy, hidden)
+        return mechanism
 
     def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Voters:
         """The records before embedded queries, int8 [n_queries, d], or matrices [1, rows, columns].
 
         ``inputs``: the queries as they were sent.
         """
-        prepared = self._prepared
-        return Voters(
-            prepared.index,
-            prepared.labels,
-            self._space.outputs,
-            queries,
-            self._embedder.length(prepared.index.dimensions),
-            prepared.ensembles,
-            prepared.networks,
-            inputs,
-            self._embedder.spec.landmarks,
-        )
+        return replace(self._prepared, queries=queries, inputs=inputs)
 
     def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:
-        mechanism, memory = self._mechanisms[slot], self._memories[slot]
-        batch = Batch(slot, mechanism, keys, voters, self._serials, memory)
-        hidden = partial(failures_hidden, self._place.directory)
-        settle(batch, self._ledger, self._entropy, self._charged, hidden)
+        self._call.settle(keys, voters, self._serials, self._memories[slot])

@@ -31,11 +31,11 @@ from labelwall.teacher.ledger.auditor.plan import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.server import build_app
+from labelwall.teacher.service.service import Settings, build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
@@ -44,6 +44,7 @@ from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
@@ -144,14 +145,14 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
     """More of it costs no more, and given numbers stay (teacher/mechanisms/calibration.py)."""
     mechanism = CASES[name]
     assert mechanism.with_noise(1.0, ASKED) == mechanism
-    bare = replace(mechanism, **dict.fromkeys(mechanism.solved))
-    assert bare.missing
+    bare = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    assert bare.uncalibrated
     with pytest.raises(InvalidInput, match="solved from the budget"):
         bare.releases(ASKED, ASKED)
     costs = []
     for level in (1e-12, 0.5, 3.0, 40.0, 1e12):
         made = bare.with_noise(level, ASKED)
-        assert not made.missing
+        assert not made.uncalibrated
         assert made.recorded({}) == made
         assert bare.recorded(made.fields()) == made
         costs.append([release_rdp(r, ORDERS[10:12]) for r in made.releases(ASKED, ASKED)])
@@ -165,7 +166,7 @@ class FailsAt:
     unsafe = True
 
     def __init__(self, n: int) -> None:
-        self._tape, self._remaining = UnsafeTape(5), n
+        self._tape, self._remaining = SeededNoise(5), n
 
     def __getattr__(self, name: str) -> Any:
         draw = getattr(self._tape, name)
@@ -236,18 +237,9 @@ def test_a_service_answers_as_the_process_does(
     keys = Keys(folder)
     token = keys.add("ann", "analyst")
     config = ServiceConfig(port=0, requests_per_second=1e6)
-    app = build_app(
-        custodian,
-        lambda: held(name),
-        task,
-        config=config,
-        keys=keys,
-        certified=None,
-        entropy=UnsafeTape(5),
-        probe=None,
-        batch_size=16,
-        log=lambda *_, **__: None,
-    )
+    settings = Settings(config, task, SeededNoise(5), certified=None, batch_size=16)
+    service = build_service(custodian, lambda: held(name), settings)
+    app = create_app(service, keys, log=lambda *_, **__: None)
     with served(Made(app, custodian, {}), config) as url:
         remote = RemoteTeacher(url, token, patience=60.0)
         remote.use_extractor(spec_of(name))

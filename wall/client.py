@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 
 from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from .matrix import Matrix, NoisyCounts
+from .matrices import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
 from .progress import Progress, no_progress
 from .wire import (

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
-LONGEST = 200  # characters of a value in an error
+LONGEST, LONGEST_TEXT = 200, 2000  # characters of a value in an error, and of the whole
+_LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
 
 class LabelwallError(Exception):
-    """Root of all errors that users see. The command line prints one line and exits with 2."""
+    """Root of all errors that users see. The command line prints one line and exits with 2.
+
+    Words longer than LONGEST characters are cut, and a text at LONGEST_TEXT: it may quote a file.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        words = _LONG_WORD.sub(lambda word: f"{word[1]}...", text)
+        super().__init__(words if len(words) <= LONGEST_TEXT else f"{words[:LONGEST_TEXT]}...")
 
 
 class InvalidInput(LabelwallError):

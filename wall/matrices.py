@@ -1,8 +1,247 @@
-"""All kinds of matrices that cross the wall."""
+"""Public integer matrices that a teacher counts all its records by: one noisy release each.
+
+*Cells*: centres go in, noisy counts come out. Each private record votes once, and public rows
+inherit the counts nearby.
+
+*Weights* of a linear classifier go in, one noisy sum comes out, to which each record adds its own
+part of the gradient, once. The units of a sum are public functions of the weights, the extractor
+and the mechanism: this file.
+
+What is computed from counts and sums is post-processing and free.
+"""
 
 from __future__ import annotations
 
-from .cells import Cells
-from .weights import Weights
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-MATRICES: dict[str, type[Cells] | type[Weights]] = {made.kind: made for made in (Cells, Weights)}
+import numpy as np
+
+from .errors import InvalidInput
+from .messages import ABSTAINED, Outcome, Receipt, canonical_json
+
+MAX_DIMENSIONS = 4000
+MAX_ENTRY = 63  # quantised features are integers in -63..63
+MAX_CELLS = 4096
+BATCH_ROWS = 4096  # public rows compared with the centres at once
+
+FRACTION = 16  # bits: a logit is an integer times 2^-16
+MAX_WEIGHT = 32_767
+MAX_CLASSES = 4096
+MAX_ENTRIES = 1 << 20  # of one matrix
+MAX_BIAS = 63  # the last input of every record is a public constant
+CLIP = 1 << 20  # largest length of a record's part of the gradient, in units of the sum
+COUNT = CLIP >> 3  # what a record adds to the last entry, by which records are counted
+MAX_GAIN = 64  # of a record's gradient before it is clipped
+MAX_UNIT = 1 << 18  # of residuals, so that products of squares fit int64
+# Length of a record's whole part, rounded up: the L2 sensitivity of a sum.
+SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1
+
+
+class Matrix(ABC):
+    """A matrix of one ``kind``; its entries and the slot of the plan that pays.
+
+    Class attributes:
+        kind: its name, in identities, configurations and routes of a service.
+        array: the name of its entries on the wire.
+    """
+
+    kind: ClassVar[str]
+    array: ClassVar[str]
+    slot: int
+
+    @property
+    @abstractmethod
+    def entries(self) -> np.ndarray:
+        """The integers, [rows, columns]."""
+
+    def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
+        """SHA-256 (hex) of the entries in order, the extractor's hash, mechanism and parameters."""
+        entries = self.entries
+        prefix = canonical_json(
+            {"extractor": extractor, "mechanism": mechanism, self.kind: list(entries.shape)}
+        )
+        little = np.ascontiguousarray(entries).astype(entries.dtype.newbyteorder("<"), copy=False)
+        return hashlib.sha256(prefix + b"\0" + little.tobytes()).hexdigest()
+
+    def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
+        """The one ``identity``, as a call's queries have theirs."""
+        return [self.identity(extractor, mechanism)]
+
+    def require(self, dtype: type, shape_rule: str, fits: bool, largest: int) -> None:
+        """Raise InvalidInput unless the entries have ``dtype`` and are at most ``largest``.
+
+        ``fits``: whether their shape does; ``shape_rule``: what it must be.
+        """
+        name, entries = f"{self.kind}.{self.array}", self.entries
+        if entries.dtype != dtype or not fits:
+            rule = f"{np.dtype(dtype)} {shape_rule}"
+            raise InvalidInput(name, rule, f"{entries.dtype} {list(entries.shape)}")
+        for extreme in (int(entries.min()), int(entries.max())):
+            if abs(extreme) > largest:
+                raise InvalidInput(name, f"integers in -{largest}..{largest}", extreme)
+        if self.slot < 0:
+            raise InvalidInput(f"{self.kind}.slot", "at least 0", self.slot)
+
+
+@dataclass(frozen=True)
+class Cells(Matrix):
+    """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre.
+
+    ``centers``: int8 [m, d], entries in -63..63, 1 <= m <= 4096, 1 <= d <= 4000, in the extractor's
+    quantised features. Equal centres are allowed; points go to the first of them.
+    ``slot``: the entry of the plan that pays.
+
+    Raises InvalidInput for any other dtype, shape or entry. Integers cannot be NaN or infinite.
+    """
+
+    centers: np.ndarray
+    slot: int = 0
+
+    kind = "cells"
+    array = "centers"
+
+    def __post_init__(self) -> None:
+        c = self.centers
+        fits = c.ndim == 2 and 0 < len(c) <= MAX_CELLS and 0 < c.shape[1] <= MAX_DIMENSIONS
+        rule = f"[m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
+        self.require(np.int8, rule, fits, MAX_ENTRY)
+
+    @property
+    def entries(self) -> np.ndarray:
+        """The centres."""
+        return self.centers
+
+
+@dataclass(frozen=True)
+class Weights(Matrix):
+    """Weights of a linear model of features, whose last row belongs to the bias.
+
+    ``weights``: int16 [d + 1, c], entries in -32767..32767, 1 <= d <= 4000, 1 <= c <= 4096, at most
+    2^20 of them. The logits of a record with features x, or its value between -1 and 1, are
+    2^-16 (x, bias)^T weights.
+    ``slot``: the entry of the plan that pays.
+
+    Raises InvalidInput for any other dtype, shape or entry.
+    """
+
+    weights: np.ndarray
+    slot: int = 0
+
+    kind = "weights"
+    array = "weights"
+
+    def __post_init__(self) -> None:
+        w = self.weights
+        fits = w.ndim == 2 and 2 <= len(w) <= MAX_DIMENSIONS + 1 and 1 <= w.shape[1] <= MAX_CLASSES
+        fits = fits and w.size <= MAX_ENTRIES
+        rule = f"[d + 1, c] with d in 1..{MAX_DIMENSIONS}, c in 1..{MAX_CLASSES}"
+        self.require(np.int16, f"{rule} and at most 2^20 entries", fits, MAX_WEIGHT)
+
+    @property
+    def entries(self) -> np.ndarray:
+        """The weights."""
+        return self.weights
+
+
+MATRICES: dict[str, type[Cells] | type[Weights]] = {kind.kind: kind for kind in (Cells, Weights)}
+
+
+@dataclass(frozen=True)
+class NoisyCounts:
+    """What a matrix gets: one release, or the refusal of a cap.
+
+    ``counts``: int64, None if the cap was reached. Of cells: [m, n_classes] noisy votes, some
+    negative. Of weights: [1, (d + 1) * n_classes + 1] noisy sums (``Weights``).
+    """
+
+    counts: np.ndarray | None = field(repr=False)
+    receipt: Receipt
+
+
+def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
+    """Each row's nearest cells, nearest first, ties by cell number: int64 [n, neighbours].
+
+    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m; entries in -63..63,
+    d <= 4000. Products are sums of integers of at most 63^2 * 4000 < 2^24 together, so they are
+    exact in float32 in any order of summation: no row's cells depend on batch, threads or other
+    rows.
+    """
+    wide = centers.astype(np.float32)
+    nearest = np.empty((len(features), neighbours), dtype=np.int64)
+    squares = (wide * wide).sum(axis=1).astype(np.float64)  # [m]
+    for start in range(0, len(features), BATCH_ROWS):
+        batch = slice(start, start + BATCH_ROWS)
+        # |x - c|^2 without |x|^2, which is the same for all centres
+        products = features[batch].astype(np.float32) @ wide.T
+        distances = squares - 2 * products.astype(np.float64)
+        if neighbours == 1:
+            nearest[batch, 0] = distances.argmin(axis=1)  # the first minimum, as the stable sort
+        else:
+            nearest[batch] = np.argsort(distances, axis=1, kind="stable")[:, :neighbours]
+    return nearest
+
+
+def inherit(
+    counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts.
+
+    Post-processing: free.
+
+    ``counts``: votes [m, c], as in NoisyCounts or in parts of them; ``cells_of_row``: int64
+    [n, reach]. Each row sums the noisy votes of its cells. It gets the class with the most votes
+    (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
+    abstains elsewhere.
+    """
+    labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
+    if counts is None:
+        return labels, np.full(len(labels), Outcome.CAP_REACHED, dtype=np.uint8)
+    votes = counts[cells_of_row].sum(axis=1)  # [n, n_classes]
+    ordered = np.sort(votes, axis=1)
+    clear = ordered[:, -1] - ordered[:, -2] > margin
+    labels[clear] = votes[clear].argmax(axis=1)
+    return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+
+def bias(length: float) -> int:
+    """The constant last input of all records: about a quarter of a unit vector's length, 1..63.
+
+    ``length``: of a unit vector after quantisation, public (``Embedder.length``).
+    """
+    return max(1, min(MAX_BIAS, round(length / 4)))
+
+
+def residual_unit(weights: np.ndarray, clip: float, length: float, labels: str = "class") -> int:
+    """Integer that stands for a residual of 1 in the sums of ``weights`` (int16 [d + 1, c]).
+
+    Residuals as long as ``longest_residual`` reach the limit CLIP at an input of length
+    |(``length``, bias)|. ``labels``: what a record has, a label space's kind.
+    """
+    longest = longest_residual(labels, weights.shape[1], clip, first=not weights.any())
+    most = max_unit(labels, weights.shape[1])
+    return max(1, min(most, int(CLIP / (longest * math.hypot(length, bias(length))))))
+
+
+def max_unit(labels: str, outputs: int) -> int:
+    """The largest unit: residuals of attributes, each at most 1, add up to a square."""
+    alike = math.isqrt(outputs - 1) + 1 if labels == "attributes" else 1
+    return MAX_UNIT // alike
+
+
+def longest_residual(labels: str, outputs: int, clip: float, *, first: bool) -> float:
+    """Length of a record's residuals, prediction minus truth, above which they are shrunk.
+
+    ``clip``: of a class's residuals; of each attribute's, in the root mean square; of a value's, in
+    half ranges. ``first``: whether all weights are 0. The residuals of a class or of attributes all
+    have one length there, so that the unit is larger and noise is smaller where clip allows more.
+    Those of a value are the values, and the range limits them.
+    """
+    if labels == "value":
+        return 1.0 if first else clip
+    alike = math.sqrt(outputs) / 2 if labels == "attributes" else math.sqrt(1 - 1 / outputs)
+    longest = clip * math.sqrt(outputs) if labels == "attributes" else clip
+    return min(longest, alike) if first else longest

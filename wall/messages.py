@@ -149,7 +149,7 @@ class ExtractorSpec:
     centred features are replaced by their k products with these columns before they are scaled.
     Empty: no projection.
     ``landmarks``: int8 [m, k] in C order: features of PUBLIC rows under this extractor, by whose
-    distances a mechanism sizes neighbourhoods (``Asks.landmarks``). Empty: none.
+    distances a mechanism sizes neighbourhoods (``QueryForm.landmarks``). Empty: none.
     """
 
     backbone: str
@@ -188,12 +188,12 @@ class ExtractorSpec:
 
         Raises InvalidInput where there are none, for rows of another size, and outside -63..63.
         """
-        found, rule = np.frombuffer(self.landmarks, dtype=np.int8), f"int8 [m, {dimensions}]"
-        if not found.size or found.size % dimensions:
-            raise InvalidInput("extractor.landmarks", rule, f"{found.size} bytes")
-        if found.min() < -63 or found.max() > 63:
+        rows, rule = np.frombuffer(self.landmarks, dtype=np.int8), f"int8 [m, {dimensions}]"
+        if not rows.size or rows.size % dimensions:
+            raise InvalidInput("extractor.landmarks", rule, f"{rows.size} bytes")
+        if rows.min() < -63 or rows.max() > 63:
             raise InvalidInput("extractor.landmarks", "integers in -63..63", "a larger one")
-        return found.reshape(-1, dimensions)
+        return rows.reshape(-1, dimensions)
 
     def public_fields(self) -> dict[str, object]:
         """The extractor's entry in the ledger: its fields, with weights and arrays as hashes."""

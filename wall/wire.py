@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from .errors import InvalidInput
-from .matrix import NoisyCounts
+from .matrices import NoisyCounts
 from .messages import Answers, ExtractorSpec, Receipt
 
 SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"
@@ -63,22 +63,22 @@ def decode(
     size 0.
     """
     if media == NPY and len(names) == 1:
-        found = {names[0]: _npy(body)}
+        arrays = {names[0]: _npy(body)}
     elif media == SAFETENSORS:
-        found = _safetensors(body)
+        arrays = _safetensors(body)
     else:
         raise InvalidInput("content-type", f"{SAFETENSORS}, or {NPY} for a single array", media)
-    if not set(names) <= set(found) <= {*names, *optional}:
+    if not set(names) <= set(arrays) <= {*names, *optional}:
         rule = f"exactly the arrays {', '.join(names)}"
-        raise InvalidInput("body", rule, f"{len(found)} arrays of other names")
-    for name, array in found.items():
+        raise InvalidInput("body", rule, f"{len(arrays)} arrays of other names")
+    for name, array in arrays.items():
         known_dtype = array.dtype.type in DTYPES.values()
         if not known_dtype or not 1 <= array.ndim <= 4 or 0 in array.shape[1:]:
             rule = f"of 1 to 4 dimensions and a dtype of {', '.join(DTYPES)}"
             raise InvalidInput(name, rule, f"{array.dtype} {list(array.shape)}")
         if len(array) > max_rows:
             raise InvalidInput(name, f"at most {max_rows} rows", len(array))
-    return found
+    return arrays
 
 
 def _safetensors(body: bytes) -> dict[str, np.ndarray]:
@@ -122,17 +122,17 @@ def encode_extractor(spec: ExtractorSpec) -> bytes:
 def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
     """Inverse of encode_extractor. Raises InvalidInput for anything else."""
     needed = ("fields", "weights", "axes")
-    found = decode(body, media, needed, max_rows=max_bytes, optional=(LANDMARKS,))
-    all_bytes = all(array.dtype == np.uint8 and array.ndim == 1 for array in found.values())
-    if not all_bytes or len(found["fields"]) > MAX_FIELDS:
+    arrays = decode(body, media, needed, max_rows=max_bytes, optional=(LANDMARKS,))
+    all_bytes = all(array.dtype == np.uint8 and array.ndim == 1 for array in arrays.values())
+    if not all_bytes or len(arrays["fields"]) > MAX_FIELDS:
         rule = f"bytes, uint8 [n], with at most {MAX_FIELDS} of fields"
         raise InvalidInput("extractor", rule, "other arrays")
     try:
-        fields = json.loads(found["fields"].tobytes())
+        fields = json.loads(arrays["fields"].tobytes())
     except (ValueError, RecursionError) as error:
         raise InvalidInput("extractor.fields", "JSON", "something else") from error
-    landmarks = found[LANDMARKS].tobytes() if LANDMARKS in found else b""
-    weights, axes = (found[name].tobytes() for name in needed[1:])
+    landmarks = arrays[LANDMARKS].tobytes() if LANDMARKS in arrays else b""
+    weights, axes = (arrays[name].tobytes() for name in needed[1:])
     return spec_from_fields(fields, weights, axes, landmarks)
 
 

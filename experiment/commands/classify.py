@@ -36,16 +36,16 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     options = parser.parse_args(args)
+    from ...student.model import load
     from ..run.console import Console
     from ..use.classify import classify_images, classify_rows
-    from ..use.students import open_student
 
-    student, console = open_student(options.student), Console(quiet=options.quiet)
+    student, console = load(options.student), Console(quiet=options.quiet)
     if options.images:
-        found = classify_images(student, options.images, options.out, console.progress)
+        classified = classify_images(student, options.images, options.out, console.progress)
     else:
-        found = classify_rows(student, options.vectors, options.out, console.progress)
-    for name in found.unreadable:
+        classified = classify_rows(student, options.vectors, options.out, console.progress)
+    for name in classified.unreadable:
         print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
-    print(f"{found.rows} labelled, {len(found.unreadable)} unreadable: {options.out}")
+    print(f"{classified.rows} labelled, {len(classified.unreadable)} unreadable: {options.out}")
     return 0

@@ -8,7 +8,6 @@ from pathlib import Path
 
 FORMATS = {
     "onnx": "one file, checked by onnxruntime where it is installed (extra `export`)",
-    "torchscript": "one file",
     "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
     "huggingface": "a folder in the Hub's layout, with the model card; needs the run folder",
 }
@@ -17,9 +16,8 @@ FORMATS = {
 def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "labelwall export",
-        description="Write a student in another format. ONNX and TorchScript have the "
-        "preprocessing inside and give probabilities, or values. Opens nothing private; costs no "
-        "privacy.",
+        description="Write a student in another format. ONNX has the preprocessing inside and "
+        "gives probabilities, or values. Opens nothing private; costs no privacy.",
     )
     parser.add_argument(
         "--student",
@@ -37,7 +35,7 @@ def main(args: Sequence[str]) -> int:
         "--input",
         choices=["uint8", "float32"],
         default="uint8",
-        help="images that onnx and torchscript take: uint8 [n, h, w, c] of 0..255, "
+        help="images that onnx takes: uint8 [n, h, w, c] of 0..255, "
         "or float32 [n, c, h, w] of 0..1; of the student's size",
     )
     options = parser.parse_args(args)
@@ -45,10 +43,10 @@ def main(args: Sequence[str]) -> int:
 
     if options.format not in FORMATS:
         raise InvalidInput("format", f"one of {', '.join(FORMATS)}", options.format)
+    from ...student.model import load
     from ..use.export import export
-    from ..use.students import open_student
 
-    student, source = open_student(options.student), options.student
+    student, source = load(options.student), options.student
     folder = source if source.is_dir() else source.parent
     checked = export(student, folder, options.format, options.out, options.input)
     print(f"{options.out}: {checked}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ from ...teacher.baselines.config import (
     AnyBaseline,
     LinearNoisySgd,
     NoisySgd,
-    PrivateClassification,
 )
-from ...teacher.baselines.noisy_sgd import train_privately
-from ...teacher.baselines.private_classifiers import fit_privately
+from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
+from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.features.cache import embed_records
 from ...teacher.features.embedder import Embedder
 from ...teacher.records.sources import open_records
@@ -32,7 +31,6 @@ from ..run.console import Console
 from ..run.extractors import starting_extractor
 from ..run.public_features import embedder_of
 from .config import CompareConfig
-from .rates import TEST_SPLIT, choose_rate
 
 UNIT = 63.0  # quantised features are integers in -63..63
 
@@ -41,13 +39,11 @@ UNIT = 63.0  # quantised features are integers in -63..63
 class Rows:
     """What a baseline is trained on and judged by, as its model takes it.
 
-    ``inputs``, ``labels``: PRIVATE. ``public``: inputs of the public rows, None where they are not
-    needed. ``tests``: inputs of the test split.
+    ``inputs``, ``labels``: PRIVATE. ``tests``: inputs of the test split.
     """
 
     inputs: torch.Tensor = field(repr=False)
     labels: torch.Tensor = field(repr=False)
-    public: torch.Tensor | None = field(repr=False)
     tests: torch.Tensor = field(repr=False)
 
 
@@ -63,112 +59,45 @@ def baseline_result(
 
     ``directory``: the custodian's, for caches.
 
-    ``claim`` says whose epsilon it is: the ledger certifies none of them.
+    ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
+    have no seed.
     """
     task, public = describe(config.data), read_public(config.data)
-    chooses = isinstance(baseline, NoisySgd | LinearNoisySgd) and baseline.chooses_publicly
     if isinstance(baseline, NoisySgd):
-        rows = _pixels(config, task, public, chooses)
+        rows = _pixels(config, task, public)
     else:
-        rows = _features(config, task, public, chooses, directory, console)
+        rows = _features(config, task, public, directory, console)
+    facts: dict[str, Any] = {}
+    model: PrivateModel | PrivateClassifier
     if isinstance(baseline, NoisySgd | LinearNoisySgd):
-        found = _by_rates(config, baseline, epsilon, seed, console, rows, public, task.num_classes)
-    else:
-        predicted, found = _classified(baseline, epsilon, rows, task.num_classes)
-        found["accuracy"] = _share_right(predicted, public.test_labels)
-    return {**found, "labels": None, "label_accuracy": None}
-
-
-def _by_rates(
-    config: CompareConfig,
-    baseline: NoisySgd | LinearNoisySgd,
-    epsilon: float,
-    seed: int,
-    console: Console,
-    rows: Rows,
-    public: PublicData,
-    num_classes: int,
-) -> dict[str, Any]:
-    """The reported result of a NoisySGD baseline.
-
-    Public rows choose a learning rate, with which it trains once; without them it trains with every
-    rate, and the best on the test split is reported.
-
-    ``rates``: all that were candidates; ``rate_chosen_on``: None where there was one.
-    """
-    rates = baseline.rates
-    tried = baseline.rates
-    chosen_on = TEST_SPLIT if len(baseline.rates) > 1 else None
-    if rows.public is not None:
-        choice = choose_rate(
+        model = train_privately(
             baseline,
-            rows.public,
-            public.labels,
-            num_classes=num_classes,
+            rows.inputs,
+            rows.labels,
+            num_classes=task.num_classes,
             epsilon=epsilon,
             delta=config.delta,
             seed=seed,
-            progress=lambda done, total: console.progress(
-                "trying learning rates on public rows", done, total
-            ),
+            progress=lambda done, total: console.progress("training privately", done, total),
         )
-        tried, chosen_on = [choice.rate], choice.by
-    results = []
-    for rate in tried:
-        with_rate = replace(baseline, learning_rate=rate)
-        predicted, found = _descended(config, with_rate, epsilon, seed, console, rows, num_classes)
-        results.append({**found, "accuracy": _share_right(predicted, public.test_labels)})
-    best = max(results, key=lambda result: result["accuracy"])
-    return {**best, "rates": rates, "rate_chosen_on": chosen_on}
-
-
-def _share_right(predicted: np.ndarray, labels: np.ndarray) -> float:
-    return float((predicted == labels).mean())
-
-
-def _descended(
-    config: CompareConfig,
-    baseline: NoisySgd | LinearNoisySgd,
-    epsilon: float,
-    seed: int,
-    console: Console,
-    rows: Rows,
-    num_classes: int,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """(classes of the test rows, what is reported) of NoisySGD."""
-    model = train_privately(
-        baseline,
-        rows.inputs,
-        rows.labels,
-        num_classes=num_classes,
-        epsilon=epsilon,
-        delta=config.delta,
-        seed=seed,
-        progress=lambda done, total: console.progress("training privately", done, total),
-    )
-    found = {
+        predicted = model.predict(rows.tests)
+        facts = {
+            "epsilon_rdp": round_up(model.epsilon_rdp),
+            "noise_multiplier": model.noise_multiplier,
+        }
+    else:
+        inputs, tests = (tensor.numpy().astype(np.float64) for tensor in (rows.inputs, rows.tests))
+        model = fit_privately(
+            baseline, inputs, rows.labels.numpy(), num_classes=task.num_classes, epsilon=epsilon
+        )
+        predicted = model.predict(tests)
+    return {
         "epsilon": round_up(model.epsilon),
         "claim": model.claim,
-        "learning_rate": baseline.learning_rate,
-    }
-    return model.predict(rows.tests), {
-        **found,
-        "epsilon_rdp": round_up(model.epsilon_rdp),
-        "noise_multiplier": model.noise_multiplier,
-    }
-
-
-def _classified(
-    baseline: PrivateClassification, epsilon: float, rows: Rows, num_classes: int
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """The same of a classifier by diffprivlib, which has no seed."""
-    inputs, labels, tests = (tensor.numpy() for tensor in (rows.inputs, rows.labels, rows.tests))
-    model = fit_privately(
-        baseline, inputs.astype(np.float64), labels, num_classes=num_classes, epsilon=epsilon
-    )
-    return model.predict(tests.astype(np.float64)), {
-        "epsilon": round_up(model.epsilon),
-        "claim": model.claim,
+        **facts,
+        "accuracy": float((predicted == public.test_labels).mean()),
+        "labels": None,
+        "label_accuracy": None,
     }
 
 
@@ -205,22 +134,20 @@ def reference_result(
     }
 
 
-def _pixels(config: CompareConfig, task: Task, public: PublicData, with_public: bool) -> Rows:
+def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:
     """Images, standardised by statistics of the public rows."""
     if len(task.input_shape) != 3:
         raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
     preprocess = Preprocessing.of_public(public.inputs)
     records = open_records(config.data, task)
     inputs, tests = (preprocess(rows) for rows in (records.inputs, public.test_inputs))
-    shown = preprocess(public.inputs) if with_public else None
-    return Rows(inputs, torch.from_numpy(records.labels), shown, tests)
+    return Rows(inputs, torch.from_numpy(records.labels), tests)
 
 
 def _features(
     config: CompareConfig,
     task: Task,
     public: PublicData,
-    with_public: bool,
     directory: Path,
     console: Console,
 ) -> Rows:
@@ -242,8 +169,7 @@ def _features(
 
     embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
     tests, _ = embedder.embed(public.test_inputs)
-    shown = _unit(embedder.embed(public.inputs)[0]) if with_public else None
-    return Rows(_unit(embedded.features), torch.from_numpy(embedded.labels), shown, _unit(tests))
+    return Rows(_unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests))
 
 
 def _unit(features: np.ndarray) -> torch.Tensor:

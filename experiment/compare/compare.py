@@ -25,7 +25,6 @@ from ...teacher.baselines.config import PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.features.cache import cache_name
 from ...teacher.noise.entropy import Entropy
-from ...teacher.noise.scales import SCREEN_RATIO
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import LabelwallError
 from ...wall.labels.values import ERRORS
@@ -38,10 +37,6 @@ from ..run.rounds import run
 from .cells import baseline_result, reference_result
 from .config import CompareConfig, MethodConfig, PointConfig
 from .plots import plots, score
-from .rates import TEST_SPLIT, described
-
-# Settings that cells of earlier versions do not record, at their defaults.
-LATER = {"share": None, "screen_ratio": SCREEN_RATIO, "parts": None, "gain": None}
 
 
 @dataclass(frozen=True)
@@ -129,10 +124,6 @@ def _remember(config: CompareConfig, out: Path) -> None:
     # More methods and seeds may be added later.
     for name in ("methods", "seeds", "threads", "workers", "batch_size"):
         del shared[name]
-    if config.privacy.unit == "row":  # as in folders from before there was another unit
-        del shared["privacy"]
-    if not config.data.person:
-        del shared["data"]["person"]
     text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
     if path.exists() and path.read_text() != text:
         raise LabelwallError(
@@ -144,22 +135,28 @@ def _remember(config: CompareConfig, out: Path) -> None:
 def _result(
     config: CompareConfig, cell: Cell, out: Path, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
-    """A cell's result: read from its file when it is finished, otherwise by running it."""
+    """A cell's result: read from its file when it is finished, otherwise by running it.
+
+    Raises LabelwallError where the finished one had other settings.
+    """
     place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
     kept = place / "result.json"
     if kept.exists():
-        return _kept(json.loads(kept.read_text()), settings, place)
+        stored = json.loads(kept.read_text())
+        if stored["cell"] != settings:
+            raise LabelwallError(f"{place} holds a cell with other settings. Choose another --out.")
+        return dict(stored["result"])
     place.mkdir(parents=True, exist_ok=True)
     private, started = Path(f"{out}.custodian"), _cpu_seconds()
     if cell.point is not None:
-        found = _answered(config, cell, place, private, entropy, console)
+        outcome = _answered(config, cell, place, private, entropy, console)
     elif cell.method.baseline is not None:
         assert cell.epsilon is not None
-        found = baseline_result(
+        outcome = baseline_result(
             config, cell.method.baseline, cell.epsilon, cell.seed, private / "shared", console
         )
     else:
-        found = reference_result(
+        outcome = reference_result(
             config, cell.method.reference == "non_private", cell.seed, place / "student"
         )
     result = {
@@ -167,48 +164,13 @@ def _result(
         "budget": cell.epsilon,
         "delta": config.delta,
         "seed": cell.seed,
-        **found,
+        **outcome,
     }
     result["cpu_seconds"] = round(_cpu_seconds() - started, 1)
     scratch = kept.with_suffix(".part")
     scratch.write_text(json.dumps({"cell": settings, "result": result}, indent=2))
     scratch.replace(kept)
     return result
-
-
-def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
-    """The result of a finished cell. Raises LabelwallError where it had other settings.
-
-    A cell of an earlier version does not record what its learning rate was chosen on; it was the
-    test split, where it had several.
-    """
-    baseline, result = stored["cell"]["method"]["baseline"] or {}, dict(stored["result"])
-    if "other_rates" in baseline and "rate_chosen_by" not in baseline:
-        several = bool(baseline["other_rates"])
-        configured = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
-        baseline["rate_chosen_by"] = "test_split" if several else configured
-        result["rates"] = [baseline["learning_rate"], *baseline["other_rates"]]
-        result["rate_chosen_on"] = TEST_SPLIT if several else None
-    if stored["cell"] != _as_before(settings, stored["cell"]):
-        by_tests = baseline.get("rate_chosen_by") == "test_split"
-        hint = "Its learning rate was chosen by rate_chosen_by: test_split. " if by_tests else ""
-        raise LabelwallError(
-            f"{place} holds a cell with other settings. {hint}Choose another --out."
-        )
-    return result
-
-
-def _as_before(settings: Any, stored: Any) -> Any:
-    """``settings`` without the keys of LATER at their defaults that ``stored`` does not have."""
-    if isinstance(settings, dict) and isinstance(stored, dict):
-        return {
-            key: _as_before(value, stored.get(key))
-            for key, value in settings.items()
-            if key in stored or key not in LATER or value != LATER[key]
-        }
-    if isinstance(settings, list) and isinstance(stored, list) and len(settings) == len(stored):
-        return [_as_before(*pair) for pair in zip(settings, stored, strict=True)]
-    return settings
 
 
 def _cpu_seconds() -> float:
@@ -289,7 +251,6 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         "method": method,
         "epsilon": None if None in epsilons else max(epsilons),
         "claim": group[0].get("claim"),
-        "rates": _rates(group),
         "seeds": len(group),
         "labels": median("labels"),
         "label_accuracy": median("label_accuracy"),
@@ -301,27 +262,11 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _rates(group: list[dict[str, Any]]) -> str | None:
-    """How the learning rates of a row's cells were chosen.
-
-    None where there was no choice, or where there are no rates.
-    """
-    chosen: dict[tuple[tuple[float, ...] | None, str | None], list[float]] = {}
-    for result in group:
-        if "learning_rate" in result:
-            rates = tuple(result["rates"]) if "rates" in result else None
-            chosen.setdefault((rates, result.get("rate_chosen_on")), []).append(
-                result["learning_rate"]
-            )
-    texts = [described(taken, rates, by) for (rates, by), taken in chosen.items()]
-    return "; ".join(text for text in texts if text) or None
-
-
 def _median_errors(group: list[dict[str, Any]], name: str) -> dict[str, float] | None:
     """Each error's median over the seeds; None where rows have no values."""
     known = [result[name] for result in group if result.get(name) is not None]
     return (
-        {error: statistics.median(found[error] for found in known) for error in ERRORS}
+        {error: statistics.median(errors[error] for errors in known) for error in ERRORS}
         if known
         else None
     )
@@ -351,11 +296,10 @@ def render(rows: list[dict[str, Any]]) -> str:
             )
         else:
             right = "" if row["label_errors"] is None else f"{row['label_errors']['rmse']:.4g}"
-            found, spread = row["errors"], f"({row['low']:.3f} to {row['high']:.3f})"
-            accuracy = f"{found['rmse']:.4g} | {found['mae']:.4g} | {found['r2']:.3f} {spread}"
+            errors, spread = row["errors"], f"({row['low']:.3f} to {row['high']:.3f})"
+            accuracy = f"{errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
         cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
-        method = row["method"] if row.get("rates") is None else f"{row['method']} ({row['rates']})"
-        lines.append(f"| {method} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
+        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
     claims = {row["method"]: row["claim"] for row in rows if row["claim"]}
     return "\n".join(
         lines + [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()]

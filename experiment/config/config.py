@@ -14,8 +14,8 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Asks, Charging, Priced
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.base import Charging, Priced, QueryForm
+from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.sources import SOURCES, DataConfig
@@ -138,8 +138,8 @@ class Config:
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
             API key is taken from the environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per
-            directory.
+        custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
+            private rows, RUN_DIR.custodian for published data sets. One budget per directory.
         ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
             server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
             or ~/.pgpass).
@@ -267,9 +267,9 @@ class Config:
         found = self.rounds[number - 1].mechanism or self.mechanism
         return found.for_unit(self.privacy.unit)
 
-    def asks_of(self, number: int) -> Asks:
+    def asks_of(self, number: int) -> QueryForm:
         """What round ``number`` asks, with the noise that the budget decides."""
-        return self.solved().mechanism_of(number).asks
+        return self.solved().mechanism_of(number).query_form
 
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
@@ -297,7 +297,7 @@ class Config:
         From public numbers alone. May take a minute, of which ``progress`` is told.
         """
         priced = self.priced()
-        if not any(entry.mechanism.missing for entry in priced):
+        if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
         from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 
-from ...wall.weights import FRACTION, MAX_WEIGHT
+from ...wall.matrices import FRACTION, MAX_WEIGHT
 from .gaussian_classes import gaussian_classes, of_sums
 from .measure import FitSettings, Gradient, Measurements
 

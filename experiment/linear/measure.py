@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...wall.weights import (
+from ...wall.matrices import (
     COUNT,
     FRACTION,
     MAX_WEIGHT,

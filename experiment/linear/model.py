@@ -18,8 +18,8 @@ from scipy.special import expit, softmax
 
 from ...teacher.search.cpu import ExactIndex
 from ...wall.labels.values import STEPS
+from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, Outcome
-from ...wall.weights import bias
 from .descent import attribute_weights, class_weights
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
 from .values import value_weights

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.private_linear.mechanism import (
+from ...teacher.mechanisms.private_linear import (
     MAX_STEPS,
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from ...teacher.mechanisms.reverse_knn.mechanism import MAX_NEIGHBOURS, ReverseKnn
+from ...teacher.mechanisms.reverse_knn import MAX_NEIGHBOURS, ReverseKnn
 from ...wall.errors import InvalidInput
 from . import ind_knn, values, votes
 from .goal import Planner, View
@@ -33,6 +33,9 @@ SHAPES = ((1, 1), (2, 3))  # neighbours and reach
 FACTORS = (0.5, 0.7, 1.4, 2.0)  # of the cells, around a good number
 MARGINS = (1.0, 2.0, 4.0, 8.0)  # in deviations of the noise on a row's votes
 AXES = (4, 8, 16, 32, 64, 128, 256)
+# In half ranges; residuals of classes and attributes are clipped as their default says.
+CLIPS = {"value": (0.1, 0.25, 0.5)}
+LINEAR_MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
 ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise
 L = TypeVar("L", bound=LinearSums)
 
@@ -67,7 +70,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
 
 def stricter_cells(good: ReverseKnn) -> list[ReverseKnn]:
     """With margins, rising."""
-    noise = good.number("sigma") * math.sqrt(2 * good.reach)
+    noise = good.require("sigma") * math.sqrt(2 * good.reach)
     return [replace(good, margin=float(round(margin * noise))) for margin in MARGINS]
 
 
@@ -86,7 +89,7 @@ def linear(kind: type[L], view: View, classes: int) -> list[L]:
 
 def around_linear(view: View, good: L) -> list[L]:
     """A half more and a third fewer axes; twice and half the steps; the other clipping."""
-    near = [replace(good, clip=clip) for clip in good.clips]
+    near = [replace(good, clip=clip) for clip in CLIPS.get(good.label_space, ())]
     steps = (good.steps // 2, min(2 * good.steps, MAX_STEPS))
     near += [replace(good, steps=count) for count in steps if count]
     if good.axes is not None:
@@ -97,7 +100,8 @@ def around_linear(view: View, good: L) -> list[L]:
 
 def stricter_linear(good: L) -> list[L]:
     """With margins, rising, where its labels have any."""
-    fields: list[dict[str, Any]] = [{"margin": margin} for margin in good.margins]
+    margins = LINEAR_MARGINS if good.label_space != "value" else ()
+    fields: list[dict[str, Any]] = [{"margin": margin} for margin in margins]
     return [replace(good, **more) for more in fields]
 
 

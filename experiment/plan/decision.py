@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from ...teacher.private_files import make_private
 from ..config.config import Config
@@ -11,7 +12,7 @@ from ..run.console import Console
 from ..run.run_folder import RunFolder
 
 
-def decided(config: Config, folder: RunFolder, console: Console) -> Config:
+def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
     """``config`` with a mechanism: its own, the one that the folder records, or the best found.
 
     What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
@@ -35,7 +36,7 @@ def decided(config: Config, folder: RunFolder, console: Console) -> Config:
 
     folder.create()
     if config.teacher is None:
-        make_private(folder.custodian(config))  # a search takes minutes: fails before it
+        make_private(custodian)  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
     answer = best_plan(config, Request(frontier=False), console)
     console.show(candidates(answer))

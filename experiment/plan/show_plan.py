@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
@@ -15,6 +17,8 @@ from ..config.solved import solved_line, solved_numbers
 from ..run.console import Console
 from .published_epsilons import published_for
 
+WEAK = 10.0  # epsilon above which a guarantee means little
+
 
 def price_line(plan: Plan) -> str:
     """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
@@ -25,6 +29,17 @@ def price_line(plan: Plan) -> str:
     return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
 
 
+def weak(epsilon: float) -> str | None:
+    """What an epsilon above WEAK means, in a line; None for others."""
+    if epsilon <= WEAK:
+        return None
+    factor = f"{math.exp(epsilon):,.0f}" if epsilon < 50 else f"10^{epsilon / math.log(10):.0f}"
+    return (
+        f"warning: epsilon {round_up(epsilon):g} promises little: what is released may be {factor} "
+        "times as likely with a record as without it (e^epsilon)."
+    )
+
+
 def announce(config: Config, known: Config, console: Console) -> None:
     """Say what the plan costs, and the numbers that the budget decided.
 
@@ -33,6 +48,8 @@ def announce(config: Config, known: Config, console: Console) -> None:
     """
     solved = known.solved(console.progress)
     console.say(price_line(solved.plan()))
+    if warning := weak(certified_epsilon(solved.plan())):
+        console.say(warning)
     if line := solved_line(solved_numbers(config, solved)):
         console.say(line)
 
@@ -89,4 +106,6 @@ def render_plan(shown: dict) -> str:
     slots = {entry["slot"]: entry["solved"] for entry in shown["rounds"]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
+    if warning := weak(shown["epsilon"]):
+        lines += ["", f"  {warning}"]
     return "\n".join(lines)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
+from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ..config.own import MIN_ROWS
 from .goal import Goal, PublicRows
@@ -59,7 +60,7 @@ def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> S
     ``features``: int8 [m, d]; ``labels``: int64 [m].
     """
     m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product="float32", threads=1)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
     near = index.prefix(features, m)  # [m, m]
     ordered = labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
 
@@ -189,16 +190,14 @@ def simulate(
     return Votes(simulated.labels, votes * simulated.shares(fraction), excess, spread)
 
 
-def votes_of(
-    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
-) -> Votes:
+def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int) -> Votes:
     """``simulate`` for a mechanism."""
     k, gamma = round(mechanism.expected_votes(expected_records)), mechanism.sampling_probability
     return simulate(simulated, k, gamma, expected_records, mechanism.spread(k))
 
 
 def rates(
-    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
+    simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int
 ) -> tuple[float, float]:
     """(share of queries that pass the screening, share that also get the right label)."""
     votes = votes_of(simulated, mechanism, expected_records)

@@ -16,13 +16,14 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.calibration import calibrate
-from ...teacher.mechanisms.values.mechanism import (
+from ...teacher.mechanisms.values import (
     MAX_NEIGHBOURS,
     PrivateKnnMean,
     PrivateKnnMedian,
     Regression,
 )
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress
@@ -74,7 +75,7 @@ def _tried(
     asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
     n, rows, choices = goal.expected_records, near.shape[1], list[Choice[R]]()
     smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
-    open_noise: dict[str, Any] = dict.fromkeys(mechanism.solved)
+    open_noise: dict[str, Any] = dict.fromkeys(mechanism.calibrated)
     shape = replace(mechanism, threshold=None, **open_noise)
     for gamma in SAMPLING:
         shape = replace(shape, sampling_probability=gamma)
@@ -96,7 +97,7 @@ def _tried(
 def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Other rows' labels, nearest first: int64 [m, m - 1] of int8 [m, d] and int64 [m]."""
     m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product="float32", threads=1)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
     near = index.prefix(features, m)
     return labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
 
@@ -108,7 +109,7 @@ def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) 
     """
     if isinstance(mechanism, PrivateKnnMean):
         away = (near.mean(axis=1) - labels) / STEPS
-        noise = mechanism.number("sigma_mean") / mechanism.k
+        noise = mechanism.require("sigma_mean") / mechanism.k
         return np.minimum(away**2 + noise**2, 1.0)
     assert isinstance(mechanism, PrivateKnnMedian)
     cells = mechanism.cells
@@ -118,7 +119,7 @@ def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) 
     up_to = counts.cumsum(axis=1)
     losses = np.maximum(up_to - counts, up_to[:, -1:] - up_to)
     losses -= losses.min(axis=1, keepdims=True)
-    chances = np.exp(-mechanism.number("epsilon") / 2 * losses)
+    chances = np.exp(-mechanism.require("epsilon") / 2 * losses)
     chances /= chances.sum(axis=1, keepdims=True)
     middles = (2 * np.arange(cells) + 1) / (2 * cells)
     away = middles - labels[:, None] / STEPS

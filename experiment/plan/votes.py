@@ -17,8 +17,8 @@ import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from ...teacher.accounting.curves import ORDERS, screening_rdp
-from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.private_knn import PrivateKnn
+from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.progress import Progress, no_progress
 from .goal import (
     Choice,
@@ -49,7 +49,7 @@ ZOOMS = (2.0 ** (1 / 4), 2.0 ** (1 / 8))
 CONTEST = 1.006
 _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
 
-S = TypeVar("S", bound=ScreenedArgmax)
+S = TypeVar("S", bound=SampledVotes)
 
 
 def plan(mechanism: S, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[S]:
@@ -77,7 +77,7 @@ def optimise(
     return Optimum(chosen, tuple(frontier), simulated.description, note)
 
 
-def noises(made: type[ScreenedArgmax]) -> tuple[float, ...]:
+def noises(made: type[SampledVotes]) -> tuple[float, ...]:
     """SIGMA_VOTE, or the noise that hides as much of votes that move by less."""
     return SIGMA_VOTE if made.swap else tuple(float(round(s / math.sqrt(2))) for s in SIGMA_VOTE)
 
@@ -97,7 +97,7 @@ class Point:
 
 
 def coarse_grid(
-    simulated: SimulatedQueries, expected_records: int, made: type[ScreenedArgmax] = PrivateKnn
+    simulated: SimulatedQueries, expected_records: int, made: type[SampledVotes] = PrivateKnn
 ) -> list[Point]:
     """Every sampling probability with every fraction of the data set that may vote."""
     smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
@@ -239,7 +239,7 @@ def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[
     return choice
 
 
-def _around(centre: ScreenedArgmax, step: float, expected_records: int) -> Iterable[Point]:
+def _around(centre: SampledVotes, step: float, expected_records: int) -> Iterable[Point]:
     gamma, votes = centre.sampling_probability, centre.expected_votes(expected_records)
     noise = noises(type(centre))
     high = min(MAX_K, max(MIN_K, round(MAX_FRACTION * gamma * expected_records)))
@@ -247,9 +247,9 @@ def _around(centre: ScreenedArgmax, step: float, expected_records: int) -> Itera
     for k in sorted({min(high, max(MIN_K, k)) for k in scaled}):
         share = centre.threshold / votes + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
         thresholds = np.unique(np.clip(np.rint(k * share), 0, k))
-        screen = tuple(centre.number("sigma_screen") * step**power for power in (-1, 0, 1))
+        screen = tuple(centre.require("sigma_screen") * step**power for power in (-1, 0, 1))
         vote = tuple(
-            min(noise[-1], max(noise[0], centre.number("sigma_vote") * step**power))
+            min(noise[-1], max(noise[0], centre.require("sigma_vote") * step**power))
             for power in (-1, 0, 1)
         )
         yield Point(k, gamma, thresholds, screen, vote)
@@ -261,7 +261,7 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
     The accountant's own certificate decides.
     """
     sigma_vote, sigma_screen = (
-        _half_votes(choice.mechanism.number(name)) for name in ("sigma_vote", "sigma_screen")
+        _half_votes(choice.mechanism.require(name)) for name in ("sigma_vote", "sigma_screen")
     )
 
     def candidate(asked: int, sigma_screen: float) -> Choice[S]:

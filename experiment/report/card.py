@@ -20,6 +20,7 @@ from .report import (
     FinishedRun,
     environment,
     label_space_of,
+    rarely_right,
     read_run,
     scores_by_name,
 )
@@ -69,6 +70,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "last": last,
         "summary": run.summary,
         "scores": scores_by_name(last, space),
+        "rarely_right": rarely_right(last, space),
         "temperature": info.temperature if info else last.get("temperature", 1.0),
         "version": info.version if info else None,
         "shape": shape,
@@ -80,14 +82,14 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
 def _front(run: FinishedRun, space: LabelSpace, images: bool) -> dict[str, Any]:
     """The front matter: what the Hub lists a model by."""
     task, data = TASKS[space.kind][0 if images else 1], run.config.data.source
-    found = {"accuracy": run.summary["test_accuracy"]}
+    scores = {"accuracy": run.summary["test_accuracy"]}
     if space.kind == "value":
-        found = dict(run.summary["test_errors"] or {})
+        scores = dict(run.summary["test_errors"] or {})
     elif run.last.get("calibration_error") is not None:
-        found["expected_calibration_error"] = run.last["calibration_error"]
+        scores["expected_calibration_error"] = run.last["calibration_error"]
     metrics = [
         {"type": name, "value": round(value, 6)}
-        for name, value in found.items()
+        for name, value in scores.items()
         if value is not None
     ]
     results = {
@@ -99,7 +101,7 @@ def _front(run: FinishedRun, space: LabelSpace, images: bool) -> dict[str, Any]:
         "library_name": "labelwall",
         "pipeline_tag": task,
         "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
-        "metrics": list(found),
+        "metrics": list(scores),
         "model-index": [
             {"name": f"labelwall student of {data}", "results": [results]},
         ],

@@ -1,4 +1,4 @@
-"""The report's pictures: functions from numbers to SVG or PNG bytes.
+"""The report's and the comparison's pictures: functions from numbers to SVG or PNG bytes.
 
 The same numbers give the same bytes.
 
@@ -25,7 +25,11 @@ LABELS = "#c2570c"
 CAP = "#a4133c"
 WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
+MOST_NAMED = 60  # classes up to which it names them
+FEW_POINTS = 30  # of a line, which are marked one by one
 EPSILON_DIGITS = 3
+MARKERS = "osD^vP*X<>"
+Line = tuple[Sequence[float], Sequence[float | None]]  # x values, and as many y values
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "labelwall",  # element ids are random otherwise
@@ -42,48 +46,85 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def accuracy_by_round(
-    label_accuracy: Sequence[float | None], student_accuracy: Sequence[float]
-) -> bytes:
-    """SVG: accuracy of released labels and of the student on test rows, by round; in 0..1.
+def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
+    """One pair of axes, ``height`` inches high, as SVG without a date or a program's name."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
-    A label accuracy of None (the public rows have no true labels) leaves its point out.
-    """
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # The reader's browser has fonts that this machine lacks
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.subplots())
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
+        )
+    return buffer.getvalue()
+
+
+def png(image: np.ndarray) -> bytes:
+    """A PNG file of one image, uint8 [height, width, 1 or 3]."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def draw_lines(
+    axes: Axes,
+    lines: Mapping[str, Line],
+    *,
+    x: str,
+    y: str,
+    spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
+) -> None:
+    """Named lines, without the points whose y is None. ``spread``: (lows, highs) of a line."""
+    for place, (name, (at, values)) in enumerate(lines.items()):
+        points = [(a, value) for a, value in zip(at, values, strict=True) if value is not None]
+        if not points:
+            continue
+        marker = MARKERS[place % len(MARKERS)] if len(points) < FEW_POINTS else None
+        errors = None
+        if spread is not None:
+            heights, (low, high) = np.array([value for _, value in points]), spread[name]
+            errors = np.array([heights - low, high - heights]).clip(0)
+        xs, ys = zip(*points, strict=True)
+        axes.errorbar(xs, ys, yerr=errors, marker=marker, capsize=3, label=name)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.25)
+    if len(lines) > 1:
+        axes.legend()
+
+
+def curve(lines: Mapping[str, Line], *, x: str, y: str) -> bytes:
+    """SVG of named lines."""
+    return svg(lambda axes: draw_lines(axes, lines, x=x, y=y), height=2.8)
+
+
+def by_round(lines: Mapping[str, Sequence[float | None]], y: str) -> bytes:
+    """SVG of scores of labels and of the student, one a round; None leaves a point out."""
+    rounds = range(1, 1 + max(map(len, lines.values())))
 
     def draw(axes: Axes) -> None:
-        labels = [None if a is None else 100 * a for a in label_accuracy]
-        students = [100 * a for a in student_accuracy]
-        names = "released labels right", "student right on the test split"
-        _labels_and_students(axes, labels, students, *names)
-        for x, y in enumerate(students, start=1):
-            axes.annotate(
-                f"{y:.1f}",
-                (x, y),
-                textcoords="offset points",
-                xytext=(0, -15),
-                ha="center",
-                color=STUDENT,
-            )
+        draw_lines(axes, {name: (rounds, values) for name, values in lines.items()}, x="", y=y)
+        for place, values in enumerate(lines.values()):
+            for at, value in zip(rounds, values, strict=True):
+                if value is not None:
+                    axes.annotate(
+                        f"{value:.4g}",
+                        (at, value),
+                        textcoords="offset points",
+                        xytext=(0, -15 if place else 7),
+                        ha="center",
+                    )
         axes.margins(y=0.25)
-        axes.set_ylim(top=min(100.6, axes.get_ylim()[1]))
-        axes.set_ylabel("percent")
-
-    return svg(draw, height=3.2)
-
-
-def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[float]) -> bytes:
-    """SVG: root mean squared error of released values and of the student, by round.
-
-    The student's is that on test rows; both are in the values' unit.
-
-    A label error of None (the public rows have no true values) leaves its point out.
-    """
-
-    def draw(axes: Axes) -> None:
-        names = "released values", "student on the test split"
-        _labels_and_students(axes, label_rmse, student_rmse, *names)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("root mean squared error")
+        _round_axis(axes, len(rounds))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return svg(draw, height=3.2)
 
@@ -98,11 +139,7 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
         rounds = list(range(1, len(readings) + 1))
         bars = axes.bar(rounds, readings, width=0.5, color=STUDENT, label="reading after the round")
         # A line must not run through a number
-        paper = {
-            "facecolor": "white",
-            "edgecolor": "none",
-            "pad": 1,
-        }
+        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
         axes.bar_label(bars, fmt=lambda value: f"{value:.{EPSILON_DIGITS}f}", padding=3, bbox=paper)
         if certified is not None:
             axes.axhline(certified, color=CAP, label="certified, all caps used")
@@ -118,10 +155,12 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     """SVG of a confusion matrix, shaded by the share of its row.
 
-    ``counts``: int64 [n_classes, n_classes], true class by row.
+    ``counts``: int64 [n_classes, n_classes], true class by row. Up to MOST_COUNTED classes have
+    their counts in it, up to MOST_NAMED their names beside it.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     classes = len(class_names)
+    size = 11 if classes <= 12 else 7 if classes <= MOST_COUNTED else 5
 
     def draw(axes: Axes) -> None:
         axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
@@ -129,29 +168,16 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
         axes.set_aspect("equal")
         axes.set_xlabel("predicted")
         axes.set_ylabel("true")
-        axes.tick_params(length=0)
-        if classes > MOST_COUNTED:
-            return
-        turned = 0 if max(map(len, class_names)) <= 2 else 60
-        axes.set_xticks(
-            np.arange(classes) + 0.5,
-            class_names,
-            rotation=turned,
-            ha="right" if turned else "center",
-        )
-        axes.set_yticks(np.arange(classes) + 0.5, class_names)
-        for row, column in np.argwhere(counts):
+        axes.tick_params(length=0, labelsize=11 if classes <= MOST_COUNTED else 5)
+        if classes <= MOST_NAMED:
+            turned = 0 if max(map(len, class_names)) <= 2 else 60
+            places, aligned = np.arange(classes) + 0.5, "right" if turned else "center"
+            axes.set_xticks(places, class_names, rotation=turned, ha=aligned)
+            axes.set_yticks(places, class_names)
+        for row, column in np.argwhere(counts) if classes <= MOST_COUNTED else ():
             ink = "white" if shares[row, column] > 0.55 else INK
-            text = str(counts[row, column])
-            axes.text(
-                column + 0.5,
-                row + 0.5,
-                text,
-                ha="center",
-                va="center",
-                color=ink,
-                fontsize=11 if classes <= 12 else 7,
-            )
+            place, text = (column + 0.5, row + 0.5), str(counts[row, column])
+            axes.text(*place, text, ha="center", va="center", color=ink, fontsize=size)
 
     return svg(draw, height=WIDTH)
 
@@ -166,22 +192,9 @@ def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
     frequent = 100 * counts.sum(axis=2).max(axis=1) / rows
 
     def draw(axes: Axes) -> None:
-        places = np.arange(len(names))
-        bars = axes.barh(places, right, color=STUDENT, height=0.6, label="student")
-        axes.bar_label(bars, fmt="%.1f", padding=3)
-        axes.plot(
-            frequent,
-            places,
-            linestyle="none",
-            marker="|",
-            markersize=12,
-            color=LABELS,
-            label="the more frequent answer",
-        )
-        axes.set_yticks(places, names)
-        axes.invert_yaxis()
-        axes.set_xlim(0, 108)
-        axes.set_xlabel("test rows right, percent")
+        _bars(axes, names, right, [f"{share:.1f}" for share in right], 108)
+        places, label = np.arange(len(names)), "the more frequent answer"
+        axes.scatter(frequent, places, s=144, marker="|", color=LABELS, label=label)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return svg(draw, height=1.2 + 0.3 * len(names))
@@ -191,18 +204,26 @@ def class_accuracy(scores: Sequence[tuple[str, int, float | None]]) -> bytes:
     """SVG of the accuracy of each class. ``scores``: name, test rows, share right or None."""
 
     def draw(axes: Axes) -> None:
-        places = np.arange(len(scores))
         shares = [100 * (right or 0.0) for _, _, right in scores]
-        bars = axes.barh(places, shares, color=STUDENT, height=0.6)
         texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
-        axes.bar_label(bars, texts, padding=3)
-        axes.set_yticks(places, [name for name, _, _ in scores])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 125)
+        _bars(axes, [name for name, _, _ in scores], shares, texts, 125)
         axes.set_xticks(range(0, 101, 20))
-        axes.set_xlabel("test rows right, percent")
 
     return svg(draw, height=0.9 + 0.3 * len(scores))
+
+
+def _bars(
+    axes: Axes, names: Sequence[str], shares: Sequence[float], texts: Sequence[str], end: float
+) -> None:
+    """A bar for each name, in percent of the test rows, with a text behind it."""
+    places = np.arange(len(names))
+    axes.bar_label(
+        axes.barh(places, shares, color=STUDENT, height=0.6, label="student"), texts, padding=3
+    )
+    axes.set_yticks(places, names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, end)
+    axes.set_xlabel("test rows right, percent")
 
 
 def reliability(bins: Sequence[Sequence[float]]) -> bytes:
@@ -249,65 +270,7 @@ def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
     return svg(draw, height=WIDTH)
 
 
-def curve(
-    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str
-) -> bytes:
-    """SVG of lines over training. ``series``: name -> (x values, y values of the same length)."""
-
-    def draw(axes: Axes) -> None:
-        for name, (at, values) in series.items():
-            axes.plot(at, values, label=name, marker="." if len(at) < 30 else None)
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        axes.grid(alpha=0.25)
-        if len(series) > 1:
-            axes.legend()
-
-    return svg(draw, height=2.8)
-
-
-def png(image: np.ndarray) -> bytes:
-    """A PNG file of one image, uint8 [height, width, 1 or 3]."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-def _labels_and_students(
-    axes: Axes, labels: Sequence[float | None], students: Sequence[float], *names: str
-) -> None:
-    """Two lines over the rounds with their names; a label's score of None is left out."""
-    ours, theirs = names
-    known = [(r, y) for r, y in enumerate(labels, start=1) if y is not None]
-    if known:
-        axes.plot(*zip(*known, strict=True), color=LABELS, marker="s", linestyle="--", label=ours)
-    axes.plot(range(1, len(students) + 1), students, color=STUDENT, marker="o", label=theirs)
-    _round_axis(axes, len(students))
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-
-
 def _round_axis(axes: Axes, rounds: int) -> None:
     axes.set_xlim(0.5, rounds + 0.5)
     axes.set_xticks(range(1, rounds + 1))
     axes.set_xlabel("round")
-
-
-def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
-    """One pair of axes, ``height`` inches high, as SVG without a date or a program's name."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        # The reader's browser has fonts that this machine lacks
-        warnings.filterwarnings("ignore", message="Glyph")
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        FigureCanvasSVG(figure)
-        draw(figure.subplots())
-        buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
-        )
-    return buffer.getvalue()

@@ -66,6 +66,8 @@ MEASURES = {  # of a training
     "loss/supervised": "loss on released labels",
     "loss/unlabelled": "loss on unlabelled rows",
 }
+RARE = 0.1  # share of right rows below which a class is named
+MOST_RARE = 10  # of these that are named
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
@@ -111,8 +113,8 @@ class FinishedRun:
 
     @property
     def kept(self) -> int:
-        """The round whose student the run kept, from 1; earlier versions kept the last one."""
-        return int(self.summary.get("best_round", len(self.rounds)))
+        """The round whose student the run kept, from 1."""
+        return int(self.summary["best_round"])
 
     @property
     def last(self) -> dict[str, Any]:
@@ -140,14 +142,14 @@ def write_report(run_dir: Path) -> Path:
 
 def environment() -> Environment:
     """The templates beside this file: names are escaped in HTML, by ``cell`` in Markdown."""
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "percent": percent,
         "number": number,
         "epsilon": epsilon,
@@ -155,7 +157,7 @@ def environment() -> Environment:
         "svg": svg_uri,
         "png": png_uri,
     }
-    return made
+    return templates
 
 
 def read_run(run_dir: Path) -> FinishedRun:
@@ -189,8 +191,8 @@ def read_run(run_dir: Path) -> FinishedRun:
 def _choice(folder: RunFolder) -> dict[str, Any] | None:
     if not folder.candidates.is_file():
         return None
-    found = json.loads(folder.candidates.read_text())
-    return {name: str(found[name]) for name in ("reason", "source")}
+    choice = json.loads(folder.candidates.read_text())
+    return {name: str(choice[name]) for name in ("reason", "source")}
 
 
 def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
@@ -239,6 +241,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "of_table": run.config.data.source == "table",
         "named": len(space.names),
         "most_names": MOST_NAMES,
+        "rarely_right": rarely_right(run.last, space),
         "last": run.last,
         "reliability_plot": plots.reliability(run.last["reliability"])
         if run.last.get("reliability")
@@ -254,11 +257,17 @@ def contents(run: FinishedRun) -> dict[str, object]:
 
 def _scores_plot(run: FinishedRun) -> bytes:
     """Scores of labels and student by round: accuracies, or root mean squared errors."""
-    if "student_errors" not in run.rounds[-1]:
-        labels, students = ([r[share] for r in run.rounds] for share in SHARES)
-        return plots.accuracy_by_round(labels, students)
-    labels, students = ([r[found] and r[found]["rmse"] for r in run.rounds] for found in ERRORS)
-    return plots.errors_by_round(labels, students)
+    if "student_errors" in run.rounds[-1]:
+        labels, students = ([r[name] and r[name]["rmse"] for r in run.rounds] for name in ERRORS)
+        lines = {"released values": labels, "student on the test split": students}
+        return plots.by_round(lines, "root mean squared error")
+    labels, students = ([_percents(r[share]) for r in run.rounds] for share in SHARES)
+    lines = {"released labels right": labels, "student right on the test split": students}
+    return plots.by_round(lines, "percent")
+
+
+def _percents(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def _charges(run: FinishedRun) -> list[dict[str, object]]:
@@ -288,6 +297,13 @@ def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfNa
 
     Of more than MOST_NAMES the worst are left. A class without test rows has no share.
     """
+    scores = _all_scores(metrics, space)
+    if len(scores) <= MOST_NAMES:
+        return scores
+    return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
+
+
+def _all_scores(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfName]:
     if space.kind == "value":
         return []
     counts = np.array(metrics["confusion"])
@@ -295,13 +311,22 @@ def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfNa
         rows, right = counts.sum(axis=1), counts.diagonal()
     else:
         rows, right = counts.sum(axis=(1, 2)), counts.trace(axis1=1, axis2=2)
-    found = [
+    return [
         (name, int(n), int(r) / int(n) if n else None)
         for name, n, r in zip(space.names, rows, right, strict=True)
     ]
-    if len(found) <= MOST_NAMES:
-        return found
-    return sorted(found, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
+
+
+def rarely_right(metrics: dict[str, Any], space: LabelSpace) -> str | None:
+    """A sentence that names classes of whose test rows fewer than RARE are right; None without."""
+    scores = _all_scores(metrics, space)
+    names = [name for name, _, right in scores if right is not None and right < RARE]
+    if not names:
+        return None
+    named = ", ".join(names[:MOST_RARE])
+    if len(names) > MOST_RARE:
+        named += f" and {len(names) - MOST_RARE} more"
+    return f"Right on less than {RARE:.0%} of the test rows of {len(names)} classes: {named}."
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:

@@ -11,13 +11,13 @@ from .experiment import Experiment
 from .extractors import extractor_of_round, starting_extractor
 from .matrices import MatrixRound, ask_matrices, rows_of_round
 from .public_features import PROBE
-from .quality import Estimate, best_round
+from .quality import UNKNOWN, Estimate, best_round
 from .query_selection import choose_queries
 
 
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """``_extractor`` as the round's mechanism asks with it; stored, as ``_starting`` is."""
-    asks = experiment.config.mechanism_of(number).asks
+    asks = experiment.config.mechanism_of(number).query_form
     if asks.axes is None and not asks.landmarks:
         return _extractor(experiment, number)
 
@@ -73,7 +73,7 @@ def ask(
         f"round {number}: asking {len(rows)} queries with {extractor.backbone} features"
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
-    if config.mechanism_of(number).asks.matrix is not None:
+    if config.mechanism_of(number).query_form.matrix is not None:
         features = experiment.features.quantised(extractor)[rows]
         asked = MatrixRound(
             config.asks_of(number),
@@ -85,6 +85,11 @@ def ask(
             experiment.folder.round(number),
         )
         answers, estimate = ask_matrices(experiment.teacher, asked, features)
+        if estimate is not None and estimate.by == UNKNOWN:
+            experiment.console.say(
+                f"round {number}: the released counts do not tell the records from none, so "
+                "nothing is known of the labels. Are there private rows?"
+            )
     else:
         slot = config.slots()[number - 1]
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))

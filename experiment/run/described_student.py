@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...student.student_file import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import smallest_certified
 from ...teacher.accounting.plan import Plan
-from ...wall.adversary import POOLED
 from ...wall.datasets.sources import DataConfig, describe
 from ...wall.datasets.table import scaling
 from ...wall.errors import LabelwallError
@@ -19,16 +18,15 @@ def described_student(
 ) -> bytes:
     """The kept round's student with its metadata: a safetensors file.
 
-    ``summary``: what summary.json holds. All of it is public, so nothing is charged. A folder of
-    an earlier version has no temperature: it is 1 then; one without ``best_round`` kept the last.
+    ``summary``: what summary.json holds. All of it is public, so nothing is charged.
     """
-    kept = summary.get("best_round", len(summary["rounds"]))
+    kept = summary["best_round"]
     spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
     privacy = Privacy(
         summary["epsilon"],
         summary["delta"],
         smallest_certified(plan),
-        summary.get("adversary", POOLED),
+        summary["adversary"],
         summary["ledger_head"],
         summary["dataset"],
         plan.unit,

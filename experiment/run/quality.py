@@ -15,7 +15,7 @@ import numpy as np
 
 from ...student.drop_doubtful import Cleaned
 from ...teacher.mechanisms.registry import from_slot
-from ...wall.cells import inherit
+from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
 from ..config.config import Config
 from .foresight import foresee

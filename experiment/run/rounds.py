@@ -6,6 +6,7 @@ Each round is complete on disk before the next one starts.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ...student.devices import require_devices
@@ -15,6 +16,7 @@ from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ..config.config import Config
 from ..config.solved import solved_line, solved_numbers
 from .asking import ask, asking_extractor
+from .budgets import custodian_place
 from .console import Console
 from .described_student import described_student
 from .experiment import Experiment
@@ -37,6 +39,7 @@ def run(
     entropy: Entropy,
     console: Console,
     isolate: bool = False,
+    custodian: Path | None = None,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -45,6 +48,7 @@ def run(
     training continues from its checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -62,7 +66,7 @@ def run(
     features = PublicFeatures(config.computing, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)
-    directory = folder.custodian(config)
+    directory = custodian or custodian_place(config, run_dir)
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:
@@ -138,7 +142,11 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     kept = best_round([estimate_of(metrics) for metrics in rounds])
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
-    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)
+    finished = folder.summary.exists() and json.loads(folder.summary.read_text())
+    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed) | {
+        "public_rows": len(experiment.public.inputs),
+        "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
+    }
     folder.write_bytes(
         folder.student, described_student(folder, config.data, labels, summary, plan)
     )

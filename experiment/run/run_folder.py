@@ -27,6 +27,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 from ..config.config import Config
 from ..config.settings import load_config
+from .budgets import place_of
 from .matrices import PROBABILITIES
 
 # What may change between a run and its resumption.
@@ -51,11 +52,13 @@ def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Pa
     where there are runs of other settings: each has a ledger of its own, and what they release
     adds up.
     """
-    name = name or config.data.source
+    name, own = name or config.data.source, place_of(config.data) is not None
     numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for tried in (RUNS / entry for entry in numbered):
         if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):
             break
+        if own:  # which have one ledger
+            continue
         say(
             f"{tried} holds a run with other settings. Where its private records are these, the "
             "epsilons of both add up."
@@ -115,10 +118,6 @@ class RunFolder:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path)) from error
         if not os.access(self.path, os.W_OK):
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
-
-    def custodian(self, config: Config) -> Path:
-        """The private side's directory: the configuration's, or one beside this folder."""
-        return Path(config.custodian_dir or f"{self.path}.custodian")
 
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration, where none is recorded."""

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -26,14 +26,15 @@ from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
 from ...wall.adversary import POOLED
 from ...wall.client import RemoteTeacher
-from ...wall.datasets.sources import DataConfig, Task
+from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
-from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import protected
 from ..config.config import Config
 from ..config.settings import to_yaml
+from .budgets import publishable
 from .console import Console
 
 # The environment variable with the API key. A key is no setting, so no file records it.
@@ -138,7 +139,7 @@ def custody(
     """
     return open_custodian(
         directory,
-        data=_publishable(config.data),
+        data=publishable(config.data),
         plan=config.plan(),
         recorded=lambda plan: config.recorded(plan).plan(),
         unsafe=unsafe,
@@ -147,11 +148,6 @@ def custody(
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
-
-
-def _publishable(data: DataConfig) -> dict[str, object]:
-    """The settings that say which rows there are."""
-    return {key: value for key, value in asdict(data).items() if key != "download"}
 
 
 def report_new_anchor(custodian: Custodian, console: Console) -> None:

@@ -20,6 +20,7 @@ from .output import writing
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
 COLUMNS = 12  # names of a table's columns that an error shows
+FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
 Cells = list[str]
 
 
@@ -117,9 +118,21 @@ def _write(
 ) -> None:
     with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(names)
+        writer.writerow(map(inert, names))
         for first, cells in blocks:
-            writer.writerows([name, *rest] for name, rest in zip(first, cells, strict=True))
+            for name, rest in zip(first, cells, strict=True):
+                writer.writerow(map(inert, (name, *rest)))
+
+
+def inert(cell: str) -> str:
+    """``cell``, led by an apostrophe where a spreadsheet would run it; a number is no formula."""
+    if not cell.lstrip(" ").startswith(tuple(FORMULA)):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _listed(images: Sequence[Path]) -> list[str]:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import io
+import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from ...student.model import Preprocessed, StudentModel
-from ...wall.errors import LabelwallError, MissingData
+from ...student.student_file import StudentInfo, pack
+from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from ...wall.messages import canonical_json
-from ...wall.preprocessing import unit_scale
-from .hub import huggingface_folder, timm_folder
+from ...wall.networks.architectures import TIMM
+from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
+from ..report.card import card
+from ..report.report import read_run
 from .output import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range
 KEY = "labelwall"  # under which an export has the metadata of the student's file
+BILINEAR = 2  # Pillow's number of it
 
 
 class Answers(nn.Module):
@@ -64,7 +69,7 @@ def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: st
         if form == "huggingface":
             huggingface_folder(student, folder, scratch)
             return "a folder to upload"
-        return GRAPHS[form](student, example(student, inputs), scratch)
+        return _onnx(student, example(student, inputs), scratch)
 
 
 def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.Tensor:
@@ -99,45 +104,15 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    _check(answers, rows, lambda x: session.run(None, {"inputs": x.numpy()})[0])
-    return f"onnxruntime says what torch says on {len(rows)} rows"
-
-
-def _torchscript(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
-    """TorchScript with any number of rows; `labelwall.json` in it is the file's metadata."""
-    answers = Answers(student).eval()
-    with _quiet():
-        traced = torch.jit.trace(answers, rows, check_trace=False)
-        extra = {f"{KEY}.json": canonical_json(student.info.to_json())}
-        buffer = io.BytesIO()
-        torch.jit.save(traced, buffer, _extra_files=extra)
-        buffer.seek(0)
-        loaded = torch.jit.load(buffer)
-    out.write_bytes(buffer.getvalue())
-    _check(answers, rows, lambda x: loaded(x).numpy())
-    return f"TorchScript says what the student says on {len(rows)} rows"
-
-
-GRAPHS: dict[str, Callable[[StudentModel, torch.Tensor, Path], str]] = {
-    "onnx": _onnx,
-    "torchscript": _torchscript,
-}
-
-
-def _check(
-    answers: Answers, rows: torch.Tensor, exported: Callable[[torch.Tensor], np.ndarray]
-) -> None:
-    """Raises LabelwallError unless the exported graph's outputs are the student's, also for another
-    number of rows than it was made with.
-    """
     low, high = answers.bounds or (0.0, 1.0)
-    for some in (rows, rows[:3]):
+    for some in (rows, rows[:3]):  # also another number than the graph was made with
         with torch.inference_mode():
             expected = answers(some).numpy()
-        found = exported(some)
-        same = found.shape == expected.shape
-        if not same or not np.allclose(found, expected, rtol=0, atol=TOLERANCE * (high - low)):
+        (exported,) = session.run(None, {"inputs": some.numpy()})
+        same = exported.shape == expected.shape
+        if not same or not np.allclose(exported, expected, rtol=0, atol=TOLERANCE * (high - low)):
             raise LabelwallError("the exported model's outputs differ from the student's.")
+    return f"onnxruntime says what torch says on {len(rows)} rows"
 
 
 @contextmanager
@@ -152,3 +127,102 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+def timm_folder(student: StudentModel, out: Path) -> None:
+    """A folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads, and the Hub.
+
+    The model's input is float32 [n, c, h, w], standardised by the mean and std of config.json;
+    its outputs are the student's. Raises InvalidInput where the student's network is no timm
+    model, or one whose classifier is not a linear layer on its features.
+    """
+    import timm
+
+    info = student.info
+    if not info.backbone.startswith(TIMM):
+        raise InvalidInput(
+            "format", "onnx or huggingface for a student that is no timm model", "timm"
+        )
+    name = info.backbone.removeprefix(TIMM)
+    channels, outputs = info.input_shape[2], info.labels.outputs
+    network: Any = timm.create_model(name, in_chans=channels, num_classes=outputs).eval()
+    trunk, head = student.module.network.trunk, student.module.network.head
+    last = network.pretrained_cfg.get("classifier")
+    state = trunk.state_dict() | {
+        f"{last}.{part}": tensor for part, tensor in head.state_dict().items()
+    }
+    images = np.random.default_rng(0).integers(0, 256, (CHECKED, *info.input_shape), np.uint8)
+    refusal = InvalidInput("student", "a timm model with one linear classifier for timm", name)
+    if {key: t.shape for key, t in state.items()} != {
+        key: t.shape for key, t in network.state_dict().items()
+    }:
+        raise refusal
+    network.load_state_dict(state)
+    with torch.inference_mode():
+        exported = network(Preprocessing(info.mean, info.std)(images)).numpy()
+    if not np.allclose(exported, student.outputs(images), rtol=TOLERANCE, atol=TOLERANCE):
+        raise refusal
+    timm.models.save_for_hf(  # type: ignore[attr-defined]
+        network,
+        str(out),
+        model_config={"label_names": list(info.labels.names), "labelwall": info.to_json()},
+        data_config={
+            "input_size": (channels, *info.input_shape[:2]),
+            "mean": info.mean,
+            "std": info.std,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "crop_mode": "center",
+        },
+        safe_serialization=True,
+    )
+
+
+def huggingface_folder(student: StudentModel, run_dir: Path, out: Path) -> None:
+    """A folder to upload to the Hub: weights, configuration, preprocessing and the model card.
+
+    `labelwall.student.model.load("FOLDER/model.safetensors")` loads it. Raises MissingData where
+    ``run_dir`` is no finished run, which the card is about.
+    """
+    run = read_run(run_dir)
+    out.mkdir()
+    (out / "model.safetensors").write_bytes(pack(student.info, student.weights))
+    (out / "README.md").write_text(card(run, file="model.safetensors"))
+    _write(out / "config.json", _config(student.info))
+    if len(student.info.input_shape) == 3:
+        _write(out / "preprocessor_config.json", _preprocessor(student.info))
+
+
+def _config(info: StudentInfo) -> dict[str, Any]:
+    names = info.labels.names
+    problem = {"class": "single_label", "attributes": "multi_label"}.get(info.labels.kind)
+    return {
+        "model_type": "labelwall",
+        "architectures": [info.backbone],
+        "problem_type": f"{problem}_classification" if problem else "regression",
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+        "labelwall": info.to_json(),
+    }
+
+
+def _preprocessor(info: StudentInfo) -> dict[str, Any]:
+    """What the public images went through, in the words of Hugging Face's image processors."""
+    height, width, channels = info.input_shape
+    return {
+        "do_convert_rgb": channels == 3,
+        "do_resize": True,
+        "size": {"shortest_edge": min(height, width)},
+        "resample": BILINEAR,
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+        "do_rescale": True,
+        "rescale_factor": 1 / LARGEST_PIXEL,
+        "do_normalize": True,
+        "image_mean": list(info.mean),
+        "image_std": list(info.std),
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -27,8 +27,6 @@ from .curves import (
     ORDERS,
     ROUND_UP,
     check_release,
-    gaussian_rdp,
-    l2_sensitivity,
     pure_epsilon,
     release_rdp,
 )
@@ -60,8 +58,6 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
     """Every certificate of the plan's caps, by name (stable, machine-readable).
 
     - ``tight``: exact curves (screening, contest with three outcomes), RDP.
-    - ``screening_exact_argmax_gaussian``: exact screening, Gaussian bound for the argmax, RDP.
-    - ``gaussian_rdp``: the Gaussian bound for both, RDP.
     - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
     - ``pld_discrete``: privacy loss distribution of the discrete laws. Absent where a release of
       the list has no dominating pair.
@@ -108,7 +104,7 @@ def _computed(releases: Sequence[Release], delta: float) -> np.ndarray:
     """(epsilon, order) of each name of ``_NOTES``; nan where there is none."""
     pure = any(pure_epsilon(release) is not None for release in releases if release.cap)
     rows: list[tuple[float | None, float | None]] = [
-        *(_renyi(releases, delta, by_gaussian) for by_gaussian in _BY_GAUSSIAN),
+        _renyi(releases, delta),
         _pure_added(releases, delta) if pure else (None, None),
         (discrete_pld_epsilon(releases, delta), None),
         (smoothed_epsilon(releases, delta), None),
@@ -143,8 +139,8 @@ def certified_epsilon(plan: Plan) -> float:
 
 def smallest_certified(plan: Plan) -> str:
     """The name of the certificate that ``certified_epsilon`` comes from."""
-    found = certificates(plan)
-    return min(found, key=lambda name: found[name].epsilon)
+    known = certificates(plan)
+    return min(known, key=lambda name: known[name].epsilon)
 
 
 def require_affordable(plan: Plan) -> None:
@@ -173,74 +169,45 @@ def odometer(plan: Plan, counts: Sequence[int]) -> float:
 # What each certificate is; their order is that of ``_computed``.
 _NOTES = {
     "tight": "exact screening, exact argmax contest, RDP",
-    "screening_exact_argmax_gaussian": "exact screening, Gaussian bound for the argmax, RDP",
-    "gaussian_rdp": "Gaussian bound for every release, RDP",
     "pure_added": "pure releases add up, the rest by exact curves and RDP",
     "pld_discrete": "privacy loss distribution of the discrete laws",
     "pld_smoothed": "continuous Gaussian pairs, which the discrete laws post-process",
 }
-# Curves that the first three price as if the noisy votes behind them were released.
-_BY_GAUSSIAN = (frozenset[str](), frozenset({"argmax"}), frozenset({"argmax", "screening"}))
 
 
-def _renyi(
-    releases: Sequence[Release], delta: float, by_gaussian: frozenset[str] = frozenset()
-) -> tuple[float, float]:
+def _renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     """The smallest epsilon, and the order that attains it."""
-    return _smallest(releases, [release.cap for release in releases], delta, by_gaussian)
+    return _smallest(releases, [release.cap for release in releases], delta)
 
 
 def _smallest(
-    releases: Sequence[Release],
-    counts: Sequence[int],
-    delta: float,
-    by_gaussian: frozenset[str] = frozenset(),
+    releases: Sequence[Release], counts: Sequence[int], delta: float
 ) -> tuple[float, float]:
     """The smallest epsilon of ``counts`` releases of each kind, and its order.
 
     Where a curve takes seconds an order, it is computed at those alone that can attain the minimum:
-    first where an estimate is near its own minimum, then where it is below what was found. Each
+    first where an estimate is near its own minimum, then where it is below what was computed. Each
     order is a proof, so one that is left out costs accuracy at most; orders are a public function
     of the plan.
     """
-    due = [r for r, count in zip(releases, counts, strict=True) if count]
-    if not any(is_slow(r) and r.curve not in by_gaussian for r in due):
-        return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS, by_gaussian), delta)
+    if not any(count and is_slow(r) for r, count in zip(releases, counts, strict=True)):
+        return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS), delta)
     estimated = np.maximum(estimates(releases, counts, delta), 0.0)
     left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, math.nan)
     while (chosen := left & (estimated <= min(best[0], NEAR * estimated.min()))).any():
         orders, left = ORDERS[chosen], left & ~chosen
-        total = _total(releases, counts, orders, by_gaussian)
-        found = epsilon_from_rdp(orders, total, delta)
-        best = min(best, found)
+        best = min(best, epsilon_from_rdp(orders, _total(releases, counts, orders), delta))
         estimated = np.where(left, estimated, math.inf)
     return best
 
 
-def _total(
-    releases: Sequence[Release],
-    counts: Sequence[int],
-    orders: np.ndarray,
-    by_gaussian: frozenset[str] = frozenset(),
-) -> np.ndarray:
-    """RDP of ``counts`` releases of each kind, float64 [n_orders].
-
-    ``by_gaussian``: curves that the Gaussian bound of what they post-process replaces.
-    """
+def _total(releases: Sequence[Release], counts: Sequence[int], orders: np.ndarray) -> np.ndarray:
+    """RDP of ``counts`` releases of each kind, float64 [n_orders]."""
     total = np.zeros_like(orders)
     for release, count in zip(releases, counts, strict=True):
         if count:
-            bound = _gaussian if release.curve in by_gaussian else release_rdp
-            total = total + count * bound(release, orders)
+            total = total + count * release_rdp(release, orders)
     return total * ROUND_UP
-
-
-def _gaussian(release: Release, orders: np.ndarray) -> np.ndarray:
-    """The curve of the values with Gaussian noise behind a release, as if they were released."""
-    sigma, gamma = (release.parameters[name] for name in ("sigma", "sampling_probability"))
-    sensitivity = l2_sensitivity(release)
-    assert sensitivity is not None
-    return gaussian_rdp(orders, sigma=sigma, sensitivity=sensitivity, sampling_probability=gamma)
 
 
 def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float | None]:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .curves import l2_sensitivity, pure_epsilon
-from .curves.lattice import log_mixed_ratio, log_pmf
+from .curves.discrete_gaussian import log_mixed_ratio, log_pmf
 from .plan import Release
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ _values = HALF | {"k": 3, "threshold": 2, "cells": 4, "window": 1, "sigma_screen
 PROBES: dict[str, Callable[[Any], Probes]] = {
     "private_knn": _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF),
     "private_radius": _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF),
-    "ind_knn": lambda mechanism: conversations.probes(mechanism, PROBE_DELTA),
+    "ind_knn": conversations.probes,
     "reverse_knn": _cells,
     "private_linear": _with(sigma=1.0),
     "naive_knn": _with(k=2, sigma_vote=2.0),

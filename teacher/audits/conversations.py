@@ -19,7 +19,6 @@ import numpy as np
 
 from ...wall.messages import Value
 from ...wall.unit import Unit
-from ..accounting.conversion import epsilons_from_rdp
 from ..accounting.plan import Release
 from ..charging import answer_prepaid
 from ..ledger.charges import Reservation, UpperBound
@@ -33,10 +32,11 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from ..mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
+from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
+from ..search.int8_matmul import float32_product
 from .as_persons import of_unit
 from .harness import EMPTY, Case, Pair
 
@@ -57,24 +57,16 @@ ENTRY = 63  # of the one-dimensional features of all records and queries
 PREFETCHED = 256  # draws of one scale in a call
 
 
-def probes(mechanism: IndKnn, delta: float) -> tuple[tuple[IndKnn, tuple[str, ...]], ...]:
-    """(mechanism, releases to audit) with noise and budgets so small that faults show at ``delta``.
+def probes(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]], ...]:
+    """(mechanism, releases to audit), with noise and budgets so small that faults show.
 
     A record can pay for one query: mostly for its count in the first probe, for its label in the
-    second. In the third, where a crowd makes labels cheap, it can pay for four. A filter at one
-    order has the one at which the probe's rho costs least.
+    second. In the third, where a crowd makes labels cheap, it can pay for four.
     """
-
-    def probe(sigma_count: float, sigma_label: float, rho: float) -> IndKnn:
-        made = replace(mechanism, sigma_count=sigma_count, sigma_label=sigma_label, rho=rho)
-        if made.filter != "renyi":
-            return made
-        costs = epsilons_from_rdp(WHOLE_ORDERS, rho * WHOLE_ORDERS, delta)
-        return replace(made, order=int(WHOLE_ORDERS[costs.argmin()]))
-
     root = math.sqrt(MIN_NEIGHBOURS)
-    counts, labels = probe(1.25, 8 / root, 0.35), probe(8.0, 1.5 / root, 0.25)
-    crowd = probe(10.0, 0.5 / root, 0.15)
+    counts = replace(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
+    labels = replace(mechanism, sigma_count=8.0, sigma_label=1.5 / root, rho=0.25)
+    crowd = replace(mechanism, sigma_count=10.0, sigma_label=0.5 / root, rho=0.15)
     return (counts, (COUNT, ALONE)), (labels, (ANSWERED,)), (crowd, (CROWDED,))
 
 
@@ -90,7 +82,7 @@ def conversations(mechanism: IndKnn, unit: Unit) -> list[Case]:
 def _case(mechanism: IndKnn, release: str, pair: Pair, unit: Unit) -> Case:
     others = pair.same_class + pair.other_class
     prices = _prices(mechanism, max(others, MIN_NEIGHBOURS))
-    affordable = max(1, round(mechanism.number("rho") / sum(prices)))
+    affordable = max(1, round(mechanism.require("rho") / sum(prices)))
     # ALONE has far more than a record can pay for: an exhausted record that still votes shows.
     queries = {ALONE: OVERSPENDING * affordable, CROWDED: affordable}.get(release, 1)
     queries = min(MAX_QUERIES, queries)
@@ -109,14 +101,14 @@ def priced(mechanism: IndKnn, queries: int, label: bool) -> tuple[Release, ...]:
     """
     most = queries * sum(_prices(mechanism, MIN_NEIGHBOURS)[: 1 + label])
     (whole,) = mechanism.releases(1, 1)
-    rho = min(mechanism.number("rho"), most)
+    rho = min(mechanism.require("rho"), most)
     return (replace(whole, parameters={**whole.parameters, "rho": rho}),)
 
 
 def _prices(mechanism: IndKnn, neighbours: int) -> tuple[float, float]:
     """zCDP that a record at kernel 1 pays for a count, and for a label among ``neighbours``."""
     scale = mechanism.sigma_label * math.sqrt(neighbours)
-    return 1 / (2 * mechanism.number("sigma_count") ** 2), 1 / (2 * scale**2)
+    return 1 / (2 * mechanism.require("sigma_count") ** 2), 1 / (2 * scale**2)
 
 
 def converse(
@@ -136,7 +128,8 @@ def converse(
     """
     labels = pair.labels(added)
     rows = np.arange(len(labels))
-    index = ExactIndex(np.full((len(rows), 1), ENTRY, np.int8), rows, product="float32", threads=1)
+    features = np.full((len(rows), 1), ENTRY, dtype=np.int8)
+    index = ExactIndex(features, rows, product=float32_product, threads=1)
     query = np.full((1, 1), ENTRY, dtype=np.int8)
     people = of_unit(Voters(index, labels, pair.num_classes, query, float(ENTRY)), unit)
     sizes = [size for size in (queries // 2, queries - queries // 2) if size]
@@ -152,7 +145,7 @@ def converse(
     # [queries]: the halves have codes of their own, as a query shows less once budgets are spent
     offset = (np.arange(queries) >= queries // 2) * (2 * MAX_COUNT_CODE + 1)
     difference = values[:, :, 0] - pair.same_class - pair.other_class
-    steps = np.rint(COUNT_STEPS * difference / mechanism.number("sigma_count"))
+    steps = np.rint(COUNT_STEPS * difference / mechanism.require("sigma_count"))
     counts = np.clip(steps, -MAX_COUNT_CODE, MAX_COUNT_CODE).astype(np.int64) + MAX_COUNT_CODE
     codes = (offset + counts) * 2  # [n, queries]
     return (codes + (values[:, :, 1] == pair.num_classes - 1)).reshape(-1)

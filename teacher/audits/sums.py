@@ -18,9 +18,9 @@ from ...wall.labels.values import STEPS
 from ...wall.unit import Unit
 from ...wall.weights import SENSITIVITY
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
-from ..mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
-from ..mechanisms.private_linear.mechanism import SUM, LinearSums
-from ..mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
+from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
+from ..mechanisms.private_linear import SUM, LinearSums
+from ..mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
@@ -43,7 +43,7 @@ _KEY = bytes(32)
 def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
     near = mechanism.neighbours
-    deviation = mechanism.vote * mechanism.number("sigma") * math.sqrt(near)
+    deviation = mechanism.vote * mechanism.require("sigma") * math.sqrt(near)
     # the record is at 0: the first cells have its votes
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
 
@@ -65,7 +65,7 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     or the record adds.
     """
     vector = of_record(mechanism)
-    scale = mechanism.number("sigma") * SENSITIVITY * float(np.linalg.norm(vector))
+    scale = mechanism.require("sigma") * SENSITIVITY * float(np.linalg.norm(vector))
 
     def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         codes = []
@@ -108,14 +108,14 @@ class Scene:
     direction: np.ndarray
 
 
-def attributes(mechanism: MultiLabel, unit: Unit) -> list[Case]:
+def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
     """One query, on two pairs of data sets.
 
     Swap: the added record has tau attributes and displaces a voter with tau others, the worst case
     that clipping allows. Clip: it is the only record and has many more than tau attributes.
     """
     tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
-    k, gamma = mechanism.voting_records
+    k, gamma = _voting_records(mechanism), mechanism.rate
     full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
     others = full if full <= MOST_OTHERS else 0
     swap, many = np.repeat([0, 1], tau), np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), np.int64)
@@ -127,14 +127,19 @@ def attributes(mechanism: MultiLabel, unit: Unit) -> list[Case]:
     return [Case(COUNTS, list(scenes), run, mechanism.releases(1, 1))]
 
 
+def _voting_records(mechanism: AttributeVotes) -> int:
+    """The most records at one point that vote."""
+    return 1 if mechanism.needs else mechanism.max_voters
+
+
 def _projected(
-    mechanism: MultiLabel, scenes: dict[Pair, Scene], unit: Unit
+    mechanism: AttributeVotes, scenes: dict[Pair, Scene], unit: Unit
 ) -> Callable[[Pair, bool, int, Entropy], np.ndarray]:
     def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         scene = scenes[pair]
-        voting = min(pair.other_class, mechanism.voting_records[0])  # without the added record
+        voting = min(pair.other_class, _voting_records(mechanism))  # without the added record
         base = (clipped(scene.other[np.newaxis], mechanism.tau)[0] @ scene.direction) * voting
-        scale = mechanism.number("sigma_vote") * GRID
+        scale = mechanism.require("sigma_vote") * GRID
         scale *= math.sqrt(np.count_nonzero(scene.direction))
         rows = of_unit(_voters(mechanism, scene, pair.other_class, added), unit)
         counts = drawn(mechanism, COUNTS, rows, n, entropy)
@@ -144,7 +149,7 @@ def _projected(
     return run
 
 
-def _voters(mechanism: MultiLabel, scene: Scene, others: int, added: bool) -> Voters:
+def _voters(mechanism: AttributeVotes, scene: Scene, others: int, added: bool) -> Voters:
     count = len(scene.added)
     ids = np.append(np.arange(1, 1 + others), 0)[: others + added]
     features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)

@@ -23,9 +23,9 @@ import numpy as np
 from ...wall.labels.values import STEPS
 from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
-from ..mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax, ScreenedArgmax
-from ..mechanisms.values.mechanism import RANGE, PrivateKnnMean, Regression
+from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
+from ..mechanisms.votes import AGGREGATE, SCREEN, SampledVotes, Votes
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from .as_persons import of_unit
@@ -73,12 +73,12 @@ class Poll:
         return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def _screened(mechanism: ScreenedArgmax) -> Poll:
+def _screened(mechanism: SampledVotes) -> Poll:
     return Poll(
         k=mechanism.max_votes,
-        noise=mechanism.number("sigma_vote"),
+        noise=mechanism.require("sigma_vote"),
         threshold=mechanism.threshold,
-        screen_noise=mechanism.number("sigma_screen"),
+        screen_noise=mechanism.require("sigma_screen"),
         sampling_probability=mechanism.sampling_probability,
         swap=mechanism.swap,
     )
@@ -87,26 +87,26 @@ def _screened(mechanism: ScreenedArgmax) -> Poll:
 POLLS: dict[str, Callable[[Any], Poll]] = {
     "private_knn": _screened,
     "private_radius": _screened,
-    "naive_knn": lambda m: Poll(m.k, m.number("sigma_vote")),
-    "lnmax": lambda m: Poll(m.teachers, m.number("scale"), shards=True),
-    "gnmax": lambda m: Poll(m.teachers, m.number("sigma_vote"), shards=True),
+    "naive_knn": lambda m: Poll(m.k, m.require("sigma_vote")),
+    "lnmax": lambda m: Poll(m.teachers, m.require("scale"), shards=True),
+    "gnmax": lambda m: Poll(m.teachers, m.require("sigma_vote"), shards=True),
     "confident_gnmax": lambda m: Poll(
         m.teachers,
-        m.number("sigma_vote"),
+        m.require("sigma_vote"),
         m.threshold,
-        m.number("sigma_screen"),
+        m.require("sigma_screen"),
         shards=True,
     ),
 }
 
 
-def votes(mechanism: NoisyArgmax, unit: Unit) -> list[Case]:
+def votes(mechanism: Votes, unit: Unit) -> list[Case]:
     """The screening, the aggregation, and QUERIES composed queries with both."""
     parts = (*mechanism.stages, JOINT) if SCREEN in mechanism.stages else mechanism.stages
     return [_vote(mechanism, part, unit) for part in parts]
 
 
-def _vote(mechanism: NoisyArgmax, part: str, unit: Unit) -> Case:
+def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     queries = QUERIES if part == JOINT else 1
     alone = part == AGGREGATE and SCREEN in mechanism.stages
     caps = 0 if alone else queries, 0 if part == SCREEN else queries
@@ -119,7 +119,7 @@ def _vote(mechanism: NoisyArgmax, part: str, unit: Unit) -> Case:
 
 
 def run(
-    mechanism: NoisyArgmax,
+    mechanism: Votes,
     part: str,
     pair: Pair,
     added: bool,
@@ -150,7 +150,7 @@ def side(pair: Pair, added: bool) -> Voters:
 
 
 def _settled(
-    mechanism: NoisyArgmax, part: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    mechanism: Votes, part: str, voters: Voters, keys: Sequence[str], entropy: Entropy
 ) -> np.ndarray:
     """Outcomes of copies of a query, taken through the stages as by a teacher: int64 [n_keys]."""
     results: list[dict[str, int]] = [{SCREEN: 1} if part == AGGREGATE else {} for _ in keys]
@@ -187,9 +187,9 @@ def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
 
 def values(mechanism: Regression, unit: Unit) -> list[Case]:
     """Each release of a query for values."""
-    spread = mechanism.number("sigma_screen") if mechanism.threshold is not None else 0.0
+    spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
     mean = isinstance(mechanism, PrivateKnnMean)
-    noise = mechanism.number("sigma_mean") if mean else 2 / mechanism.number("epsilon")
+    noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
     poll = Poll(
         mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
     )
@@ -207,7 +207,7 @@ def _value(mechanism: Regression, stage: str, pairs: list[Pair], unit: Unit) -> 
         if stage == SCREEN:
             return released
         if isinstance(mechanism, PrivateKnnMean):
-            deviation = mechanism.number("sigma_mean") * RANGE
+            deviation = mechanism.require("sigma_mean") * RANGE
             return sum_codes(released - _middle(mechanism, pair), deviation)
         return released * mechanism.cells // (STEPS + 1)
 

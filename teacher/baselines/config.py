@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from ...wall.errors import InvalidInput
@@ -19,11 +19,6 @@ class GradientDescent:
         epochs: passes over expected_records records, a count.
         clip: bound on a record's gradient (L2).
         learning_rate: of plain SGD with momentum 0.9, per step.
-        other_rates: further learning rates to try, per step.
-        rate_chosen_by: how one of several rates is chosen. public_rows: by simulations on public
-            rows with their labels, or with their clusters where they have no labels. test_split:
-            the best on the test split, a choice that helps the baseline and that its epsilon does
-            not pay for; the table's row says so.
     """
 
     batch_size: int = 1024
@@ -31,26 +26,13 @@ class GradientDescent:
     epochs: int = 10
     clip: float = 1.0
     learning_rate: float = 0.5
-    other_rates: list[float] = field(default_factory=list)
-    rate_chosen_by: Literal["public_rows", "test_split"] = "public_rows"
-
-    @property
-    def rates(self) -> list[float]:
-        """All candidate learning rates, the configured one first."""
-        return [self.learning_rate, *self.other_rates]
-
-    @property
-    def chooses_publicly(self) -> bool:
-        """Whether a learning rate is to be chosen on public rows."""
-        return len(self.rates) > 1 and self.rate_chosen_by == "public_rows"
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.expected_records:
             raise InvalidInput("baseline.batch_size", "from 1 to expected_records", self.batch_size)
         if self.epochs < 1:
             raise InvalidInput("baseline.epochs", "at least 1", self.epochs)
-        numbers = [("clip", self.clip), ("learning_rate", self.learning_rate)]
-        for name, value in [*numbers, *(("other_rates", rate) for rate in self.other_rates)]:
+        for name, value in (("clip", self.clip), ("learning_rate", self.learning_rate)):
             if not 0 < value < 1e6:  # also catches NaN
                 raise InvalidInput(f"baseline.{name}", "positive and finite", value)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...wall.cells import nearest_cells
+from ...wall.matrices import nearest_cells
 from ..search.index import Count, Counted
-from .batch.radii import cell_numbers
+from .ball_radii import cell_numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...wall.weights import bias, residual_unit
+from ...wall.matrices import bias, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.by_person import ByPerson
@@ -22,7 +22,7 @@ from .counts import (
     GridCounts,
     OneRowEach,
 )
-from .private_linear.gradient import GradientSum
+from .gradient import GradientSum
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble

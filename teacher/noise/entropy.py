@@ -1,20 +1,28 @@
-"""Entropy of the release path: bits and integers from streams under fresh keys, never seeded."""
+"""Entropy of the release path: bits, integers and choices from fresh keys, never seeded.
+
+Choices are the exponential mechanism without floats: exact draws proportional to exp(-rate * loss)
+for integer losses. Rejection: take a column uniformly and accept it with probability
+exp(-rate * (loss - smallest loss)), else begin again. The accepted column has exactly that law, and
+the best column is always accepted, so m columns take at most m rounds on average. The coin is that
+of Canonne, Kamath, Steinke 2020, Algorithm 1, on fractions. How long a draw takes depends on the
+losses: timing is outside the guarantee.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .exponential_mechanism import choose
 from .sampler import GAUSSIAN, LAPLACE, draw, recipe
 from .scales import check_scale
 from .words import Stream, Words, uniform_below
 
+Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each call
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
 
 
@@ -22,8 +30,8 @@ class Entropy(Protocol):
     """A source of randomness.
 
     ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
-    ``unsafe``: True for a test tape, whose draws can be repeated; a ledger that meets one certifies
-    epsilon = infinity.
+    ``unsafe``: True where draws can be repeated, as in tests; a ledger that meets such a source
+    certifies epsilon = infinity.
     """
 
     @property
@@ -110,7 +118,7 @@ class SystemEntropy:
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """The exponential mechanism, exactly (exponential_mechanism.py), one stream. int64 [q].
+        """The exponential mechanism, exactly, one stream. int64 [q].
 
         Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
         one rate a row.
@@ -132,8 +140,33 @@ def choices(losses: np.ndarray, rates: Sequence[Fraction], words: Words) -> np.n
     """Row i's column, from the words of lane i: int64 [q]."""
     rows = enumerate(zip(losses.tolist(), rates, strict=True))
     return np.array(
-        [choose(row, rate, uniform_below(words, i)) for i, (row, rate) in rows], dtype=np.int64
+        [_choice(row, rate, uniform_below(words, i)) for i, (row, rate) in rows], dtype=np.int64
     )
+
+
+def _choice(losses: Sequence[int], rate: Fraction, below: Uniform) -> int:
+    """A column j with probability proportional to exp(-rate losses[j])."""
+    smallest = min(losses)
+    while True:
+        column = below(len(losses))
+        if bernoulli_exp(rate * (losses[column] - smallest), below):
+            return column
+
+
+def bernoulli_exp(x: Fraction, below: Uniform) -> bool:
+    """True with probability exp(-x), x >= 0: whole steps of exp(-1), then the rest.
+
+    exp(-x) for x <= 1: the first k with a failure of Bernoulli(x / k) is odd.
+    """
+    while True:
+        step, k = min(x, Fraction(1)), 1
+        while below(step.denominator * k) < step.numerator:
+            k += 1
+        if k % 2 == 0:
+            return False
+        if x <= 1:
+            return True
+        x -= 1
 
 
 def inclusion_bound(probability: float) -> int:

@@ -221,13 +221,13 @@ def table_of(law: Law) -> Table:
 def coin_table() -> tuple[np.ndarray, np.ndarray]:
     """Bounds of 2^BITS exp(-x) for all x of a cell: (lower, upper), uint64 [2^CELL_BITS + 1]."""
     law = Law(LAPLACE, Fraction(1, 1 << CELL_BITS), two_sided=False)
-    found = list(islice(weights(law, BITS + GUARD), (1 << CELL_BITS) + 2))
-    lower = [low >> GUARD for low, _, _ in found[2:]]
-    upper = [-(-high >> GUARD) for _, high, _ in found[:-2]]
+    bounds = list(islice(weights(law, BITS + GUARD), (1 << CELL_BITS) + 2))
+    lower = [low >> GUARD for low, _, _ in bounds[2:]]
+    upper = [-(-high >> GUARD) for _, high, _ in bounds[:-2]]
     return _words([*lower, 0]), _words([*upper, 1 << BITS])
 
 
 def _words(values: list[int]) -> np.ndarray:
-    made = np.array(values, dtype=np.uint64)
-    made.flags.writeable = False
-    return made
+    words = np.array(values, dtype=np.uint64)
+    words.flags.writeable = False
+    return words

@@ -6,7 +6,6 @@ Private: none of it may be released, or steer a run's choices.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +15,7 @@ from ...wall.progress import TaskProgress
 from ...wall.unit import Unit
 from .sources import (
     GOOD,
+    NO_ID,
     NO_PERSON,
     NOT_FINITE,
     REPEATED_ID,
@@ -26,12 +26,14 @@ from .sources import (
 )
 
 REASONS = {
-    UNREADABLE: "images that can not be decoded",
+    UNREADABLE: "images that can not be decoded, or too large",
     NOT_FINITE: "vectors that are not finite",
     UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
     REPEATED_ID: "ids that came before",
+    NO_ID: "rows without an id",
     NO_PERSON: "rows without a person, or of two",
 }
+LISTED = 10  # names of classes in one hint
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 )
@@ -41,7 +43,7 @@ BANNER = (
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
+    ``rows``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
     range; usable rows with it), in order. ``bad``: (reason, rows), zeros included. ``widths``,
     ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image
     folders.
@@ -52,7 +54,7 @@ class Preview:
     """
 
     source: str
-    found: int
+    rows: int
     by_class: tuple[tuple[str, int], ...]
     bad: tuple[tuple[str, int], ...]
     input_shape: tuple[int, ...]
@@ -66,7 +68,7 @@ class Preview:
     @property
     def usable(self) -> int:
         """Rows that a run would use."""
-        return self.found - sum(count for _, count in self.bad)
+        return self.rows - sum(count for _, count in self.bad)
 
 
 def preview(
@@ -85,27 +87,27 @@ def preview(
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)
-    found = ingest(config, task, progress, unit)
-    good = found.verdicts == GOOD
-    labels = found.labels[good]
+    read = ingest(config, task, progress, unit)
+    good = read.verdicts == GOOD
+    labels = read.labels[good]
     names, counts = task.labels.tally(labels)
-    voting = len(np.unique(found.records.owners))
-    repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
+    voting = len(np.unique(read.records.owners))
+    repeated, contradicting = _repeats(read.inputs[good], read.labels[good])
     return Preview(
         source=config.source,
-        found=len(found.labels),
+        rows=len(read.labels),
         by_class=tuple(zip(names, counts.tolist(), strict=True)),
         bad=tuple(
-            (text, int((found.verdicts == reason).sum()))
+            (text, int((read.verdicts == reason).sum()))
             for reason, text in REASONS.items()
             if unit == "person" or reason != NO_PERSON
         ),
         input_shape=task.input_shape,
-        widths=_spread(found, 0),
-        heights=_spread(found, 1),
+        widths=_spread(read, 0),
+        heights=_spread(read, 1),
         repeated=repeated,
         contradicting=contradicting,
-        other_files=found.other_files,
+        other_files=read.other_files,
         hints=_hints(task, voting, counts, k, sampling_probability),
     )
 
@@ -126,12 +128,12 @@ def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     return repeated, contradicting
 
 
-def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
-    readable = found.sizes is not None and found.sizes[:, axis] > 0
+def _spread(read: Ingested, axis: int) -> tuple[int, int, int] | None:
+    readable = read.sizes is not None and read.sizes[:, axis] > 0
     if not np.any(readable):
         return None
-    assert found.sizes is not None
-    pixels = found.sizes[readable, axis]
+    assert read.sizes is not None
+    pixels = read.sizes[readable, axis]
     return int(pixels.min()), int(np.median(pixels)), int(pixels.max())
 
 
@@ -143,8 +145,7 @@ def _hints(
     A run continues all the same: short samples vote with fewer. Values that no row has are no
     shortage.
     """
-    hints = []
-    sample = sampling_probability * usable
+    hints, sample = [], sampling_probability * usable
     if sample < k:
         hints.append(
             f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
@@ -152,48 +153,36 @@ def _hints(
         )
     if not task.labels.voted_by_name:
         return tuple(hints)
-    names = np.array(task.labels.names)
-    empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
-    if empty.any():
-        hints.append(
-            f"classes without a record: {_listed(names[empty])}. They are never the answer but by "
-            "noise."
-        )
-    if short.any():
-        hints.append(
-            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others "
-            "join their votes."
-        )
+    short = (counts > 0) & (sampling_probability * counts < k)
+    for rows, what, so in (
+        (counts == 0, "without a record", "They are never the answer but by noise."),
+        (short, f"with fewer than k = {k} records in a sample", "Others join their votes."),
+    ):
+        names = np.array(task.labels.names)[rows].tolist()
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        if names:
+            hints.append(f"classes {what}: {', '.join(names[:LISTED])}{more}. {so}")
     return tuple(hints)
-
-
-def _listed(names: Sequence[str] | np.ndarray, most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def render(shown: Preview) -> str:
     """The preview as text; its first line says that it is private."""
     lines = [
         BANNER,
-        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, "
+        f"source {shown.source}: {shown.rows} rows found, {shown.usable} usable, "
         f"inputs {shown.input_shape}",
     ]
-    if shown.widths and shown.heights:
-        spread = "{} / {} / {} pixels (least / median / largest)"
-        lines += [
-            f"widths  {spread.format(*shown.widths)}",
-            f"heights {spread.format(*shown.heights)}",
-        ]
-    lines += ["", "usable rows by class"]
+    for name, sizes in (("widths ", shown.widths), ("heights", shown.heights)):
+        if sizes:
+            least, median, largest = sizes
+            lines.append(f"{name} {least} / {median} / {largest} pixels (least / median / largest)")
     width = max(len(name) for name, _ in shown.by_class)
+    lines += ["", "usable rows by class"]
     lines += [f"  {name:<{width}}  {count:>8}" for name, count in shown.by_class]
     lines += ["", "rows that a run drops silently"]
     lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
-    lines += [
-        "",
-        f"repeated inputs among usable rows: {shown.repeated}, "
-        f"of them under another label: {shown.contradicting}",
-    ]
+    repeats = f"{shown.repeated}, of them under another label: {shown.contradicting}"
+    lines += ["", f"repeated inputs among usable rows: {repeats}"]
     if shown.other_files:
         lines.append(f"files that are no images, not read: {shown.other_files}")
     return "\n".join([*lines, *(f"hint: {hint}" for hint in shown.hints)])

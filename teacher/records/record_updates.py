@@ -91,24 +91,24 @@ def counts(connection: sa.Connection) -> tuple[int, int]:
     return added, named - added
 
 
-def without_repeated(records: Records, held: Records) -> Records:
-    """The rows that ``held`` does not contain with the same id, label and input.
+def without_repeated(records: Records, present_rows: Records) -> Records:
+    """The rows that ``present_rows`` does not contain with the same id, label and input.
 
     Rows of another form are returned as they are, for ``check``.
     """
     alike = (
-        records.inputs.dtype == held.inputs.dtype
-        and records.inputs.shape[1:] == held.inputs.shape[1:]
+        records.inputs.dtype == present_rows.inputs.dtype
+        and records.inputs.shape[1:] == present_rows.inputs.shape[1:]
     )
     if not alike or not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
         return records
-    place = {identity: row for row, identity in enumerate(held.ids.tolist())}
+    place = {identity: row for row, identity in enumerate(present_rows.ids.tolist())}
     rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
     new = np.array(
         [
             (row := place.get(identity)) is None
-            or label != held.labels[row]
-            or x.tobytes() != held.inputs[row].tobytes()
+            or label != present_rows.labels[row]
+            or x.tobytes() != present_rows.inputs[row].tobytes()
             for identity, label, x in rows
         ],
         dtype=bool,

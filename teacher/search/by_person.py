@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from .index import PrefixCache
 from .kernels import Similar
 from .top_k import compiled
 
@@ -39,7 +40,7 @@ class ByPerson:
         self.ids = persons
         self.codes, numbers = np.unique(persons, return_inverse=True)
         self.numbers = numbers.astype(np.int32).reshape(-1)
-        self._recent: tuple[int, dict[bytes, np.ndarray]] = 0, {}
+        self._recent = PrefixCache()
         self._enough: dict[int, int] = {}  # rows that lists of so many persons took
 
     def __len__(self) -> int:
@@ -54,14 +55,7 @@ class ByPerson:
         ``queries``: int8 [q, d]. The lists of the last call are kept, as for rows.
         """
         width = min(m, len(self))
-        keys = [query.tobytes() for query in queries]
-        known = self._recent[1] if self._recent[0] == width else {}
-        if not all(key in known for key in keys):
-            known = dict(zip(keys, self._search(queries, width), strict=True))
-            self._recent = width, known
-        found = np.array([known[key] for key in keys], dtype=np.int64).reshape(len(keys), width)
-        found.setflags(write=False)
-        return found
+        return self._recent.lists(queries, width, lambda: self._search(queries, width))
 
     def strongest(self, near: Similar, ids: np.ndarray, labels: np.ndarray) -> Similar:
         """The persons of similar rows, by number, each with its most similar row; ties by id.
@@ -70,36 +64,36 @@ class ByPerson:
         """
         numbers = self.numbers[near.rows]
         order = np.lexsort((ids[near.rows], -near.weights.astype(np.int16), numbers))
-        found, first = np.unique(numbers[order], return_index=True)
+        persons, first = np.unique(numbers[order], return_index=True)
         chosen = order[first]
-        return Similar(found, near.weights[chosen], labels[near.rows[chosen]])
+        return Similar(persons, near.weights[chosen], labels[near.rows[chosen]])
 
     def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
-        found = np.empty((len(queries), width), dtype=np.int64)
+        lists = np.empty((len(queries), width), dtype=np.int64)
         tried = 0 if width in self._enough else min(TRIED, len(queries))
         if tried:
-            used = self._fill(queries[:tried], found[:tried], min(width, len(self._index)))
+            used = self._fill(queries[:tried], lists[:tried], min(width, len(self._index)))
             self._enough[width] = min(math.ceil(MARGIN * used), len(self._index))
-        self._fill(queries[tried:], found[tried:], self._enough.get(width, 0))
-        return found
+        self._fill(queries[tried:], lists[tried:], self._enough.get(width, 0))
+        return lists
 
-    def _fill(self, queries: np.ndarray, found: np.ndarray, rows: int) -> int:
+    def _fill(self, queries: np.ndarray, lists: np.ndarray, rows: int) -> int:
         """Fill int64 [q, width] from lists of ``rows`` and more.
 
         Returns how many rows the longest list needed.
         """
         pending, longest = np.arange(len(queries)), 0
-        while len(pending) and found.shape[1]:
+        while len(pending) and lists.shape[1]:
             short = []
             size = max(1, LIST_ENTRIES // rows)
             for start in range(0, len(pending), size):
                 part = pending[start : start + size]
-                lists = self._index.prefix(queries[part], rows)
-                first = np.empty((len(part), found.shape[1]), dtype=np.int64)
+                near = self._index.prefix(queries[part], rows)
+                first = np.empty((len(part), lists.shape[1]), dtype=np.int64)
                 used = np.empty(len(part), dtype=np.int64)
-                _firsts(np.ascontiguousarray(lists), self.numbers, len(self), first, used)
+                _firsts(np.ascontiguousarray(near), self.numbers, len(self), first, used)
                 done = used >= 0
-                found[part[done]] = first[done]
+                lists[part[done]] = first[done]
                 longest = max(longest, int(used.max()))
                 short.append(part[~done])
             pending, rows = np.concatenate(short), min(2 * rows, len(self._index))

@@ -7,31 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from .cpu import ExactIndex, concatenated
+from .cpu import QUERY_BATCH, ROW_BITS, ROW_MASK, SCORE_BYTES, ExactIndex, by_query
 from .devices import ALIGNMENT, MIN_LEFT_ROWS, aligned, product_on
-from .index import (
-    OrderedIndex,
-    WholeIndex,
-    check_features,
-    squared_norms,
-)
 from .int8_matmul import minus_twice
-from .kernels import Select, Similar
+from .kernels import Select
 
-QUERY_BATCH = 256  # queries searched together
 MAX_SCORES = 1 << 24  # scores of a block, and entries of the lists of queries searched together
 FIRST_BLOCK = 1 << 14  # records of the first block: its lists bound most of what follows
 BLOCK_BYTES = 256 << 20  # features of a block
-RETURNED_BYTES = 256 << 20  # distances copied to the host together
-ROW_BITS = 32  # of a key: scores are below 2^26 in absolute value, rows below 2^31
 MAX_KEY = torch.iinfo(torch.int64).max  # above the key of any record
 
 
-class DeviceIndex(OrderedIndex):
+class DeviceIndex(ExactIndex):
     """The lists, sets and sums of an ``ExactIndex`` over the same records, computed on ``device``.
 
-    ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. The key
-    (squared distance, id rank) is unique, so no kernel's treatment of ties can show.
+    The key (squared distance, id rank) is unique, so no kernel's treatment of ties can show.
 
     The device stores 4 bytes a record, and its features (d up to the next multiple of 8 bytes) if
     all of them fit into ``resident_bytes``, by default half of what is free. If not, each search
@@ -41,10 +31,9 @@ class DeviceIndex(OrderedIndex):
     product is float32's.
 
     The host stores the features as given, which may be a memory-mapped file (copied once if ids do
-    not ascend). An ExactIndex computes hashed sets there.
+    not ascend), and selects among hashed candidates.
 
-    Raises InvalidInput for any other shape, dtype or entry, and for a device without exact
-    products. n = 0 is allowed.
+    Raises InvalidInput as ExactIndex, and for a device without exact products.
     """
 
     def __init__(
@@ -57,74 +46,40 @@ class DeviceIndex(OrderedIndex):
         resident_bytes: int | None = None,
     ) -> None:
         super().__init__(features, ids, persons)
-        self._device = device
-        self._product = product_on(device)
+        self._device, self._device_product = device, product_on(device)
         self._width = aligned(features.shape[1])
-        self._norms = torch.empty(len(ids), dtype=torch.int32, device=device)
+        self._device_norms = torch.from_numpy(self._norms).to(device)
         if resident_bytes is None:
             resident_bytes = _free_bytes(device) // 2
         shape = aligned(len(ids)), self._width
         fits = shape[0] * shape[1] <= resident_bytes
-        resident = torch.zeros(shape, dtype=torch.int8, device=device) if fits else None
-        for first in range(0, len(ids), FIRST_BLOCK):
-            block = self._upload(first, first + FIRST_BLOCK)
-            wide = block.to(torch.int32)
-            norms = (wide * wide).sum(dim=1, dtype=torch.int32)
-            self._norms[first : first + FIRST_BLOCK] = norms[: len(ids) - first]
-            if resident is not None:
-                resident[first : first + len(block)] = block
-        self._resident = resident
-        self._host_index: ExactIndex | None = None
+        self._resident: torch.Tensor | None = None
+        if fits:
+            self._resident = torch.zeros(shape, dtype=torch.int8, device=device)
+            for first in range(0, len(ids), FIRST_BLOCK):
+                block = self._upload(first, min(first + FIRST_BLOCK, len(ids)))
+                self._resident[first : first + len(block)] = block
 
-    def similar(
-        self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
-    ) -> list[Similar]:
-        """What ``select`` selects for each query (int8 [q, d]), as rows; see ExactIndex."""
-        check_features("queries", queries, self.dimensions)
-        if hashing is not None:
-            found = self._on_host().similar(queries, select, hashing)
-        else:
-            found = []
-            for start in range(0, len(queries), QUERY_BATCH):
-                found += self._similar(queries[start : start + QUERY_BATCH], select)
-        return [self._to_given_rows(similar) for similar in found]
+    def _all_scores(self, queries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        size = max(1, min(QUERY_BATCH, SCORE_BYTES // (4 * max(1, len(self)))))
+        for start in range(0, len(queries), size):
+            batch = queries[start : start + size]
+            scores = np.empty((len(batch), len(self)), dtype=np.int32)
+            for first, cross, norms in self._device_blocks(batch):
+                scores[:, first : first + len(norms)] = cross.add_(norms).cpu()
+            yield start, scores
 
-    def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Squared distances of each query to all records, in the order they were given.
-
-        ``queries``: int8 [q, d]. Yields int32 [n] for each.
-        """
-        check_features("queries", queries, self.dimensions)
-        batch_size = max(1, min(QUERY_BATCH, RETURNED_BYTES // (4 * max(1, len(self)))))
-        for start in range(0, len(queries), batch_size):
-            batch = queries[start : start + batch_size]
-            squared = np.empty((len(batch), len(self)), dtype=np.int32)
-            for first, cross, norms in self._blocks(batch):
-                squared[:, first : first + len(norms)] = cross.add_(norms).cpu()
-            squared += squared_norms(batch)[:, None]  # below 2^26
-            yield from map(self._in_given_order, squared)
-
-    def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
-        """What ``select`` selects for each query of one batch, as stored rows.
-
-        The device preselects by ``max_cross``, so that few records return to the host.
-        """
-        parts: list[list[Similar]] = [[] for _ in queries]
-        query_norms = squared_norms(queries).tolist()
-        for first, cross, norms in self._blocks(queries):
-            min_norm = int(norms.min())
-            bounds = [[select.max_cross(min_norm, norm)] for norm in query_norms]
-            near = cross <= torch.tensor(bounds, dtype=torch.int32, device=self._device)
-            numbers, columns = near.nonzero(as_tuple=True)  # by query
-            ends = near.sum(dim=1).cumsum(dim=0).tolist()
-            on_device = columns + first, cross[numbers, columns], norms[columns]
-            on_host = [column.cpu().numpy() for column in on_device]
-            starts = [0, *ends[:-1]]
-            for part, norm, start, stop in zip(parts, query_norms, starts, ends, strict=True):
-                rows, own_cross, own_norms = (column[start:stop] for column in on_host)
-                similar = select(own_cross, own_norms, norm)
-                part.append(Similar(rows[similar.rows].astype(np.int32), similar.weights))
-        return [concatenated(part) for part in parts]
+    def _near(
+        self, queries: np.ndarray, norms: np.ndarray, select: Select
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """See ExactIndex. Only these pairs return to the host."""
+        near = []
+        for first, cross, own in self._device_blocks(queries):
+            bounds = torch.from_numpy(select.max_cross(int(own.min()), norms)).to(self._device)
+            numbers, columns = (cross <= bounds[:, None]).nonzero(as_tuple=True)
+            rows, terms = columns + first, cross[numbers, columns]
+            near.append((numbers.cpu().numpy(), rows.cpu().numpy(), terms.cpu().numpy()))
+        return by_query(len(queries), near)
 
     def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         keys = np.empty((len(queries), width), dtype=np.int64)
@@ -132,13 +87,15 @@ class DeviceIndex(OrderedIndex):
         for start in range(0, len(queries) if width else 0, batch_size):
             batch = queries[start : start + batch_size]
             best = torch.empty((len(batch), 0), dtype=torch.int64, device=self._device)
-            for first, cross, norms in self._blocks(batch):
+            for first, cross, norms in self._device_blocks(batch):
                 # |x - q|^2 - |q|^2 = -2 q.x + |x|^2
                 best = merge_top_k(best, cross.add_(norms), first, width)
             keys[start : start + batch_size] = best.cpu()
-        return keys & ((1 << ROW_BITS) - 1), (keys >> ROW_BITS).astype(np.int32)
+        return keys & ROW_MASK, (keys >> ROW_BITS).astype(np.int32)
 
-    def _blocks(self, queries: np.ndarray) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    def _device_blocks(
+        self, queries: np.ndarray
+    ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """(first row, -2 q.x int32 [q, r], |x|^2 int32 [r]) of each block, by ascending row.
 
         Blocks double from FIRST_BLOCK rows to what MAX_SCORES and BLOCK_BYTES allow.
@@ -156,8 +113,8 @@ class DeviceIndex(OrderedIndex):
                 block = self._upload(first, stop)
             else:
                 block = self._resident[first : first + aligned(stop - first)]
-            cross = self._product(left, block)[: len(queries), : stop - first]
-            yield first, cross, self._norms[first:stop]
+            cross = self._device_product(left, block)[: len(queries), : stop - first]
+            yield first, cross, self._device_norms[first:stop]
             first, rows = stop, 2 * rows
 
     def _upload(self, first: int, stop: int) -> torch.Tensor:
@@ -170,12 +127,6 @@ class DeviceIndex(OrderedIndex):
         block = torch.zeros(shape, dtype=torch.int8, device=self._device)
         block[: len(part), : self.dimensions] = torch.from_numpy(part)
         return block
-
-    def _on_host(self) -> ExactIndex:
-        """An index of the stored rows with hash tables, built once."""
-        if self._host_index is None:
-            self._host_index = ExactIndex(self._features, np.arange(len(self)))
-        return self._host_index
 
 
 def merge_top_k(best: torch.Tensor, scores: torch.Tensor, first: int, m: int) -> torch.Tensor:
@@ -206,7 +157,7 @@ def index_on(
     features: np.ndarray,
     ids: np.ndarray,
     persons: np.ndarray | None = None,
-) -> WholeIndex:
+) -> ExactIndex:
     """The index of a device: ExactIndex for the processor, DeviceIndex for any other."""
     if device.type == "cpu":
         return ExactIndex(features, ids, persons)

@@ -1,25 +1,18 @@
-"""Products of int8 rows, exact in int32 on any device, in any batch and number of threads."""
+"""Products of int8 rows on the processor: exact in int32, in any batch and number of threads."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
-from ...wall.errors import InvalidInput
 from . import vnni
 
 LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
 MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below
 FLOAT32_ROWS = 4096  # records of a float32 block: at most 64 MiB, and its products stay in cache
-
-# The product that is timed, and how often.
-PROBED_QUERIES = 256
-PROBED_RECORDS = 2048
-PROBED_DIMENSIONS = 1024
-TRIALS = 6
+FAST_INT8 = {"avx512vnni", "avxvnni", "amx-int8"}  # without them, oneDNN's int8 kernel is slow
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
@@ -59,46 +52,21 @@ def float32_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> Non
         out[:, start : start + FLOAT32_ROWS] = rows @ block.T
 
 
-PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}
-
-
-def choose_product(name: str | None = None) -> Product:
-    """The named product, or the faster of those that are exact on this machine.
-
-    torch._int_mm is private, and fast only on processors with VNNI or AMX, so it is tested before
-    use. Raises InvalidInput for an unknown name.
-    """
-    if name is not None and name not in PRODUCTS:
-        raise InvalidInput("product", f"one of {sorted(PRODUCTS)}", name)
-    return PRODUCTS[name if name is not None else _probe()]
-
-
 @lru_cache(maxsize=1)
-def _probe() -> str:
-    """The product with the fastest of TRIALS runs.
-
-    The products alternate, so that a moment's load on the machine does not decide.
+def best_product() -> Product:
+    """``int8_product`` where the processor has instructions for it and torch's private function is
+    there and right; else ``float32_product``.
     """
-    shape = PROBED_RECORDS, PROBED_DIMENSIONS
-    entries = np.arange(PROBED_RECORDS * PROBED_DIMENSIONS, dtype=np.int64).reshape(shape)
-    right = (entries * 2654435761 % 127 - 63).astype(np.int8)  # any fixed integers in -63..63
-    left = minus_twice(right[:PROBED_QUERIES])
-    exact = left.astype(np.float64) @ right.astype(np.float64).T  # integers far below 2^53
-    expected = exact.astype(np.int32)
-    best = dict.fromkeys(PRODUCTS, float("inf"))
-    for _ in range(TRIALS):
-        for name, product in PRODUCTS.items():
-            best[name] = min(best[name], _seconds(product, left, right, expected))
-    return min(best, key=lambda name: best[name])
-
-
-def _seconds(product: Product, left: np.ndarray, right: np.ndarray, expected: np.ndarray) -> float:
-    """Seconds of one run, or infinity for a product that is missing or wrong."""
-    out = np.zeros(expected.shape, dtype=np.int32)
-    start = time.perf_counter()
+    if not FAST_INT8 & vnni.instructions():
+        return float32_product
+    shape = 40, MAX_DIMENSIONS
+    right = np.arange(40 * MAX_DIMENSIONS).reshape(shape) * 97 % (2 * LARGEST + 1) - LARGEST
+    right[0], right[1] = LARGEST, -LARGEST
+    right = right.astype(np.int8)
+    left, out = minus_twice(right), np.zeros((40, 40), dtype=np.int32)
     try:
-        product(left, right, out)
+        int8_product(left, right, out)
     except (AttributeError, NotImplementedError, RuntimeError):
-        return float("inf")
-    seconds = time.perf_counter() - start
-    return seconds if np.array_equal(out, expected) else float("inf")
+        return float32_product
+    exact = left.astype(np.int32) @ right.astype(np.int32).T
+    return int8_product if np.array_equal(out, exact) else float32_product

@@ -45,8 +45,11 @@ class Select(Protocol):
         """
         ...
 
-    def max_cross(self, min_norm: int, norm: int) -> int:
-        """A cross term above which no record with |x|^2 >= ``min_norm`` is selected."""
+    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
+        """Cross terms above which no record with |x|^2 >= ``min_norm`` is selected: int32 [q].
+
+        ``norms``: |q|^2 int32 [q].
+        """
         ...
 
 
@@ -81,7 +84,7 @@ class _Cosine:
 
     def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
         # A cheap superset first: float64 errs by a few 2^-53, and the bound is lowered by far more.
-        coarse = np.sqrt(norms, dtype=np.float64) * self._slope(norm) + 1
+        coarse = np.sqrt(norms, dtype=np.float64) * self._slope(np.array(norm)) + 1
         rows = np.flatnonzero((cross <= coarse) & (cross < 0))
         dot, product = cross[rows].astype(np.int64) // -2, norms[rows].astype(np.int64) * norm
         squared, t2 = dot * dot, self.t * self.t
@@ -89,13 +92,14 @@ class _Cosine:
         weights = _roots()[GRID * GRID * squared[exact] // product[exact]]
         return Similar(rows[exact].astype(np.int32), weights)
 
-    def max_cross(self, min_norm: int, norm: int) -> int:
-        """The coarse bound at ``min_norm``: it falls with |x|."""
-        return min(-1, math.floor(math.sqrt(min_norm) * self._slope(norm) + 1))
+    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
+        """The coarse bounds at ``min_norm``: they fall with |x|."""
+        coarse = np.floor(math.sqrt(min_norm) * self._slope(norms) + 1)
+        return np.minimum(-1, coarse).astype(np.int32)
 
-    def _slope(self, norm: int) -> float:
-        """The coarse bound's factor of |x|."""
-        return -2 * (self.t / STEPS) * math.sqrt(norm) * (1 - 1e-9)
+    def _slope(self, norms: np.ndarray) -> np.ndarray:
+        """The coarse bounds' factors of |x|, for each |q|^2."""
+        return np.sqrt(norms, dtype=np.float64) * (-2 * (self.t / STEPS) * (1 - 1e-9))
 
 
 def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) -> Select:
@@ -135,9 +139,9 @@ class _Rbf:
         weights = GRID - np.searchsorted(self.reach, distances[rows].astype(np.int64), side="left")
         return Similar(rows.astype(np.int32), weights.astype(np.uint8))
 
-    def max_cross(self, min_norm: int, norm: int) -> int:
+    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
         """The squared distance is |x|^2 + |q|^2 plus the cross term."""
-        return self.farthest - min_norm - norm
+        return self.farthest - np.int32(min_norm) - norms
 
 
 @lru_cache(maxsize=1)

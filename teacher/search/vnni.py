@@ -66,20 +66,25 @@ def fits(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
     )
 
 
+def instructions() -> set[str]:
+    """LLVM's names of the processor's instruction sets."""
+    features = cpu_target.target_context.codegen().magic_tuple()[2]
+    return {feature[1:] for feature in features.split(",") if feature.startswith("+")}
+
+
 @lru_cache(maxsize=1)
 def is_available() -> bool:
     """Whether numba compiles for a processor with AVX-512 VNNI, and the products are right."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2]
-    if "+avx512vnni" not in features.split(","):
+    if "avx512vnni" not in instructions():
         return False
     right = (np.arange(19 * 4003) * 97 % 256 - 128).astype(np.int8).reshape(19, 4003)
     right[0], right[1] = 127, -128  # the largest sums
-    found = np.zeros((3, 19), dtype=np.int32)
+    products = np.zeros((3, 19), dtype=np.int32)
     try:
-        product(right[:3], right, found)
+        product(right[:3], right, products)
     except (NumbaError, NotImplementedError, RuntimeError):  # another LLVM, or no compiler
         return False
-    return np.array_equal(found, right[:3].astype(np.int32) @ right.astype(np.int32).T)
+    return np.array_equal(products, right[:3].astype(np.int32) @ right.astype(np.int32).T)
 
 
 def _lanes(left: np.ndarray) -> np.ndarray:

@@ -10,15 +10,7 @@ from ..search.by_person import ByPerson
 from ..search.index import Count, PrefixCache, Ranked, check_queries
 from ..search.kernels import Select, Similar
 from .pools import Pool
-from .requests import (
-    IdsOf,
-    NearestOf,
-    PartOf,
-    RowsBetween,
-    SimilarTo,
-    SummaryOf,
-    TotalOf,
-)
+from .worker import Summary
 
 _ROW_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 2^31
 MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
@@ -34,16 +26,16 @@ class ShardedIndex:
     ``labels``: int64 [n], or uint8 or uint16 where they fit: widen them before calculating.
     """
 
-    def __init__(self, pool: Pool, shards: int, extractor: str) -> None:
-        self._pool, self._shards, self._extractor = pool, shards, extractor
-        every = max(1, MERGED_ROWS // (2 * shards))
-        parts = pool.ask([SummaryOf(extractor, every)] * shards)
+    def __init__(self, pool: Pool, extractor: str) -> None:
+        self._pool, self._extractor = pool, extractor
+        every = max(1, MERGED_ROWS // (2 * pool.size))
+        parts: list[Summary] = pool.ask("summary", extractor, every)
         self.dimensions = parts[0].dimensions
         self._rows = [np.empty(part.rows, dtype=np.int32) for part in parts]  # [shard][its row]
         ends = [end for part in parts for end in part.labels]
         self.labels = np.empty(len(self), dtype=_narrowest(min(ends), max(ends)))
-        # Between two limits lie ``shards`` cuts, so at most 2 * shards * every <= MERGED_ROWS rows.
-        limits = np.sort(np.concatenate([part.cuts for part in parts]))[::shards].tolist()
+        # Between two limits lie ``size`` cuts: at most 2 * size * every <= MERGED_ROWS rows.
+        limits = np.sort(np.concatenate([part.cuts for part in parts]))[:: pool.size].tolist()
         persons = self._merge(limits)
         self.persons = np.concatenate(persons) if persons else None
         self._by_person = None if self.persons is None else ByPerson(self, self.persons)
@@ -54,11 +46,10 @@ class ShardedIndex:
 
         ``limits``: the ranges' lowest ids, ascending.
         """
-        done, persons = [0] * self._shards, []
+        done, persons = [0] * self._pool.size, []
         for low, high in zip(limits, [*limits, None][1:], strict=True):
             first = sum(done)
-            request = RowsBetween(self._extractor, low, high)
-            found = self._pool.ask([request] * self._shards)
+            found = self._pool.ask("rows_between", self._extractor, low, high)
             ids, labels = (np.concatenate([part[column] for part in found]) for column in (0, 1))
             order = np.argsort(ids, kind="stable")
             self.labels[first : first + len(ids)] = labels[order]
@@ -76,7 +67,7 @@ class ShardedIndex:
     def ids(self) -> np.ndarray:
         """int64 [n], ascending."""
         ids = np.empty(len(self), dtype=np.int64)
-        found = self._pool.ask([IdsOf(self._extractor)] * self._shards)
+        found = self._pool.ask("ids", self._extractor)
         for rows, own in zip(self._rows, found, strict=True):
             ids[rows] = own
         return ids
@@ -102,9 +93,9 @@ class ShardedIndex:
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
         """See Index."""
-        request = SimilarTo(self._extractor, queries, select, hashing)
         found = []
-        for parts in zip(*self._pool.ask([request] * self._shards), strict=True):
+        of_shards = self._pool.ask("similar", self._extractor, queries, select, hashing)
+        for parts in zip(*of_shards, strict=True):
             rows = [own[part.rows] for own, part in zip(self._rows, parts, strict=True)]
             weights = np.concatenate([part.weights for part in parts])
             found.append(Similar(np.concatenate(rows).astype(np.int32), weights))
@@ -117,12 +108,12 @@ class ShardedIndex:
         """
         if labels is not self.labels:
             raise ValueError("counts over shards are of their own labels")
-        first, *others = self._pool.ask([TotalOf(self._extractor, count)] * self._shards)
+        first, *others = self._pool.ask("total", self._extractor, count)
         return sum(others, start=first)
 
     def part(self, key: bytes, teachers: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(features int8 [m, d], labels int64 [m]) of a PATE teacher's records, by ascending id."""
-        parts = self._pool.ask([PartOf(self._extractor, key, teachers, number)] * self._shards)
+        parts = self._pool.ask("part", self._extractor, key, teachers, number)
         features, labels, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(ids, kind="stable")
         return features[order], labels[order]
@@ -142,9 +133,9 @@ class ShardedIndex:
     ) -> tuple[np.ndarray, bool]:
         """The first keys (distance, row) of the shards' lists: int64 [q, width].
 
-        And whether all lists are long enough. ``total``: as of NearestOf.
+        And whether all lists are long enough. ``total``: see Shard.nearest.
         """
-        parts = self._pool.ask([NearestOf(self._extractor, queries, width, total)] * self._shards)
+        parts = self._pool.ask("nearest", self._extractor, queries, width, total)
         keys, ends = [], []
         for own, (rows, distances) in zip(self._rows, parts, strict=True):
             keys.append((distances.astype(np.int64) << _ROW_BITS) | own[rows])

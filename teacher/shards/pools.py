@@ -1,46 +1,57 @@
-"""Pools that run requests on all shards: this process, or a Ray worker for each shard.
+"""Pools that run tasks on all shards: this process, or a Ray worker for each shard.
 
-Requests and results are the same.
+Tasks (worker.py) and results are the same.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from .clusters import connect, working_nodes
 from .config import ScaleConfig
 from .growing import journal
-from .worker import ROWS, Request, Shard, ShardFailed, View, program
+from .worker import ROWS, Shard, ShardFailed, View, program
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-TRIES = 20  # of one request, each in a worker that Ray restarted
+TRIES = 20  # of one task, each in a worker that Ray restarted
 # Seconds before misplaced workers are restarted. After the last pause they stay where they are.
 PAUSES = (0.2, 1.0, 3.0)
-T = TypeVar("T")
 
 
-class Pool(Protocol):
-    """The workers of all shards."""
+class Pool(ABC):
+    """The workers of ``size`` shards."""
 
-    def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        """The results of one request for each shard. Raises if one fails: none is partial."""
-        ...
+    size: int
+
+    def ask(self, name: str, *arguments: object) -> list[Any]:
+        """The results of one task with the same arguments, one for each shard."""
+        return self.ask_each(name, [arguments] * self.size)
+
+    @abstractmethod
+    def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        """The results of one task. Raises if one shard fails: no result is partial.
+
+        ``arguments``: of each shard.
+        """
 
 
-class LocalPool:
+class LocalPool(Pool):
     """All shards in this process, one after the other; a search uses all of its threads."""
 
     def __init__(self, directories: Sequence[Path], device: str = "cpu") -> None:
         self._shards = [Shard(str(directory), device=device) for directory in directories]
+        self.size = len(self._shards)
 
-    def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        return [shard.do(request) for shard, request in zip(self._shards, requests, strict=True)]
+    def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        pairs = zip(self._shards, arguments, strict=True)
+        return [shard.do(name, *own) for shard, own in pairs]
 
 
 class WorkersLost(LabelwallError):
@@ -53,11 +64,11 @@ class WorkersLost(LabelwallError):
         )
 
 
-class RayPool:
+class RayPool(Pool):
     """An actor for each shard, distributed over the nodes in turn.
 
     Ray restarts an actor that dies, on another node if its own is gone. The actor then repeats its
-    request, so requests must be repeatable.
+    task, so tasks must be repeatable.
 
     Raises as ``connect``; InvalidInput if Ray has fewer GPUs than the workers share, for which it
     would wait forever; MissingData for a node whose program or shard files differ from this
@@ -70,6 +81,7 @@ class RayPool:
         ray = connect(config)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        self.size = len(directories)
         gpus = 0.0 if device == "cpu" else config.gpus
         available = ray.cluster_resources().get("GPU", 0)
         if gpus * len(directories) > available:
@@ -105,7 +117,7 @@ class RayPool:
 
     def _misplaced(self, planned: Sequence[str]) -> list[int]:
         """Workers on another node than planned: Ray misplaces them while it learns of new nodes."""
-        nodes = zip(self.ask([_node] * len(planned)), planned, strict=True)
+        nodes = zip(self.ask("node"), planned, strict=True)
         return [number for number, (node, own) in enumerate(nodes) if node != own]
 
     def _check_workers(self, directories: Sequence[Path]) -> None:
@@ -113,7 +125,7 @@ class RayPool:
         here = [View(program(), journal(directory / ROWS)) for directory in directories]
         cure = "The guide says what a cluster's nodes need."
         try:
-            there = self.ask([Shard.view] * len(directories))
+            there = self.ask("view")
         except (WorkersLost, ShardFailed) as error:
             text = "labelwall's workers do not start on the Ray cluster."
             raise MissingData(f"{text} {cure}") from error
@@ -124,19 +136,19 @@ class RayPool:
             text = "`custodian_dir` must be the same directory on every node of the Ray cluster."
             raise MissingData(f"{text} {cure}")
 
-    def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        """See Pool. Raises ShardFailed for a request that failed, WorkersLost without workers.
+    def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
+        """See Pool. Raises ShardFailed for a task that failed, WorkersLost without workers.
 
-        A request that several workers get is stored once in shared memory. Its arrays there, and
-        those of the results here, are read-only views of it, not copies.
+        Arguments that several workers get are stored once in shared memory. Arrays there, and those
+        of the results here, are read-only views of it, not copies.
         """
         import ray
 
-        pairs = zip(self.actors, requests, strict=True)
+        pairs = zip(self.actors, arguments, strict=True)
         try:
-            stored = {id(request): ray.put(request) for request in requests}
-            results: list[T] = ray.get(
-                [worker.do.remote(stored[id(request)]) for worker, request in pairs]
+            stored = {id(own): [ray.put(one) for one in own] for own in arguments}
+            results: list[Any] = ray.get(
+                [worker.do.remote(name, *stored[id(own)]) for worker, own in pairs]
             )
         except ShardFailed:
             raise ShardFailed from None  # Ray's exception has a traceback in its text
@@ -150,11 +162,3 @@ class RayPool:
 
         for worker in self.actors:
             ray.kill(worker)
-
-
-def _node(shard: Shard) -> str:
-    """The id of a worker's node."""
-    import ray
-
-    name: str = ray.get_runtime_context().get_node_id()
-    return name

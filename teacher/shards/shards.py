@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -19,12 +18,10 @@ from .config import ScaleConfig
 from .growing import append, finish, journal
 from .index import ShardedIndex
 from .pools import LocalPool, Pool, RayPool
-from .requests import Amend, EmbedBlock, RowsOf
-from .worker import ROWS, Request, block_rows, columns_of
+from .worker import ROWS, block_rows, columns_of
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
-T = TypeVar("T")
 APPLIED = "applied"  # file with a digest of the updates that the shards contain
 
 
@@ -83,23 +80,22 @@ class Shards:
             return
         where = shard_numbers(added.owners, self._key, len(self._folders))
         parts = [np.flatnonzero(where == number) for number in range(len(self._folders))]
-        self._ask([Amend(named, added.take(part)) for part in parts])
+        self._workers.ask_each("amend", [(named, added.take(part)) for part in parts])
         path.write_text(digest)
 
     def rows_of(self, ids: np.ndarray) -> Records:
         """The records among ``ids`` (int64 [m]) that exist."""
-        return self._found(RowsOf(ids, self.like))
+        return self._rows_of(ids, "ids")
 
     def rows_of_owners(self, owners: np.ndarray) -> Records:
         """The records among ``owners`` (int64 [m]: ids, or persons) that exist."""
-        column: Literal["ids", "persons"] = "ids" if self.like.persons is None else "persons"
-        return self._found(RowsOf(owners, self.like, column))
+        return self._rows_of(owners, "ids" if self.like.persons is None else "persons")
 
-    def _found(self, request: RowsOf) -> Records:
-        found = self.like
-        for part in self._ask([request] * len(self._folders)):
-            found = found.joined(part)
-        return found
+    def _rows_of(self, ids: np.ndarray, column: str) -> Records:
+        records = self.like
+        for part in self._workers.ask("rows_of", ids, self.like, column):
+            records = records.joined(part)
+        return records
 
     def index(
         self,
@@ -114,15 +110,15 @@ class Shards:
         """
         done, rows = -1, 0
         while done < rows:
-            parts = self._ask([EmbedBlock(spec, probe, batch_size)] * len(self._folders))
+            parts = self._workers.ask("embed_block", spec, probe, batch_size)
             done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
             progress(done, rows)
-        assert self._pool is not None
-        return ShardedIndex(self._pool, len(self._folders), spec.sha256())
+        return ShardedIndex(self._workers, spec.sha256())
 
-    def _ask(self, requests: Sequence[Request[T]]) -> list[T]:
+    @property
+    def _workers(self) -> Pool:
         assert self._pool is not None
-        return self._pool.ask(requests)
+        return self._pool
 
     def _ingest(self, progress: Progress) -> None:
         """Write the stream's rows to their shards.

@@ -10,10 +10,10 @@ import math
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from ..classifiers.linear_ensemble import shard_numbers
 from ..features.embedder import Embedder
 from ..private_files import log_failure
 from ..records.sources import Records
+from ..search.cpu import ExactIndex
 from ..search.devices import device_of
 from ..search.gpu import index_on
-from ..search.index import WholeIndex
+from ..search.index import Count
+from ..search.kernels import Select, Similar
 from .growing import Journal, append, finish, has, journal, read
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +37,6 @@ ROWS = "rows"  # folder of the raw rows
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
-T = TypeVar("T")
-Request = Callable[["Shard"], T]  # a frozen description; it may be executed repeatedly
 
 
 class ShardFailed(LabelwallError):
@@ -60,6 +60,16 @@ class View:
     rows: Journal
 
 
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """A shard's embedded rows. ``cuts``: every so many-th id, from the first on, int64 [m]."""
+
+    rows: int
+    dimensions: int
+    labels: tuple[int, int]  # the smallest and the largest; (0, 0) without rows
+    cuts: np.ndarray = field(repr=False)
+
+
 @cache
 def program() -> str:
     """SHA-256 (hex) of the source files of this process's private side and wall."""
@@ -80,7 +90,7 @@ class Shard:
     def __init__(self, directory: str, threads: int | None = None, device: str = "cpu") -> None:
         self._directory, self._device = Path(directory), device
         # Caches, the first three by what they were computed for.
-        self._loaded: tuple[str, WholeIndex, np.ndarray] | None = None
+        self._loaded: tuple[str, ExactIndex, np.ndarray] | None = None
         self._parted: tuple[tuple[str, bytes, int], np.ndarray] | None = None
         self._embedder: tuple[str, Embedder] | None = None
         self._sorted: np.ndarray | None = None
@@ -92,13 +102,13 @@ class Shard:
     def __repr__(self) -> str:
         return "Shard()"
 
-    def do(self, request: Request[T]) -> T:
-        """The request's result.
+    def do(self, name: str, *arguments: object) -> Any:
+        """The result of one of TASKS, which may be repeated.
 
         Raises ShardFailed for any failure: its cause may depend on a record.
         """
         try:
-            return request(self)
+            return TASKS[name](self, *arguments)
         except Exception:
             log_failure(self._directory)
         raise ShardFailed
@@ -107,6 +117,13 @@ class Shard:
         """What this worker sees: no rows if it cannot read and write the directory."""
         usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
         return View(program(), journal(self._directory / ROWS) if usable else Journal())
+
+    def node(self) -> str:
+        """The id of a Ray worker's node."""
+        import ray
+
+        node: str = ray.get_runtime_context().get_node_id()
+        return node
 
     def embed_block(
         self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int
@@ -126,35 +143,82 @@ class Shard:
             else:
                 inputs = np.zeros((0, *spec.input_shape), dtype=_dtype(spec))
             if self._embedder is None or self._embedder[0] != spec.sha256():
-                made = Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
-                self._embedder = spec.sha256(), made
+                embedder = Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
+                self._embedder = spec.sha256(), embedder
             features, finite = self._embedder[1].embed(inputs)
             done += len(part)
-            embedded = {"features": features[finite], "places": part[finite]}
-            if has(folder, "ids") or not journal(folder).rows:
-                embedded |= self._columns(part[finite])
-            append(folder, embedded, done)
+            append(folder, {"features": features[finite], **self._columns(part[finite])}, done)
             if done == len(order):
                 finish(folder)
                 self._sorted = None
         return done, len(order)
 
-    def index(self, extractor: str) -> tuple[WholeIndex, np.ndarray]:
+    def index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
         """(index of the embedded rows, their labels int64 [n]), both by ascending id.
 
-        All is mapped from files. An earlier version stored the features and places alone.
+        All is mapped from files.
         """
         if self._loaded is None or self._loaded[0] != extractor:
             folder = self._folder(extractor)
-            if has(folder, "ids"):
-                names = ["labels", "ids", *([PERSONS] if has(folder, PERSONS) else [])]
-                columns = {name: read(folder, name) for name in names}
-            else:
-                columns = self._columns(read(folder, "places"))
-            features, persons = read(folder, "features"), columns.get(PERSONS)
-            index = index_on(device_of(self._device), features, columns["ids"], persons)
-            self._loaded = extractor, index, columns["labels"]
+            persons = read(folder, PERSONS) if has(folder, PERSONS) else None
+            features, ids, labels = (read(folder, name) for name in ("features", "ids", "labels"))
+            index = index_on(device_of(self._device), features, ids, persons)
+            self._loaded = extractor, index, labels
         return self._loaded[1], self._loaded[2]
+
+    def summary(self, extractor: str, every: int) -> Summary:
+        """What a merge of the shards needs first; ``every``: rows from one cut to the next."""
+        index, labels = self.index(extractor)
+        ends = int(labels.min(initial=0)), int(labels.max(initial=0))
+        return Summary(len(index), index.dimensions, ends, index.ids[::every])
+
+    def rows_between(
+        self, extractor: str, low: int, high: int | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(ids, labels, persons), int64 [m] each, of embedded rows with ``low`` <= id < ``high``.
+
+        By ascending id. ``high``: None for all from ``low`` on. ``persons``: None where rows have
+        none.
+        """
+        index, labels = self.index(extractor)
+        start = np.searchsorted(index.ids, low)
+        stop = len(index) if high is None else np.searchsorted(index.ids, high)
+        persons = None if index.persons is None else index.persons[start:stop]
+        return index.ids[start:stop], labels[start:stop], persons
+
+    def ids(self, extractor: str) -> np.ndarray:
+        """Ids of the embedded rows, ascending: int64 [n]."""
+        return self.index(extractor)[0].ids
+
+    def nearest(
+        self, extractor: str, queries: np.ndarray, m: int, total: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, squared distances) of this shard's nearest, by (distance, id): int32 [q, w] each.
+
+        w is slightly more than the shard's share of ``m`` among ``total`` records, or min(m, n) for
+        a ``total`` of None.
+        """
+        index = self.index(extractor)[0]
+        width = min(m, len(index))
+        if total is not None:
+            share = m * len(index) / max(1, total)
+            width = min(width, math.ceil(share + 6 * math.sqrt(share) + 8))
+        nearest = index.nearest(queries, width)
+        return nearest.rows.astype(np.int32), nearest.distances
+
+    def similar(
+        self,
+        extractor: str,
+        queries: np.ndarray,
+        select: Select,
+        hashing: tuple[int, int, int] | None,
+    ) -> list[Similar]:
+        """What a kernel selects for each query, as rows of the shard."""
+        return self.index(extractor)[0].similar(queries, select, hashing)
+
+    def total(self, extractor: str, count: Count) -> np.ndarray:
+        """A count over the shard's records."""
+        return count(*self.index(extractor))
 
     def part(
         self, extractor: str, key: bytes, teachers: int, number: int
@@ -167,7 +231,9 @@ class Shard:
         rows = np.flatnonzero(self._parted[1] == number)
         return read(self._folder(extractor), "features")[rows], labels[rows], index.ids[rows]
 
-    def rows_of(self, ids: np.ndarray, like: Records, column: str = "ids") -> Records:
+    def rows_of(
+        self, ids: np.ndarray, like: Records, column: Literal["ids", "persons"] = "ids"
+    ) -> Records:
         """This shard's rows of which ``column`` is in ``ids`` (int64 [m]).
 
         ``like``: empty records of the same form.
@@ -230,10 +296,30 @@ class Shard:
         return self._directory / f"features-{extractor[:16]}-{self._device}"
 
 
+# What a pool may ask of a shard. Another name is refused.
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task
+    for task in (
+        Shard.view,
+        Shard.node,
+        Shard.embed_block,
+        Shard.summary,
+        Shard.rows_between,
+        Shard.ids,
+        Shard.nearest,
+        Shard.similar,
+        Shard.total,
+        Shard.part,
+        Shard.rows_of,
+        Shard.amend,
+    )
+}
+
+
 def columns_of(records: Records) -> dict[str, np.ndarray]:
     """The arrays of some records by their names on disk."""
-    found = dict(zip(COLUMNS, (records.inputs, records.labels, records.ids), strict=True))
-    return found if records.persons is None else {**found, PERSONS: records.persons}
+    columns = dict(zip(COLUMNS, (records.inputs, records.labels, records.ids), strict=True))
+    return columns if records.persons is None else {**columns, PERSONS: records.persons}
 
 
 def block_rows(shape: tuple[int, ...]) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from diagnosed_screening import BANNER
 
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp
 from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp
-from labelwall.teacher.accounting.data_dependent.screening import BANNER
 
 ROOT = Path(__file__).parents[2]
 

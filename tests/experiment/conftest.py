@@ -1,4 +1,4 @@
-"""Whole runs draw the pictures of their reports only where a test asks for them."""
+"""Whole runs draw pictures, and share a budget, only where a test asks for it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ class Blank:
 
     def __getattr__(self, name: str) -> Callable[..., bytes]:
         return lambda *numbers, **names: b"<svg/>"
+
+
+@pytest.fixture
+def one_budget() -> None:
+    """A test's runs on the same rows share a budget, as they do for users."""
+
+
+@pytest.fixture(autouse=True)
+def budget_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
+    if "one_budget" not in request.fixturenames:
+        for module in ("budgets", "run_folder"):
+            monkeypatch.setattr(f"labelwall.experiment.run.{module}.place_of", lambda data: None)
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from pathlib import Path
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 
 PROGRAM = PROGRAMS / "tape_serve.py"
@@ -63,7 +63,7 @@ def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
     config = replace(config, data=replace(config.data, path=str(folder / "data.npz")))
     opened = custody(config, store, unsafe=True)
     with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), UnsafeTape(1)), opened, {})
+        Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1)), opened, {})
     ) as url:
         yield url
 

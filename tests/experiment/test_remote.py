@@ -19,13 +19,13 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import KEY, child, custody
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 
 ANALYST = PROGRAMS / "analyst_run.py"
@@ -69,10 +69,10 @@ def test_two_rounds_with_the_teacher_in_another_process(
     public_part(custodian, analyst)
     config = load_config(custodian / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(custodian / "data.npz")))
-    run(config, custodian / "local", entropy=UnsafeTape(1), console=Console(quiet=True))
+    run(config, custodian / "local", entropy=SeededNoise(1), console=Console(quiet=True))
     opened = custody(config, custodian / "store", unsafe=True)
     keys = Keys(custodian / "store")
-    app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
+    app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
     started = environment(**{KEY: keys.add("ann", "analyst")})
     with served(Made(app, opened, {})) as url:
         command = [
@@ -112,24 +112,24 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
     config = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
     opened, keys = custody(config, tmp_path / "store", unsafe=True), Keys(tmp_path / "store")
     with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1)), opened, {})
+        Made(app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1)), opened, {})
     ) as url:
         asked = replace(config, teacher=url)
         with pytest.raises(InvalidInput, match=KEY):
-            run(asked, tmp_path / "a", entropy=UnsafeTape(1), console=Console(quiet=True))
+            run(asked, tmp_path / "a", entropy=SeededNoise(1), console=Console(quiet=True))
         monkeypatch.setenv(KEY, keys.add("ann", "analyst"))
         with pytest.raises(LedgerMismatch, match="another budget"):
             run(
                 replace(asked, rounds=asked.rounds[:1], caps=CapsConfig()),
                 tmp_path / "b",
-                entropy=UnsafeTape(1),
+                entropy=SeededNoise(1),
                 console=Console(quiet=True),
             )
         with pytest.raises(InvalidInput, match="isolate"):
             run(
                 asked,
                 tmp_path / "c",
-                entropy=UnsafeTape(1),
+                entropy=SeededNoise(1),
                 console=Console(quiet=True),
                 isolate=True,
             )

@@ -14,10 +14,10 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from tests.experiment import tiny
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, call, served
 
 
@@ -29,7 +29,7 @@ def test_a_run_over_shards_is_the_run_over_one_piece(
     for shards in ("0", "3"):
         args = ["--config", "config.yaml", "--scale.shards", shards]
         config = parse(config_parser("run", "", args), args)[0]
-        run(config, tmp_path / shards, entropy=UnsafeTape(3), console=Console(quiet=True))
+        run(config, tmp_path / shards, entropy=SeededNoise(3), console=Console(quiet=True))
     one, other = (tmp_path / "0", tmp_path / "3")
     assert len(list((tmp_path / "3.custodian" / "shards-3").glob("*/features-*"))) == 6
     for number in (1, 2):
@@ -92,7 +92,7 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     config = parse(config_parser("serve", "", args), args)[0]
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
     opened, keys = custody(config, store, unsafe=True), Keys(store)
-    app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
+    app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
     assert heard == [("taking in private rows (percent)", 100, 100)]
     token = keys.add("carol", "custodian")
     with served(Made(app, opened, {})) as url:

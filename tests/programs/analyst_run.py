@@ -21,14 +21,14 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     from labelwall.experiment.config.settings import load_config
     from labelwall.experiment.run.console import Console
     from labelwall.experiment.run.rounds import run
-    from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+    from tests.seeded_noise import SeededNoise
 
     os.chdir(analyst)
     config = load_config(Path("config.yaml"))
     run(
         replace(config, teacher=url),
         Path("remote"),
-        entropy=UnsafeTape(1),
+        entropy=SeededNoise(1),
         console=Console(quiet=True),
     )
     os.chdir(whole)

@@ -76,7 +76,7 @@ def main(root: Path) -> None:
         tiny.write(folder)
         os.chdir(folder)
         status = child(kill_at)
-        live = folder / "out.custodian" / "ledger.sqlite"
+        live = folder / "data.npz.custodian" / "ledger.sqlite"
         before, _, _ = look(live)
         resumed = child(None)
         after, charged, _ = look(live)

@@ -20,7 +20,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from tests.seeded_noise import SeededNoise
 
 
 def main(seed: int, folder: str) -> None:
@@ -32,7 +32,7 @@ def main(seed: int, folder: str) -> None:
     time.monotonic = lambda: moment
     os.getpid = lambda: 1
     uuid.uuid4 = lambda: uuid.UUID(int=0)
-    run(config, Path("out"), entropy=UnsafeTape(seed), console=Console(quiet=True))
+    run(config, Path("out"), entropy=SeededNoise(seed), console=Console(quiet=True))
     write_report(Path("out"))
 
 

@@ -12,8 +12,8 @@ import torch
 
 from labelwall.experiment.config.settings import config_parser, parse
 from labelwall.experiment.run.serving import serve
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
+from tests.seeded_noise import SeededNoise
 
 
 def main(config: str, port: int, overrides: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(config: str, port: int, overrides: list[str]) -> None:
     serve(
         parse(config_parser("serve", "", args), args)[0],
         ServiceConfig(port=port),
-        entropy=UnsafeTape(1),
+        entropy=SeededNoise(1),
     )
 
 

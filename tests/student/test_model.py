@@ -16,6 +16,7 @@ from labelwall.student.student_file import KEY, StudentInfo, unpack
 from labelwall.student.train import outputs
 from labelwall.wall.datasets.readers import decode
 from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.networks import architectures
 from labelwall.wall.networks.architectures import load as load_network
 from labelwall.wall.preprocessing import Preprocessing
 from tests.student import students
@@ -124,14 +125,62 @@ def changed(**fields: object) -> bytes:
     return safetensors.torch.save(safetensors.torch.load(written), {KEY: text})
 
 
+def privacy(**fields: object) -> bytes:
+    """A file that promises something else."""
+    info = unpack(students.content())
+    assert info is not None
+    return changed(privacy=info.to_json()["privacy"] | fields)
+
+
+def text(metadata: str) -> bytes:
+    """A file with such metadata."""
+    return safetensors.torch.save({"a": torch.zeros(1)}, {KEY: metadata})
+
+
 DAMAGED = {
+    "a huge image": (changed(input_shape=[10**6, 10**6, 3]), "input_shape"),
+    "a huge vector": (changed(input_shape=[10**10], backbone="mlp"), "input_shape"),
+    "a number without end": (text('{"format": 1' + "0" * 5000 + "}"), "damaged"),
+    "a number beyond floats": (text('{"format": 1' + "0" * 400 + "}"), "format 1"),
+    "a side beyond integers": (changed(input_shape=[10**400, 1, 3]), "input_shape"),
+    "a deep list": (text("[" * 100_000), "damaged"),
+    "sides of text": (changed(input_shape=["12", "12", "3"]), "input_shape"),
+    "a network by a number": (changed(backbone=7), "backbone"),
+    "names by numbers": (
+        changed(labels={"kind": "class", "names": [1, 2, 3], "bounds": []}),
+        "labels",
+    ),
+    "a deviation of zero": (
+        changed(preprocessing={"mean": [0.5] * 3, "std": [0.0] * 3, "resize": ""}),
+        "preprocessing",
+    ),
+    "too few channels": (
+        changed(preprocessing={"mean": [0.5], "std": [0.5], "resize": ""}),
+        "preprocessing",
+    ),
+    "a negative epsilon": (privacy(epsilon=-1), "privacy"),
+    "an epsilon of text": (privacy(epsilon="none"), "privacy"),
+    "an infinite epsilon": (privacy(epsilon=float("inf")), "privacy"),
+    "a delta above 1": (privacy(delta=2), "privacy"),
+    "an unknown promise": (privacy(safe=True), "privacy"),
+    "a temperature that is true": (changed(temperature=True), "temperature"),
+    "a temperature beyond floats": (changed(temperature=10**400), "temperature"),
+    "a table of another width": (
+        changed(
+            input_shape=[8],
+            backbone="mlp",
+            preprocessing={"mean": [], "std": [], "resize": ""},
+            table={"features": ["a"], "widths": [1], "mean": [0.0], "deviation": [1.0]},
+        ),
+        "table",
+    ),
     "no safetensors": (b"hello", "a safetensors file"),
     "nothing": (b"", "a safetensors file"),
-    "no metadata": (safetensors.torch.save({"a": torch.zeros(1)}), "labelwall run"),
-    "later format": (changed(format=2), "of format 1"),
+    "no metadata": (safetensors.torch.save({"a": torch.zeros(1)}), "labelwall's metadata"),
+    "another format": (changed(format=2), "format 1"),
     "another kind": (changed(kind="linear"), "kind network"),
-    "no labels": (changed(labels=None), "damaged"),
-    "shape": (changed(input_shape="x"), "damaged"),
+    "no labels": (changed(labels=None), "labels"),
+    "shape": (changed(input_shape="x"), "input_shape"),
     "temperature": (changed(temperature=-1), "temperature"),
     "not an object": (safetensors.torch.save({"a": torch.zeros(1)}, {KEY: "[]"}), "damaged"),
     "other network": (changed(backbone="mnist_cvpr20"), "weights"),
@@ -146,6 +195,32 @@ def test_a_file_that_is_no_student_is_refused_in_one_line(tmp_path: Path, name: 
     with pytest.raises(InvalidInput, match=mentioned) as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_takes_no_more_memory_than_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network that its header names is compared on torch's meta device, and built where the
+    tensors are there."""
+    build, where = architectures.build, []
+
+    def noted(*arguments: object, **named: object) -> torch.nn.Module:
+        where.append(torch.zeros(1).device.type)
+        return build(*arguments, **named)
+
+    monkeypatch.setattr(architectures, "build", noted)
+    path = tmp_path / "student.safetensors"
+    path.write_bytes(changed(input_shape=[512, 512, 3]))
+    with pytest.raises(InvalidInput, match="weights"):
+        load(path)
+    assert where == ["meta"]
+    path.write_bytes(students.content())
+    load(path)
+    assert where == ["meta", "meta", "cpu"]
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a terabyte of nothing
+    with pytest.raises(InvalidInput, match="bytes"):
+        load(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import FORMAT, Custodian, open_custodian
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.postgres import Server
 
@@ -81,6 +81,8 @@ def test_an_identity_of_another_format_is_refused_in_one_line(
     directory: Path, found: object
 ) -> None:
     rewrite_identity(directory, lambda stored: stored.update(format=found))
+    if found is None:
+        rewrite_identity(directory, lambda stored: stored.pop("format"))
     before = (directory / "dataset.json").read_bytes(), (directory / "ledger.sqlite").read_bytes()
     with pytest.raises(LedgerMismatch, match="`format` of the custodian's") as refused:
         reopen(directory)
@@ -99,6 +101,8 @@ def test_an_identity_of_another_format_is_refused_in_one_line(
         lambda stored: stored.pop("dataset"),
         lambda stored: stored.update(owner="unknown"),
         lambda stored: stored["data"].update(unknown=1),
+        lambda stored: stored["data"].pop("path"),
+        lambda stored: stored["data"].update(path="b.npz"),
     ],
 )
 def test_a_damaged_identity_is_refused(directory: Path, change: Callable[[dict], object]) -> None:

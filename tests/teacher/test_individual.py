@@ -14,14 +14,14 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES, N = 6, 3, 60
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -66,7 +66,7 @@ def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
 
 
 def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
-    tape, asked, held = UnsafeTape(3), rows(30, 1), records()
+    tape, asked, held = SeededNoise(3), rows(30, 1), records()
     made = teacher(tmp_path, tape)
     answers = made.answer(Queries(asked))
     features = made._embedder.embed(held.inputs)[0]
@@ -89,7 +89,7 @@ def test_the_size_of_a_batch_changes_nothing(tmp_path: Path) -> None:
     found = {}
     for size in (1, 7, 64):
         labels = (
-            teacher(tmp_path / str(size), UnsafeTape(1), batch_size=size)
+            teacher(tmp_path / str(size), SeededNoise(1), batch_size=size)
             .answer(Queries(asked))
             .labels
         )
@@ -117,7 +117,7 @@ def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_
     """Under a new extractor every query is new; each goes on with the budgets that the last one
     left, down to nothing.
     """
-    entropy, before = UnsafeTape(2), np.full(N, FULL)
+    entropy, before = SeededNoise(2), np.full(N, FULL)
     for number in range(12):
         made = teacher(tmp_path, entropy)
         made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=1 + number / 50))
@@ -194,7 +194,7 @@ def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -
     )
     exported = []
     for name, data in (("without", held), ("with", far)):
-        made = teacher(tmp_path / name, UnsafeTape(5), held=data)
+        made = teacher(tmp_path / name, SeededNoise(5), held=data)
         answers = made.answer(Queries(asked))
         made._ledger.export(tmp_path / name / "public.sqlite")
         exported.append(
@@ -221,7 +221,7 @@ def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) ->
     )
     values = []
     for name, data in (("without", held), ("with", near)):
-        made = teacher(tmp_path / name, UnsafeTape(5), held=data)
+        made = teacher(tmp_path / name, SeededNoise(5), held=data)
         made.answer(Queries(asked[:1]))
         values.append(next(iter(made._ledger.state.results.values()))[ANSWER])
     assert values[1][0] - values[0][0] == 1

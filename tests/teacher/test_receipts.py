@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries, Receipt
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, rows

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
+from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
@@ -24,8 +23,8 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import journal
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.pools import LocalPool
-from labelwall.teacher.shards.requests import SummaryOf
 from labelwall.teacher.shards.shards import Shards
+from labelwall.teacher.shards.worker import ShardFailed
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
@@ -33,6 +32,7 @@ from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import UNITS, Unit
+from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
 COUNTS = (1, 2, 5, 16)
@@ -84,10 +84,10 @@ def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
     for n in (2000, 42_000):
         pool = tiny.index_of(tmp_path / str(n), tiny.records(n), 3)._pool
         extractor = tiny.RAW.sha256()
-        pool.ask([SummaryOf(extractor, n)] * 3)  # opens the shards, whose memory is another
-        peaks.append(peak_of(partial(ShardedIndex, pool, 3, extractor)))
-        index = ShardedIndex(pool, 3, extractor)
-        for entropy in (SystemEntropy(), UnsafeTape(0)):
+        pool.ask("summary", extractor, n)  # opens the shards, whose memory is another
+        peaks.append(peak_of(partial(ShardedIndex, pool, extractor)))
+        index = ShardedIndex(pool, extractor)
+        for entropy in (SystemEntropy(), SeededNoise(0)):
             assert "ids" not in vars(index)
             votes = sampled_votes(
                 index,
@@ -320,7 +320,16 @@ def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
     tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     pool = LocalPool([tmp_path / "d" / "shards-2" / name for name in ("0000", "0001")])
     with pytest.raises(ValueError, match="shorter"):
-        pool.ask([lambda shard: 1])
+        pool.ask_each("view", [()])
+    assert len(pool.ask("view")) == pool.size == 2
+
+
+@pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])
+def test_a_shard_does_only_what_is_listed(tmp_path: Path, name: str) -> None:
+    tiny.index_of(tmp_path / "d", tiny.records(50), 2)
+    pool = LocalPool([tmp_path / "d" / "shards-2" / "0000"])
+    with pytest.raises(ShardFailed):
+        pool.ask(name, tiny.RAW.sha256())
 
 
 def test_mechanisms_that_need_all_rows_are_refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labelwall.wall.errors import LONGEST, InvalidInput
+from labelwall.wall.errors import LONGEST, LONGEST_TEXT, InvalidInput, LabelwallError
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,13 @@ def test_a_long_value_is_cut(value: object) -> None:
 @pytest.mark.parametrize("value", ["x" * LONGEST, 3, None, ["a"], "a\nb"])
 def test_a_short_value_is_shown_as_it_is(value: object) -> None:
     assert str(InvalidInput("a", "b", value)) == f"`a` must be b. Found {value!r}."
+
+
+def test_no_text_quotes_a_whole_file() -> None:
+    """As of another library's message about a value of 2.8 MB."""
+    text = f"Parser key data.root: Expected a str. Got value: {'x' * 2_800_000}"
+    assert len(str(LabelwallError(text))) < LONGEST + 60
+    assert str(LabelwallError(text)).endswith("xxx...")
+    assert len(str(LabelwallError("a b " * 10**6))) == LONGEST_TEXT + 3
+    path = "/".join(["folder"] * 25)
+    assert str(LabelwallError(f"Found {path!r}.")) == f"Found {path!r}."

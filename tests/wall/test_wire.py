@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from labelwall.wall import wire
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrix import NoisyCounts
+from labelwall.wall.matrices import NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 from labelwall.wall.wire import NPY, SAFETENSORS, decode
 

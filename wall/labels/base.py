@@ -127,12 +127,14 @@ class LabelSpace(ABC):
         """Labels of ``rows`` rows of which none was released: int64 [rows] or [rows, c]."""
         return np.full(rows, ABSTAINED, dtype=np.int64)
 
-    def score(self, found: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None) -> Score:
-        """How good truth ``found`` is where ``known`` (bool, of its shape; everywhere when None).
+    def score(
+        self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
+    ) -> Score:
+        """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None).
 
         "accuracy" is the share of equal entries, None where nothing is known.
         """
-        right = (found == truth)[slice(None) if known is None else known]
+        right = (predicted == truth)[slice(None) if known is None else known]
         return {"accuracy": float(right.mean()) if right.size else None}
 
     def format_score(self, score: Score) -> str:

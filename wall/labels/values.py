@@ -105,10 +105,12 @@ class ValueLabels(LabelSpace):
         """An output is -1 at the lower bound, 1 at the upper one; others are clipped."""
         return self.decode((np.clip(outputs[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS)
 
-    def score(self, found: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None) -> Score:
+    def score(
+        self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
+    ) -> Score:
         """The key "accuracy" is None; "errors" are those of ``errors``."""
         rows = slice(None) if known is None else known
-        return {"accuracy": None, "errors": errors(found[rows], truth[rows])}
+        return {"accuracy": None, "errors": errors(predicted[rows], truth[rows])}
 
     def format_score(self, score: Score) -> str:
         return format_errors(score["errors"])
@@ -140,13 +142,15 @@ def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error  # slow
 
     measures = (root_mean_squared_error, mean_absolute_error, r2_score)
-    found = [float(measure(truth, values)) for measure in measures]
-    return dict(zip(ERRORS, found, strict=True))
+    results = [float(measure(truth, values)) for measure in measures]
+    return dict(zip(ERRORS, results, strict=True))
 
 
-def format_errors(found: dict[str, float] | None) -> str:
+def format_errors(measured: dict[str, float] | None) -> str:
     """Errors for a reader: "RMSE 0.31, R2 0.892"; "unknown" where there are none."""
-    return "unknown" if found is None else f"RMSE {found['rmse']:.4g}, R2 {found['r2']:.3f}"
+    return (
+        "unknown" if measured is None else f"RMSE {measured['rmse']:.4g}, R2 {measured['r2']:.3f}"
+    )
 
 
 def _numbers(name: str, values: np.ndarray) -> np.ndarray:

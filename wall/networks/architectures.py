@@ -5,6 +5,7 @@ Weights travel as safetensors; no code, no pickle crosses the wall.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import safetensors
@@ -82,14 +83,13 @@ def load(spec: ExtractorSpec) -> Backbone:
         raise InvalidInput(
             "extractor.weights", f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights)
         )
-    # Fresh weights are overwritten; the caller's generator is not ours to move
-    with torch.random.fork_rng(devices=[]):
-        network = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+    # On meta there are no entries: a shape that was sent takes memory once its tensors are there
+    with torch.device("meta"):
+        expected = _named(spec).state_dict()
     try:
         received = safetensors.torch.load(spec.weights)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise InvalidInput("extractor.weights", "safetensors bytes", "something else") from error
-    expected = network.state_dict()
     if set(received) != set(expected):
         odd = sorted(set(received) ^ set(expected))[:3]
         raise InvalidInput(
@@ -108,25 +108,23 @@ def load(spec: ExtractorSpec) -> Backbone:
         # Its root would make every row's features NaN
         if name.endswith("running_var") and (tensor < 0).any():
             raise InvalidInput(f"extractor.weights[{name}]", "at least 0", "a negative variance")
+    # Fresh weights are overwritten; the caller's generator is not ours to move
+    with torch.random.fork_rng(devices=[]):
+        network = _named(spec)
     network.load_state_dict(received)
     return network.eval().requires_grad_(False)
 
 
+def _named(spec: ExtractorSpec) -> Backbone:
+    try:
+        return build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        rule = f"of a shape that {spec.backbone} takes"
+        raise InvalidInput("input_shape", rule, list(spec.input_shape)) from error
+
+
 def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
     return [nn.Conv2d(channels_in, channels_out, size, padding=size // 2), nn.ReLU()]
-
-
-def _normed(channels_in: int, channels_out: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
-        nn.BatchNorm2d(channels_out),
-        nn.ReLU(),
-    ]
-
-
-def _pooled(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
-    convolution = nn.Conv2d(channels_in, channels_out, size, padding=size // 2, bias=False)
-    return [convolution, nn.MaxPool2d(2), nn.BatchNorm2d(channels_out), nn.ReLU()]
 
 
 def _image(
@@ -156,26 +154,20 @@ def _svhn_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
     The table names no pooling; halved after each third layer, as in the PATE network that it cites.
     """
-    first = [layer for channels in (shape[2], 96, 96) for layer in _conv(channels, 96, 3)]
-    second = [layer for channels in (96, 192, 192) for layer in _conv(channels, 192, 3)]
-    layers = [
-        *first,
-        nn.MaxPool2d(2),
-        *second,
-        nn.MaxPool2d(2),
-        *_conv(192, 192, 5),
-        nn.AdaptiveAvgPool2d(2),
-    ]
+    widths, layers = (shape[2], 96, 96, 96, 192, 192, 192), list[nn.Module]()
+    for number, (before, after) in enumerate(pairwise(widths), start=1):
+        layers += _conv(before, after, 3)
+        layers += [nn.MaxPool2d(2)] if number % 3 == 0 else []
+    layers += [*_conv(192, 192, 5), nn.AdaptiveAvgPool2d(2)]
     return _image(layers, (192, 192), shape, num_classes)
 
 
 def _cifar_conv3(shape: tuple[int, ...], num_classes: int) -> Backbone:
     """CVPR20 section 4.2: three convolutions with 32, 64 and 128 filters."""
-    layers = [
-        layer
-        for channels_in, channels_out in ((shape[2], 32), (32, 64), (64, 128))
-        for layer in (*_normed(channels_in, channels_out), nn.MaxPool2d(2))
-    ]
+    layers = list[nn.Module]()
+    for before, after in pairwise((shape[2], 32, 64, 128)):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)]
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
     return _image(layers, (256,), shape, num_classes)
 
 
@@ -184,11 +176,10 @@ def _small_cnn(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
     It pools before the norm, since memory traffic at full resolution costs more than the products.
     """
-    layers = [
-        layer
-        for channels_in, channels_out, size in ((shape[2], 16, 5), (16, 32, 3), (32, 64, 3))
-        for layer in _pooled(channels_in, channels_out, size)
-    ]
+    layers = list[nn.Module]()
+    for (before, after), size in zip(pairwise((shape[2], 16, 32, 64)), (5, 3, 3), strict=True):
+        layers.append(nn.Conv2d(before, after, size, padding=size // 2, bias=False))
+        layers += [nn.MaxPool2d(2), nn.BatchNorm2d(after), nn.ReLU()]
     return _image(layers, (128,), shape, num_classes)
 
 
@@ -221,10 +212,10 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     """timm's description of a model's published weights. Raises InvalidInput without one."""
     import timm
 
-    found = timm.models.get_pretrained_cfg(name)
-    if found is None:
+    published = timm.models.get_pretrained_cfg(name)
+    if published is None:
         raise InvalidInput("backbone", "the name of a timm model with published weights", name)
-    return found
+    return published
 
 
 def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:

@@ -9,8 +9,8 @@ import numpy as np
 from .base import Curve, Parameters, check_arguments
 from .cache import cached_each
 from .contest import argmax_log_excess, groups, reach
+from .discrete_gaussian import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
 from .gaussian import gaussian_rdp
-from .lattice import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
 from .screening import threshold_log_excess
 
 CACHE_VERSION = 3  # raise when a cached curve would come out differently

@@ -33,7 +33,7 @@ they leave out (t - 1) P(not G) - t M(not G): at most (alpha - 1) P(not G) for t
 returned adds (1 + alpha) times the larger tau of the two directions.
 
 **tau.** With l = exp((u - v - 1) / sigma^2) = P'/P, P l^s is exp(s (s - 1) / sigma^2) times a
-lattice Gaussian centred at (s, -s). For |s| <= L, (u - s)^2 >= (L - s)^2 + (u - L)^2 past L, so
+discrete Gaussian centred at (s, -s). For |s| <= L, (u - s)^2 >= (L - s)^2 + (u - L)^2 past L, so
 each of its four tails is at most half of exp(-(L - |s|)^2 / (2 sigma^2)); call
 
     T(s) = 2 exp(s (s - 1) / sigma^2 - (L - |s|)^2 / (2 sigma^2)) >= sum outside G of P l^s.
@@ -57,10 +57,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from .lattice import (
+from .discrete_gaussian import (
     log_excess,
-    log_growth,
     log_mixed_ratio,
+    log_moment_excess,
     log_pmf,
 )
 
@@ -158,12 +158,15 @@ def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) 
     """Largest log excess over all contests on G, tie orders and directions, float64 [n_orders]."""
     worst = np.full(len(orders), -np.inf)
     edges = _edges(sigma, gamma, length)
-    both = [[_Growth(t, log_growth(t, edges)) for t in (float(o), 1.0 - float(o))] for o in orders]
+    both = [
+        [_MomentExcess(t, log_moment_excess(t, edges)) for t in (float(o), 1.0 - float(o))]
+        for o in orders
+    ]
     for tie in (0, 1):
         for log_p, log_shift in _contests(sigma, length, tie):
             block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma), edges)
             for i, directions in enumerate(both):
-                worst[i] = max(block.worst(growth, float(worst[i])) for growth in directions)
+                worst[i] = max(block.worst(excess, float(worst[i])) for excess in directions)
     return worst
 
 
@@ -179,7 +182,7 @@ def _edges(sigma: float, gamma: float, length: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Growth:
+class _MomentExcess:
     """``edges``: float64 [_BINS + 1], the log of phi_t at the edges of the bins of log r.
 
     phi_t(r) = r^t - 1 - t (r - 1). It is convex, so an interval's largest value is at an end.
@@ -217,24 +220,24 @@ class _Block:
         low = np.minimum.reduceat(bins, groups, axis=1)
         return cls(log_p, log_r, bins, most, low, np.maximum.reduceat(bins, groups, axis=1) + 1)
 
-    def worst(self, growth: _Growth, known: float) -> float:
+    def worst(self, moment_excess: _MomentExcess, known: float) -> float:
         """The larger of ``known`` and the block's largest log excess.
 
         Contests that are bounded by less are skipped, first by groups, then one by one. An excess
         is a sum of three products p phi_t: at most three times the largest.
         """
-        bound = (self.most + growth.largest(self.low, self.high)).max(axis=0) + math.log(3)
+        bound = (self.most + moment_excess.largest(self.low, self.high)).max(axis=0) + math.log(3)
         first = int(bound.argmax())
         if bound[first] < known - _MARGIN:
             return known
-        known = max(known, self._excess(growth.t, self._members(np.array([first]))))
+        known = max(known, self._excess(moment_excess.t, self._members(np.array([first]))))
         chosen = self._members(np.flatnonzero(bound >= known - _MARGIN))
         bins = self.bins.take(chosen, axis=1)
         bound = np.logaddexp.reduce(
-            self.log_p.take(chosen, axis=1) + growth.largest(bins, bins + 1), axis=0
+            self.log_p.take(chosen, axis=1) + moment_excess.largest(bins, bins + 1), axis=0
         )
-        known = max(known, self._excess(growth.t, chosen[bound.argmax()][np.newaxis]))
-        return max(known, self._excess(growth.t, chosen[bound >= known - _MARGIN]))
+        known = max(known, self._excess(moment_excess.t, chosen[bound.argmax()][np.newaxis]))
+        return max(known, self._excess(moment_excess.t, chosen[bound >= known - _MARGIN]))
 
     def _members(self, groups: np.ndarray) -> np.ndarray:
         """Contests of these groups, int64 [n]."""

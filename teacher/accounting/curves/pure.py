@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from .base import ROUND_UP, Curve, check_arguments
-from .lattice import (
+from .discrete_gaussian import (
     log_excess,
     log_mixed_ratio,
     rdp_from_log_excess,

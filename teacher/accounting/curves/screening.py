@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .base import Curve, check_arguments
-from .gaussian import gaussian_rdp
-from .lattice import (
+from .discrete_gaussian import (
     MAX_ENUMERABLE_SIGMA,
     log_at_least,
     log_excess,
@@ -14,6 +13,7 @@ from .lattice import (
     log_pmf,
     rdp_from_log_excess,
 )
+from .gaussian import gaussian_rdp
 
 
 def screening_rdp(

@@ -18,7 +18,7 @@ from typing import Any
 
 from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
-from ....wall.weights import MAX_DIMENSIONS, MAX_ENTRIES
+from ....wall.matrices import MAX_DIMENSIONS, MAX_ENTRIES
 from .values import LARGEST_INTEGER
 
 LARGEST_LABEL = 2**31 - 1

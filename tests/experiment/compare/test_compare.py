@@ -34,7 +34,7 @@ methods:
   - name: Linear NoisySGD
     baseline:
       {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200, epochs: 5, clip: 1.0,
-       learning_rate: 1e-6, other_rates: [1.0]}
+       learning_rate: 1.0}
     epsilons: [8.0]
   - name: DP naive Bayes
     baseline: {kind: dp_naive_bayes}
@@ -85,15 +85,6 @@ def test_a_table_of_every_kind_of_method_that_resumes(
     assert 0 < by_name["reverse kNN"]["epsilon"] <= 50
     assert by_name["LNMAX"]["labels"] == 12
     assert 4 < by_name["Linear NoisySGD"]["epsilon"] <= 8
-    of_linear = json.loads(
-        (folder / "out/linear_noisysgd/epsilon_8/seed_0/result.json").read_text()
-    )["result"]
-    # 1e-6 learns nothing; the baseline's noise is seeded, so this is no chance
-    assert of_linear["learning_rate"] == 1.0
-    assert (
-        "| Linear NoisySGD (learning rate 1 of 1e-06, 1, chosen on labelled public rows) | "
-        in shown
-    )
     assert by_name["DP naive Bayes"]["epsilon"] == 10000
     assert by_name["true labels"]["epsilon"] is None
     assert [row["method"] for row in found["table"] if row["claim"]] == [
@@ -148,87 +139,6 @@ def test_persons_are_compared_by_mechanisms_and_baselines_for_rows_are_refused(
     table = json.loads((folder / "out/comparison.json").read_text())["table"]
     # Three classes; the two students are right on 77% and 83%.
     assert all(0 < row["epsilon"] <= 50 and row["accuracy"] > 0.5 for row in table)
-
-
-BASELINE = CONFIG.partition("  - name: Linear")[2].partition("  - name: DP")[0]
-LINEAR = f"{HEAD}  - name: Linear{BASELINE}"
-PLACE = "out/linear_noisysgd/epsilon_8/seed_0/result.json"
-
-
-def compared(
-    folder: Path, capsys: pytest.CaptureFixture[str], *settings: str, rates: str = ""
-) -> tuple[str, dict]:
-    """(what a comparison of the linear baseline shows, the only cell's result)."""
-    (folder / "compare.yaml").write_text(
-        LINEAR.replace("other_rates: [1.0]", f"other_rates: [1.0]{rates}")
-    )
-    assert pipeline.main([*COMMAND, "--seeds", "[0]", *settings]) == 0
-    return capsys.readouterr().out, json.loads((folder / PLACE).read_text())["result"]
-
-
-def test_a_row_that_the_test_split_chose_says_so(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown, found = compared(folder, capsys, rates=", rate_chosen_by: test_split")
-    said = "Linear NoisySGD (learning rate 1 of 1e-06, 1, the best on the test split)"
-    assert f"| {said} | " in shown
-    assert said in (folder / "out/comparison.md").read_text()
-    (row,) = json.loads((folder / "out/comparison.json").read_text())["table"]
-    assert row["rates"] == "learning rate 1 of 1e-06, 1, the best on the test split"
-    assert found["rate_chosen_on"] == "the test split"
-    assert (
-        "Linear NoisySGD (rates by the test split)"
-        in (folder / "out/accuracy_by_epsilon.svg").read_text()
-    )
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_neither_private_rows_nor_test_labels_choose_a_rate(
-    folder: Path, capsys: pytest.CaptureFixture[str], labelled: bool
-) -> None:
-    """With labels of private and test rows that suit the rate that learns nothing, public rows
-    choose the other one."""
-    with np.load(folder / "data.npz") as file:
-        arrays = dict(file)
-    arrays |= {"private_y": np.zeros(200, dtype=np.int64), "test_y": np.ones(30, dtype=np.int64)}
-    arrays["private_y"][:3] = arrays["test_y"][:3] = [0, 1, 2]
-    if not labelled:
-        del arrays["public_y"]
-    np.savez(folder / "data.npz", **arrays)
-    shown, found = compared(folder, capsys)
-    on = "labelled public rows" if labelled else "clusters of public rows"
-    assert (found["learning_rate"], found["rate_chosen_on"]) == (1.0, on)
-    assert f"(learning rate 1 of 1e-06, 1, chosen on {on})" in shown
-
-
-def test_cells_of_before_go_on_as_chosen_by_the_test_split(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """They had no word on the choice. Public rows do not go on with them."""
-    compared(folder, capsys, rates=", rate_chosen_by: test_split")
-    content = json.loads((folder / PLACE).read_text())
-    del content["cell"]["method"]["baseline"]["rate_chosen_by"]
-    for added in ("rates", "rate_chosen_on"):
-        del content["result"][added]
-    (folder / PLACE).write_text(json.dumps(content))
-    shown, _ = compared(folder, capsys, rates=", rate_chosen_by: test_split")
-    assert "(learning rate 1 of 1e-06, 1, the best on the test split)" in shown
-    (folder / "compare.yaml").write_text(LINEAR)
-    assert pipeline.main([*COMMAND, "--seeds", "[0]"]) == 2
-    assert "rate_chosen_by: test_split" in capsys.readouterr().err
-
-
-def test_a_single_rate_is_no_choice_and_its_cells_of_before_go_on(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "compare.yaml").write_text(LINEAR.replace(", other_rates: [1.0]", ""))
-    assert pipeline.main([*COMMAND, "--seeds", "[0]"]) == 0
-    assert "| Linear NoisySGD | " in capsys.readouterr().out
-    content = json.loads((folder / PLACE).read_text())
-    del content["cell"]["method"]["baseline"]["rate_chosen_by"]
-    (folder / PLACE).write_text(json.dumps(content))
-    assert pipeline.main([*COMMAND, "--seeds", "[0]"]) == 0
-    assert "| Linear NoisySGD | " in capsys.readouterr().out
 
 
 def test_a_point_may_have_principal_axes_of_its_own(folder: Path) -> None:
@@ -325,10 +235,6 @@ def test_rows_are_medians_and_ranges_over_seeds() -> None:
     ]
     assert "| a | 1 | 10 |  | 80.00% (50.00 to 90.00) | 3 | 2 |" in render(rows)
     assert "no privacy" in render(rows)
-    unknown = {**result("c", 1.0, 0.5), "learning_rate": 4.0}  # of a comparison.json of before
-    assert "| c (learning rate 4, how it was chosen was not recorded) | 1 |" in render(
-        summarise([unknown])
-    )
     assert plots(rows) == plots(rows)  # the same bytes for the same numbers
     shown = plots([*rows, *summarise([result("a", 0.1, 0.6), result("c", None, 0.95)])])[
         "accuracy_by_epsilon"

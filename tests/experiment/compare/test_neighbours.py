@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
+from tests.seeded_noise import SeededNoise
 
 SEED, GAMMA = 7, 0.2
 DRIVER = PROGRAMS / "tape_run.py"
@@ -64,7 +64,7 @@ def sampled_for(draws: list[tuple[str, str]], records: np.ndarray) -> np.ndarray
 
     bool [n_draws, n_records] for int64 [n_records].
     """
-    tape, ids = UnsafeTape(SEED), records[np.newaxis]
+    tape, ids = SeededNoise(SEED), records[np.newaxis]
     rows = [tape.inclusion(GAMMA, [identity], release, ids)[0] for identity, release in draws]
     return np.array(rows).reshape(len(draws), len(records))
 

@@ -15,12 +15,12 @@ from labelwall.experiment.linear.gaussian_classes import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
 from labelwall.experiment.linear.model import LinearModel, fit
 from labelwall.experiment.linear.values import ridge
-from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.attributes import pack
 from labelwall.wall.labels.values import STEPS
+from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from labelwall.wall.messages import ABSTAINED, Outcome
-from labelwall.wall.weights import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from tests.experiment import tiny
 
 N, LENGTH = 3000, 63.0

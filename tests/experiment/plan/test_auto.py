@@ -19,7 +19,7 @@ from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.registry import label_space
@@ -65,7 +65,7 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     """The three Gaussian classes have linear borders: Bayes' rule is right on about 74%."""
     folder = RunFolder(config.parent / "out")
     open_ = replace(load_config(config), expected_records=planning.PRIVATE)
-    found = decided(open_, folder, Console(quiet=True))
+    found = decided(open_, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     assert not found.open
     table = json.loads(folder.candidates.read_text())
     first = table["candidates"][0]
@@ -100,7 +100,7 @@ def test_a_run_keeps_its_choice(
 
 def test_another_budget_before_the_run_began_is_another_search(config: Path) -> None:
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, Console(quiet=True))
+    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
     assert folder.decided(load_config(config)).open
 
@@ -112,7 +112,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
     monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
-        decided(found, folder, Console(quiet=True))
+        decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     assert not folder.choice.exists()
 
 
@@ -141,7 +141,7 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
     assert shown["epsilon"] <= 2.0
     found = load_config(best)
     assert found.mechanism.kind == shown["rounds"][0]["mechanism"]["kind"]
-    assert found.mechanism.missing == ("sigma",)  # the noise follows from the budget
+    assert found.mechanism.uncalibrated == ("sigma",)  # the noise follows from the budget
 
 
 @pytest.mark.parametrize(
@@ -200,5 +200,5 @@ def test_clusters_stand_for_labels_that_nobody_knows(config: Path) -> None:
         x = stored["public_x"]
     np.savez(config.parent / "data.npz", public_x=x, test_x=x[:20], test_y=np.arange(20) % 3)
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, Console(quiet=True))
+    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     assert "clusters" in json.loads(folder.candidates.read_text())["source"]

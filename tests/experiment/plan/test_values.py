@@ -11,7 +11,7 @@ from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.goal import Goal, Optimum, PublicRows
 from labelwall.experiment.plan.values import explained, neighbours, squared_errors
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.progress import no_progress

@@ -29,14 +29,15 @@ from labelwall.experiment.plan.votes import (
 )
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.int8_matmul import float32_product
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from tests.experiment.plan import planning
 from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, embedded
+from tests.seeded_noise import SeededNoise
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
     mechanism = PrivateKnn(
         k=80, threshold=35, sigma_screen=9.0, sigma_vote=12.0, sampling_probability=0.3
     )
-    rng, tape, repeats = np.random.default_rng(1), UnsafeTape(2), 3000
+    rng, tape, repeats = np.random.default_rng(1), SeededNoise(2), 3000
     passed, right = np.empty((2, 60))
     for q in range(60):
         keys = [f"{q} {r}" for r in range(repeats)]
@@ -115,10 +116,10 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
     proxy = votes_among(*embedded(3, 800), CLASSES)
     passed, both = rates(proxy, mechanism, PRIVATE)
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
-    index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
+    index = ExactIndex(records, np.arange(PRIVATE), product=float32_product, threads=1)
     voters = Voters(index, labels, CLASSES, queries)
     keys = [str(q) for q in range(len(queries))]
-    tapes = [UnsafeTape(seed) for seed in range(20)]  # one alone moves the rate by 2% of itself
+    tapes = [SeededNoise(seed) for seed in range(20)]  # one alone moves the rate by 2% of itself
     bits = np.array([mechanism.draw(SCREEN, voters, keys, tape) for tape in tapes])
     drawn = np.array([mechanism.draw(AGGREGATE, voters, keys, tape) for tape in tapes])
     assert passed == pytest.approx(bits.mean(), rel=0.1)
@@ -327,7 +328,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
         tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True
     )
     teacher = Teacher(
-        lambda: open_records(planned.data, task), ledger, tmp_path, task.num_classes, UnsafeTape(0)
+        lambda: open_records(planned.data, task), ledger, tmp_path, task.num_classes, SeededNoise(0)
     )
     teacher.use_extractor(ExtractorSpec("hog", task.input_shape, task.num_classes))
     rows = choose_queries(

@@ -15,7 +15,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from tests.ledgers import identity, use_extractor
@@ -128,6 +128,9 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
         "certificates": {
             name: round_up(found.epsilon) for name, found in certificates(plan).items()
         },
+        "best_round": 2,
+        "public_rows": PUBLIC,
+        "date": "2026-11-23",
         "test_accuracy": rounds[-1]["student_accuracy"],
         "rounds": rounds,
         "dataset": ledger.state.dataset,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from labelwall.experiment.report.card import write_card
-from labelwall.experiment.report.report import cell
+from labelwall.experiment.report.card import card, write_card
+from labelwall.experiment.report.report import cell, read_run
 from labelwall.teacher.accounting.accountant import certified_epsilon, smallest_certified
 from labelwall.teacher.accounting.conversion import round_up
 from tests.experiment.report.finished_run import config_of, finished_run
@@ -51,7 +52,8 @@ def test_the_guarantee_and_how_to_check_it(written: Path) -> None:
 
 def test_how_it_was_trained_and_how_good_it_is(written: Path) -> None:
     text = text_of(written)
-    assert "| 1 | `private_knn` | `hog` | 12 | 8 | 81.25% |" in text
+    assert "| 1 | private\\_knn | hog | 12 | 8 | 81.25% |" in text
+    assert "`arrays`, 40 public rows. Finished on 2026-11-23." in text
     assert "In all, 15 of 24 queries were answered." in text
     assert "| cat | 3 | 100.00% |" in text
     assert "error is 4.21% (15 bins, test split)" in text
@@ -65,6 +67,15 @@ def test_nothing_of_the_custodians_and_no_markup_of_names(written: Path) -> None
     assert str(written.parent) not in text
     assert "<b>owl" not in text
     assert "| &lt;b&gt;owl&lt;/b&gt; | 3 |" in text
+
+
+def test_no_word_of_a_run_folder_is_markup(written: Path, tmp_path: Path) -> None:
+    """The features and the mechanism's kind come from files that a stranger may have written."""
+    run = read_run(written)
+    odd = [{**metrics, "extractor": "x` | <b>y</b>"} for metrics in run.rounds]
+    text = card(replace(run, rounds=odd))
+    assert "<b>y" not in text
+    assert r"x\` \| &lt;b&gt;y&lt;/b&gt; | 12 |" in text
 
 
 def test_a_name_stays_in_its_cell() -> None:

@@ -16,7 +16,13 @@ import pytest
 from PIL import Image
 
 from labelwall.experiment.report.card import write_card
-from labelwall.experiment.report.report import MOST_NAMES, read_run, scores_by_name, write_report
+from labelwall.experiment.report.report import (
+    MOST_NAMES,
+    rarely_right,
+    read_run,
+    scores_by_name,
+    write_report,
+)
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
@@ -95,17 +101,19 @@ def test_classes_and_calibration_are_shown(rendered: Path) -> None:
     assert "8.73% without it" in text
 
 
-def test_a_run_from_before_calibration_has_no_such_part(copied: Path) -> None:
-    for number in (1, 2):
-        path = copied / f"round_{number}" / "metrics.json"
-        metrics = json.loads(path.read_text())
-        for key in ("temperature", "calibration_error", "uncalibrated_error", "reliability"):
-            del metrics[key]
-        path.write_text(json.dumps(metrics))
-    text = squeezed(page_of(copied))
-    assert "Accuracy by class" in text
-    assert "Calibration" not in text
-    assert "no temperature was chosen" in write_card(copied).read_text()
+def test_a_class_that_is_rarely_right_is_named(copied: Path) -> None:
+    assert "Right on less than" not in squeezed(page_of(copied))
+    path = copied / "round_2" / "metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["confusion"] = [[3, 0, 0], [1, 2, 0], [3, 0, 0]]
+    path.write_text(json.dumps(metrics))
+    sentence = "Right on less than 10% of the test rows of 1 classes: <b>owl</b>."
+    assert sentence in squeezed(page_of(copied))
+    assert "of 1 classes: &lt;b&gt;owl" in write_card(copied).read_text()
+    counts = np.ones((30, 30), dtype=np.int64)
+    named = rarely_right({"confusion": counts.tolist()}, ClassLabels.of(30))
+    assert named is not None
+    assert named.endswith("of 30 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more.")
 
 
 def test_of_many_classes_the_worst_are_shown() -> None:

@@ -17,9 +17,9 @@ from labelwall.experiment.run.quality import (
     plurality,
 )
 from labelwall.student.drop_doubtful import Cleaned
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.wall.cells import inherit
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.wall.matrices import inherit
 
 
 def histogram(purity: float, cells: int = 40, votes: int = 100, classes: int = 5) -> np.ndarray:

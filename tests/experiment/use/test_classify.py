@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 
 from labelwall import pipeline
 from labelwall.experiment.use import classify
@@ -87,35 +86,27 @@ def test_an_array_gets_the_runs_own_labels(vectors: Path, tmp_path: Path, suffix
     assert right == metrics(vectors / "out")["student_accuracy"]
 
 
-def test_a_run_of_an_earlier_version_is_described_by_its_folder(
-    images: Path, tmp_path: Path
+def test_no_cell_is_a_formula(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = Path(shutil.copytree(images / "out", tmp_path / "earlier"))
-    new = (earlier / "student.safetensors").read_bytes()
-    plain = safetensors.torch.save(safetensors.torch.load(new))
-    (earlier / "student.safetensors").write_bytes(plain)
-    rows = ["--images", str(images / "test")]
-    for student in (earlier, earlier / "student.safetensors", images / "out"):
-        assert run(student, tmp_path / f"{student.name}.csv", *rows) == 0
-    expected = (tmp_path / "out.csv").read_bytes()
-    assert (tmp_path / "earlier.csv").read_bytes() == expected
-    assert (tmp_path / "student.safetensors.csv").read_bytes() == expected
-    assert (earlier / "student.safetensors").read_bytes() == plain
-
-
-def test_a_finished_run_repeated_adds_what_an_earlier_version_left_out(vectors: Path) -> None:
-    file = vectors / "out" / "student.safetensors"
-    before = file.read_bytes()
-    file.write_bytes(safetensors.torch.save(safetensors.torch.load(before)))
-    command = ["run", "--config", str(vectors / "config.yaml"), "--run_dir", str(vectors / "out")]
-    assert pipeline.main([*command, "--quiet"]) == 0
-    assert file.read_bytes() == before
+    """A spreadsheet runs cells that begin like one; numbers stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    names = ["=cmd|' !A0.png", "+1.png", "@sum.png", "-x.png", "\t=1.png", "fine.png"]
+    for name in names:
+        shutil.copy(images / "test" / "cat" / "0.png", name)
+    assert run(images / "out", tmp_path / "a.csv", "--images", *(f"./{n}" for n in names)) == 0
+    files = [line["file"] for line in table(tmp_path / "a.csv")]
+    assert files == [*("'" + name for name in names[:-1]), "fine.png"]
+    assert [classify.inert(t) for t in ("-1", "+2.5", "-1e-3", "=1", "-")] == [
+        *("-1", "+2.5", "-1e-3"),
+        *("'=1", "'-"),
+    ]
 
 
 MISTAKES = {
     "no student": ("nowhere", ["--vectors", "x.npy"], "nowhere"),
     "another file": ("x.npy", ["--vectors", "x.npy"], "a safetensors file"),
-    "no run": (".", ["--vectors", "x.npy"], "student"),
+    "no run": (".", ["--vectors", "x.npy"], "finished run"),
     "a round's file": ("out/round_1/student.safetensors", ["--vectors", "x.npy"], "metadata"),
     "no array": ("out", ["--vectors", "missing.npy"], "missing.npy"),
     "another array": ("out", ["--vectors", "config.yaml"], "npy file"),

@@ -58,34 +58,17 @@ def test_onnx_says_the_same_on_a_thousand_rows(
     assert json.loads(properties["labelwall"]) == student.info.to_json()
 
 
-@pytest.mark.parametrize("form", ["onnx", "torchscript"])
-def test_images_on_the_unit_scale(tmp_path: Path, form: str) -> None:
+def test_images_on_the_unit_scale(tmp_path: Path) -> None:
+    import onnxruntime
+
     path, student = write(tmp_path)
-    assert export(path, form, tmp_path / "graph", "--input", "float32") == 0
+    graph = tmp_path / "graph"
+    assert export(path, "onnx", graph, "--input", "float32") == 0
     pixels = example(student, "uint8", 20)
     rows = pixels.permute(0, 3, 1, 2).float() / 255
-    if form == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(
-            tmp_path / "graph", providers=["CPUExecutionProvider"]
-        )
-        found = session.run(None, {"inputs": rows.numpy()})[0]
-    else:
-        found = torch.jit.load(str(tmp_path / "graph"))(rows).numpy()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"inputs": rows.numpy()})
     np.testing.assert_allclose(found, student.probabilities(pixels.numpy()), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", students.SPACES)
-def test_torchscript_needs_nothing_of_ours(tmp_path: Path, kind: str) -> None:
-    path, student = write(tmp_path, kind)
-    assert export(path, "torchscript", tmp_path / "x.pt") == 0
-    extra = {"labelwall.json": ""}
-    module = torch.jit.load(str(tmp_path / "x.pt"), _extra_files=extra)
-    rows = example(student, "uint8", 30)
-    found = module(rows).numpy()
-    np.testing.assert_allclose(found, expected(student, rows.numpy()), rtol=1e-4, atol=1e-4)
-    assert json.loads(extra["labelwall.json"]) == student.info.to_json()
 
 
 def test_timm_loads_its_own_models(tmp_path: Path) -> None:
@@ -128,7 +111,7 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = tmp_path / "out"
     (tmp_path / "taken" / "inside").mkdir(parents=True)
     mistakes = {
-        "torchscript": (tmp_path / "nowhere" / "x.pt", "`out` must be"),
+        "onnx": (tmp_path / "nowhere" / "x.onnx", "`out` must be"),
         "word": (out, "`format` must be one of onnx"),
         "timm": (out, "no timm model"),
         "huggingface": (out, "finished run"),
@@ -136,9 +119,18 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     for form, (place, mentioned) in mistakes.items():
         command = ["export", "--student", str(path), "--format", form, "--out", str(place)]
         check_one_error(command, mentioned, capsys)
-    command = ["export", "--student", str(path), "--format", "torchscript", "--out"]
+    command = ["export", "--student", str(path), "--format", "onnx", "--out"]
     check_one_error([*command, str(tmp_path / "taken")], "`out` must be", capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student.safetensors", "taken"]
+
+
+def test_a_copy_of_a_killed_export_is_gone_after_the_next(images: Path, tmp_path: Path) -> None:
+    leftover = tmp_path / "hub.part"
+    (leftover / "inside").mkdir(parents=True)
+    (leftover / "inside" / "model.safetensors").write_bytes(b"half")
+    assert export(images / "out", "huggingface", tmp_path / "hub") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["hub"]
+    assert not (tmp_path / "hub" / "inside").exists()
 
 
 def test_without_onnx_the_cure_is_named(

@@ -15,29 +15,25 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.as_persons import LATER
-from labelwall.teacher.mechanisms import counts
+from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.attributes.mechanism import GRID, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import knn as batch_knn
-from labelwall.teacher.mechanisms.batch import radius
-from labelwall.teacher.mechanisms.batch.overlap import Bounds
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
+from labelwall.teacher.mechanisms.overlap import Bounds
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import LinearSums
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import (
     MEAN,
     RANGE,
     PrivateKnnMean,
     Regression,
 )
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
@@ -47,6 +43,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec
+from tests.seeded_noise import SeededNoise
 
 Scale = Callable[[float, str], float]
 
@@ -218,7 +215,7 @@ class Unclipped(PrivateKnnAttributes):
     def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         votes = unpack(voters.labels, voters.num_classes) * GRID
         counted = voters.votes(self.k, self.sampling_probability, keys, stage, entropy, votes)
-        scale = self.number("sigma_vote") * GRID
+        scale = self.require("sigma_vote") * GRID
         return counted + entropy.discrete_gaussian(scale, keys, stage, voters.num_classes)
 
 
@@ -239,7 +236,7 @@ class TrueMean(PrivateKnnMean):
         votes = replace(voters, num_classes=2).votes(
             self.k, self.sampling_probability, keys, MEAN, entropy, counted
         )
-        noise = entropy.discrete_gaussian(self.number("sigma_mean") * RANGE, keys, MEAN, 1)[:, 0]
+        noise = entropy.discrete_gaussian(self.require("sigma_mean") * RANGE, keys, MEAN, 1)[:, 0]
         return votes[:, 0] * self.k // np.maximum(votes[:, 1], 1) + noise
 
 
@@ -427,7 +424,7 @@ def counted_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- sources of noise, and teachers ---
 
 
-class SeededEntropy(UnsafeTape):
+class SeededEntropy(SeededNoise):
     """Repeatable draws that pass for the system's."""
 
     unsafe = False

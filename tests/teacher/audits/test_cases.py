@@ -29,29 +29,29 @@ from labelwall.teacher.audits.sums import of_record
 from labelwall.teacher.audits.votes import JOINT, ensemble, run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes.mechanism import (
+from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
     GRID,
     GnmaxAttributes,
     PrivateKnnAttributes,
 )
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, LABEL_NOISE, IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, LABEL_NOISE, IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
@@ -353,13 +353,6 @@ REAL: dict[str, tuple[Mechanism, float, int, tuple[str, ...], bool]] = {
     "a record alone": (COUNTING, PROBE_DELTA, 4800, (ALONE,), True),
     "labels": (LABELLING, PROBE_DELTA, 1500, (ANSWERED,), True),
     "a crowd": (DENSE, PROBE_DELTA, 1200, (CROWDED,), True),
-    "filter at one order": (
-        probes(IndKnn(filter="renyi"))[0][0],
-        PROBE_DELTA,
-        160,
-        (COUNT,),
-        False,
-    ),
 }
 
 
@@ -487,7 +480,7 @@ def _enumerated(mechanism: PrivateKnn, pair: Pair, added: bool) -> dict[str, np.
     z = np.arange(-12, 13)
 
     def noise(name: str) -> np.ndarray:
-        weights = np.exp(-(z**2) / (2 * mechanism.number(name) ** 2))
+        weights = np.exp(-(z**2) / (2 * mechanism.require(name) ** 2))
         return weights / weights.sum()
 
     screen, winner = np.zeros(2), np.zeros(c)

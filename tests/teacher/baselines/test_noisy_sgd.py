@@ -110,7 +110,6 @@ def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch
         {"epochs": 0},
         {"clip": 0.0},
         {"learning_rate": float("nan")},
-        {"other_rates": [1.0, 0.0]},
     ],
 )
 def test_bad_settings_are_refused(wrong: dict) -> None:

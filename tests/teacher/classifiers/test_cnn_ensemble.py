@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, shard_numbers
-from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
+from labelwall.teacher.mechanisms.pate import AGGREGATE, Gnmax
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of, teach
+from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import DEVICES
 
 CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)
@@ -261,7 +261,7 @@ def teacher(folder: Path, records: Records) -> Teacher:
     # under a random key some network may waver between two classes, by batch
     (folder / KEY).write_bytes(SECRET)
     plan = plan_of(Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), 400, 400)
-    return teach(folder, plan, records, ExtractorSpec("hog", SHAPE, CLASSES), UnsafeTape(0))
+    return teach(folder, plan, records, ExtractorSpec("hog", SHAPE, CLASSES), SeededNoise(0))
 
 
 def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> No
         index, records.labels[:1], CLASSES, blank, networks={5: networks}, inputs=queries
     )
     mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]
-    drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], UnsafeTape(0))
+    drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], SeededNoise(0))
     np.testing.assert_array_equal(drawn, networks.votes(queries[rows]).argmax(axis=1))
     # the price knows no classifier
     assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(3, 3)

@@ -19,22 +19,22 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms import counts as counts_module
+from labelwall.teacher.mechanisms import gradient
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.attributes.mechanism import GRID, ballots
+from labelwall.teacher.mechanisms.attributes import GRID, ballots
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.overlap import clique_bounds
 from labelwall.teacher.mechanisms.counts import shared_votes
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.overlap import clique_bounds
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_PARTS, ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.weights import CLIP, COUNT, MAX_GAIN
+from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
+from tests.seeded_noise import SeededNoise
 
 CLASSES, QUERIES, DIMENSIONS = 3, 6, 2
 KEYS = [f"q{i}" for i in range(QUERIES)]
@@ -91,7 +91,7 @@ SAMPLED = st.sampled_from([0.3, 0.7, 1.0])
 @given(data(), st.integers(1, 6), SAMPLED, st.integers(0, 99))
 def test_votes(drawn: Drawn, k: int, gamma: float, seed: int) -> None:
     """Private-kNN, naive kNN, batch_knn without radii, the median's cells: e_a, or e_a - e_b."""
-    moves = drawn.moved(lambda v: v.votes(k, gamma, KEYS, "screen", UnsafeTape(seed)))
+    moves = drawn.moved(lambda v: v.votes(k, gamma, KEYS, "screen", SeededNoise(seed)))
     assert squared(moves) <= 2
     assert np.abs(moves).max() <= 1
     assert set(moves.sum(axis=1).tolist()) <= {0, 1}
@@ -101,7 +101,7 @@ def test_votes(drawn: Drawn, k: int, gamma: float, seed: int) -> None:
 @given(data(labels=1 << CLASSES), st.integers(1, 6), SAMPLED, st.integers(1, 3))
 def test_attributes(drawn: Drawn, k: int, gamma: float, tau: int) -> None:
     def statistic(v: Voters) -> np.ndarray:
-        return v.votes(k, gamma, KEYS, "counts", UnsafeTape(3), ballots(v.labels, CLASSES, tau))
+        return v.votes(k, gamma, KEYS, "counts", SeededNoise(3), ballots(v.labels, CLASSES, tau))
 
     assert squared(drawn.moved(statistic)) <= 2 * tau * GRID**2
 
@@ -111,7 +111,7 @@ def test_attributes(drawn: Drawn, k: int, gamma: float, tau: int) -> None:
 def test_means(drawn: Drawn, k: int, gamma: float) -> None:
     def statistic(v: Voters) -> np.ndarray:
         summed = Voters(v.index, v.labels, 1, v.queries)
-        return summed.votes(k, gamma, KEYS, "m", UnsafeTape(3), (2 * v.labels - STEPS)[:, None])
+        return summed.votes(k, gamma, KEYS, "m", SeededNoise(3), (2 * v.labels - STEPS)[:, None])
 
     assert np.abs(drawn.moved(statistic)).max() <= 2 * STEPS
 
@@ -170,7 +170,7 @@ def test_balls(drawn: Drawn, radius: int) -> None:
 def test_sampled_balls(drawn: Drawn, radius: int, gamma: float) -> None:
     """A person votes in each ball with its nearest row there: e_a for each query, or nothing."""
     radii = np.full(QUERIES, radius**2, dtype=np.int64)
-    tape = UnsafeTape(4)
+    tape = SeededNoise(4)
     moves = drawn.moved(lambda v: v.sampled_ball_votes(radii, gamma, KEYS, "screen", tape))
     assert moves.min() >= 0
     assert moves.sum(axis=1).max() <= 1

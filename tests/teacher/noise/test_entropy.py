@@ -23,13 +23,13 @@ from scipy.stats import binom
 from labelwall.teacher.noise import entropy as noise
 from labelwall.teacher.noise import sampler, words
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.wall.errors import InvalidInput
 from tests.programs import REPOSITORY
+from tests.seeded_noise import SeededNoise
 from tests.teacher.noise.surprise import surprise
 
 pytestmark = pytest.mark.fresh_noise
-SOURCES = [SystemEntropy(), UnsafeTape(3)]
+SOURCES = [SystemEntropy(), SeededNoise(3)]
 IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
 WRONG = [0.0, -1.0, float("nan"), float("inf"), np.nextafter(2.0**50, math.inf)]
 KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
@@ -84,7 +84,7 @@ def test_noise_has_the_law_that_is_accounted(source, name):
 
 
 def test_another_scale_or_rounded_continuous_noise_has_another_law():
-    keys, tape = [str(i) for i in range(4000)], UnsafeTape(3)
+    keys, tape = [str(i) for i in range(4000)], SeededNoise(3)
     for sigma in (2.33, 2.68):  # 7% less, 7% more
         assert (
             _surprise(tape.discrete_gaussian(sigma, keys, "aggregate", 10), _gaussian(2.5)) < 1e-9
@@ -326,7 +326,7 @@ def test_the_release_path_can_not_be_seeded():
 
 
 def test_the_tape_repeats_by_key_release_and_record():
-    one, two, other = UnsafeTape(1), UnsafeTape(1), UnsafeTape(2)
+    one, two, other = SeededNoise(1), SeededNoise(1), SeededNoise(2)
     assert one.unsafe is True
     bits = one.inclusion(0.5, KEYS, "screen", IDS)
     assert (bits == two.inclusion(0.5, KEYS, "screen", IDS)).all()
@@ -338,7 +338,7 @@ def test_the_tape_repeats_by_key_release_and_record():
 
 
 def test_the_tapes_noise_is_by_key_release_and_class():
-    tape = UnsafeTape(1)
+    tape = SeededNoise(1)
     noise_of_all = tape.discrete_gaussian(25.0, KEYS, "aggregate", 10)
     assert (tape.discrete_gaussian(25.0, KEYS[7:9], "aggregate", 4) == noise_of_all[7:9, :4]).all()
     assert (tape.discrete_gaussian(25.0, KEYS, "screen", 10) != noise_of_all).any()
@@ -346,7 +346,7 @@ def test_the_tapes_noise_is_by_key_release_and_class():
 
 def test_the_tape_draws_by_the_systems_sampler():
     """Its numbers are those of the sampler on its words, blocks and choices included."""
-    tape = UnsafeTape(1)
+    tape = SeededNoise(1)
     for sigma in (0.5, 25.0, 1e6):
         drawn = tape.discrete_laplace(sigma, KEYS, "aggregate", 10)
         assert (drawn == tape.discrete_laplace(sigma, KEYS, "aggregate", 10)).all()
@@ -360,4 +360,4 @@ def test_the_tape_draws_by_the_systems_sampler():
 def test_secrets_do_not_print():
     assert repr(words.Stream()) == "Stream()"
     assert repr(SystemEntropy()) == "SystemEntropy()"
-    assert "12345" not in repr(UnsafeTape(12345))
+    assert "12345" not in repr(SeededNoise(12345))

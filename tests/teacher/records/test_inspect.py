@@ -33,9 +33,9 @@ def test_counts_of_good_and_bad_rows(tmp_path):
     y = np.array([0, 7, -1, 1, 1, 2, 1, 1, 0])  # rows 1 and 2: outside the classes
     ids = np.array([0, 1, 2, 3, 4, 5, 6, 6, 8])  # row 7: the id of row 6
     shown = preview(write_arrays(tmp_path / "a.npz", x, y, ids), k=2)
-    assert (shown.found, shown.usable) == (9, 5)
+    assert (shown.rows, shown.usable) == (9, 5)
     assert shown.by_class == (("0", 1), ("1", 3), ("2", 1))
-    assert [count for _, count in shown.bad] == [0, 1, 2, 1]
+    assert [count for _, count in shown.bad] == [0, 1, 2, 1, 0]
     assert (shown.repeated, shown.contradicting) == (2, 1)
     assert shown.widths is None
     assert [hint for hint in shown.hints if "fewer than k = 2" in hint and ": 0, 2." in hint]
@@ -58,8 +58,8 @@ def test_an_image_folder_with_bad_files(image_folders):
     Image.new("RGB", (40, 30)).save(private / "emu" / "0.png")
     (private / "notes.txt").write_text("no image")
     shown = preview(DataConfig(source="folder", **image_folders))
-    assert (shown.found, shown.usable, shown.other_files) == (13, 11, 1)
-    assert [count for _, count in shown.bad] == [1, 0, 1, 0]
+    assert (shown.rows, shown.usable, shown.other_files) == (13, 11, 1)
+    assert [count for _, count in shown.bad] == [1, 0, 1, 0, 0]
     assert shown.by_class == (("cat", 5), ("dog", 6))
     assert (shown.widths, shown.heights) == ((12, 12, 40), (10, 10, 30))
 

@@ -18,17 +18,17 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import Server
 from tests.postgres import rows as sql
+from tests.seeded_noise import SeededNoise
 
 D, CLASSES = 24, 3
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
@@ -81,15 +81,15 @@ def test_updated_is_as_if_it_had_been_so_from_the_start(
 
     On a tape, also after a restart.
     """
-    plain = teacher(tmp_path / "plain", range(5, 80), mechanism, UnsafeTape(1)).answer(
+    plain = teacher(tmp_path / "plain", range(5, 80), mechanism, SeededNoise(1)).answer(
         Queries(rows(30, 1))
     )
-    updated = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
+    updated = teacher(tmp_path / "updated", range(0, 60), mechanism, SeededNoise(1), place)
     updated.remove(np.arange(0, 5))
     updated.add(records(range(60, 90)))
     updated.remove(np.arange(80, 95))  # some of the added, some that never were
     first = updated.answer(Queries(rows(30, 1)[:15])).labels.tolist()
-    restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
+    restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, SeededNoise(1), place)
     second = restarted.answer(Queries(rows(30, 1)[15:])).labels.tolist()
     assert first + second == plain.labels.tolist()
 
@@ -99,13 +99,13 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
 ) -> None:
     """Exact unlearning, on a tape: the same answers as without the record's later selections."""
     before, after = Queries(rows(20, 1)), Queries(rows(20, 2))
-    removed = teacher(tmp_path / "removed", range(0, 60), entropy=UnsafeTape(2))
+    removed = teacher(tmp_path / "removed", range(0, 60), entropy=SeededNoise(2))
     removed.answer(before)
     budgets = left(removed, list(range(60)))
     removed.remove(np.array([7]))
     labels = removed.answer(after).labels.tolist()
     # a data set that never had the record, whose others have spent the same
-    never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))
+    never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=SeededNoise(2))
     never._ledger.individual_budgets.spent[0] = FULL - np.array(
         [b for i, b in enumerate(budgets) if i != 7]
     )

@@ -11,13 +11,12 @@ import torch
 
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.gpu import DeviceIndex
-from labelwall.teacher.search.index import WholeIndex
-from labelwall.teacher.search.int8_matmul import PRODUCTS
+from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
 
-Make = Callable[..., WholeIndex]
+PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}
 
-_found = torch.accelerator.current_accelerator(check_available=True)
-PRESENT = ["cpu", *([_found.type] if _found else [])]
+_accelerator = torch.accelerator.current_accelerator(check_available=True)
+PRESENT = ["cpu", *([_accelerator.type] if _accelerator else [])]
 DEVICES = [
     pytest.param(
         name,
@@ -25,8 +24,8 @@ DEVICES = [
     )
     for name in dict.fromkeys([*PRESENT, "cuda"])
 ]
-WAYS: dict[str, Make] = {
-    **{name: partial(ExactIndex, product=name) for name in PRODUCTS},
+WAYS: dict[str, Callable[..., ExactIndex]] = {
+    **{name: partial(ExactIndex, product=product) for name, product in PRODUCTS.items()},
     **{f"on {name}": partial(DeviceIndex, device=torch.device(name)) for name in PRESENT},
     **{
         f"streamed to {name}": partial(DeviceIndex, device=torch.device(name), resident_bytes=0)
@@ -53,8 +52,8 @@ def int_features(seed: int, n: int, d: int, low: int = -63, high: int = 63) -> n
 
 def brute_force(features: np.ndarray, ids: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray:
     """Row positions by (squared distance, id), from differences in int64."""
-    wide, found = features.astype(np.int64), []
+    wide, lists = features.astype(np.int64), []
     for query in queries.astype(np.int64):
         distance = ((wide - query) ** 2).sum(axis=1)
-        found.append(np.lexsort((ids, distance))[:m])
-    return np.array(found, dtype=np.int64).reshape(len(queries), min(m, len(features)))
+        lists.append(np.lexsort((ids, distance))[:m])
+    return np.array(lists, dtype=np.int64).reshape(len(queries), min(m, len(features)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search import by_person
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar
 from labelwall.teacher.search.poisson_sampling import sampled_votes
+from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import everywhere, int_features
 
 
@@ -96,7 +96,7 @@ def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     n, keys = len(persons), [f"q{i}" for i in range(20)]
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
     ids = np.random.default_rng(2).permutation(n).astype(np.int64)
-    labels, tape = np.random.default_rng(3).integers(0, 4, n), UnsafeTape(7)
+    labels, tape = np.random.default_rng(3).integers(0, 4, n), SeededNoise(7)
     index = index_of(features, ids, persons)
     votes = sampled_votes(
         index.electorate,

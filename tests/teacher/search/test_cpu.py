@@ -11,10 +11,9 @@ import torch
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search import int8_matmul
+from labelwall.teacher.search import cpu
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.gpu import DeviceIndex
-from labelwall.teacher.search.int8_matmul import PRODUCTS, choose_product, minus_twice
 from labelwall.teacher.search.poisson_sampling import sampled_votes
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
@@ -45,63 +44,18 @@ def test_records_in_a_period_are_ordered_too(index_of):
     np.testing.assert_array_equal(index_of(features, ids).prefix(queries, 500), expected)
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_are_exact_at_the_largest_entries_and_dimensions(name):
-    signs = np.array([[1], [-1]], dtype=np.int8)
-    largest = 63 * signs * np.ones((2, 4000), dtype=np.int8)
-    right = np.concatenate([largest, int_features(0, 30, 4000)])
-    left = minus_twice(right)
-    out = np.empty((len(left), len(right)), dtype=np.int32)
-    PRODUCTS[name](left, right, out)
-    np.testing.assert_array_equal(out, left.astype(np.int64) @ right.astype(np.int64).T)
-    assert out.min() == -2 * 63 * 63 * 4000
-
-
-def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch):
-    def wrong(left, right, out):
-        out[:] = 1
-
-    def missing(left, right, out):
-        raise NotImplementedError
-
-    for broken in (wrong, missing):
-        monkeypatch.setattr(
-            int8_matmul, "PRODUCTS", {"int8": broken, "float32": int8_matmul.float32_product}
-        )
-        assert int8_matmul._probe.__wrapped__() == "float32"
-    with pytest.raises(InvalidInput, match="product"):
-        choose_product("bfloat16")
-
-
-def test_the_faster_product_is_chosen_on_a_busy_machine(monkeypatch):
-    """The fastest run decides. On this test's clock, one run of six is undisturbed."""
-    now, runs = [0.0], []
-
-    def timed(name, seconds):
-        def product(left, right, out):
-            runs.append(name)
-            int8_matmul.float32_product(left, right, out)
-            now[0] += seconds[runs.count(name) - 1]
-
-        return product
-
-    monkeypatch.setattr(int8_matmul.time, "perf_counter", lambda: now[0])
-    products = {
-        "int8": timed("int8", [9, 9, 9, 1, 9, 9]),
-        "float32": timed("float32", [3, 3, 4, 9, 3, 3]),
-    }
-    monkeypatch.setattr(int8_matmul, "PRODUCTS", products)
-    assert int8_matmul._probe.__wrapped__() == "int8"
-    assert runs == ["int8", "float32"] * 6  # alternating, so that a busy second slows both
-
-
-def test_float32_products_survive_reduced_precision():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        test_products_are_exact_at_the_largest_entries_and_dimensions("float32")
-    finally:
-        torch.set_float32_matmul_precision(before)
+@everywhere
+@pytest.mark.parametrize("bytes_", [1, 5000])
+def test_lists_beyond_the_bounds_do_not_depend_on_blocks(monkeypatch, index_of, bytes_):
+    """More scores are within the bound than a list takes: all records tie but a few."""
+    monkeypatch.setattr(cpu, "SCORE_BYTES", bytes_)
+    monkeypatch.setattr(cpu, "KEY_ROWS", 700)
+    features = np.zeros((4000, 3), dtype=np.int8)
+    features[::97] = int_features(1, 42, 3)
+    queries, ids = int_features(2, 6, 3, -2, 2), np.arange(4000)
+    for m in (5, 60, 3000):
+        expected = brute_force(features, ids, queries, m)
+        np.testing.assert_array_equal(index_of(features, ids).prefix(queries, m), expected)
 
 
 @everywhere

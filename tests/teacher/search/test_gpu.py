@@ -19,7 +19,7 @@ def blocks(request, monkeypatch):
     """A first block of 16 or 3,000 records, and scores for little more than two such blocks."""
     monkeypatch.setattr(gpu, "FIRST_BLOCK", request.param)
     monkeypatch.setattr(gpu, "MAX_SCORES", 64 * request.param + 5)
-    monkeypatch.setattr(gpu, "RETURNED_BYTES", 40_000)
+    monkeypatch.setattr(gpu, "SCORE_BYTES", 40_000)
 
 
 @pytest.fixture(params=[None, 0], ids=["resident", "streamed"])

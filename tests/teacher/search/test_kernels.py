@@ -24,10 +24,12 @@ def test_selected_records_are_within_the_bound(rows, query, threshold, below):
     plain, near = rbf(threshold, 1.0, 60.0), rbf(threshold, 0.2, 60.0, near=0.8)
     for select in (cosine(threshold), plain, near):
         chosen = cross[select(cross, norms, norm).rows]
-        assert (chosen <= select.max_cross(min_norm, norm)).all()
+        assert (chosen <= select.max_cross(min_norm, np.array([norm], dtype=np.int32))).all()
 
 
 @pytest.mark.parametrize(("select", "least"), [(cosine(0.5), -4001), (rbf(0.5, 1.0, 60.0), -5505)])
 def test_the_bound_is_close(select, least):
     """Squared norms of 4000: q.x >= 2000 for half, or a squared distance <= 3600 ln 2 = 2495."""
-    assert least <= select.max_cross(4000, 4000) <= least + 2
+    bound = select.max_cross(4000, np.array([4000], dtype=np.int32))
+    assert bound.dtype == np.int32
+    assert least <= bound[0] <= least + 2

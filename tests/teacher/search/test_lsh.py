@@ -7,9 +7,9 @@ import pytest
 
 from labelwall.teacher.search import cpu, lsh
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.int8_matmul import PRODUCTS
 from labelwall.teacher.search.kernels import cosine
 from labelwall.teacher.search.lsh import HashTables, codes, gathered_products, hyperplanes
+from tests.teacher.search.indexes import PRODUCTS
 
 D, TABLES, BITS, SEED = 24, 5, 4, 3
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search import poisson_sampling
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
 from labelwall.wall.messages import ExtractorSpec
+from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features
 
 
@@ -27,7 +27,7 @@ def _sample_first(features, ids, labels, queries, k, classes, gamma, tape, keys)
     return votes
 
 
-class _Recorded(UnsafeTape):
+class _Recorded(SeededNoise):
     """A tape that records for which records each query's bits were drawn."""
 
     def __init__(self, seed: int) -> None:
@@ -49,7 +49,7 @@ def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
     features, queries = int_features(0, n, 3, -2, 2), int_features(1, 30, 3, -2, 2)
     ids = np.random.default_rng(2).permutation(n).astype(np.int64)
     labels = np.random.default_rng(3).integers(0, 4, n)
-    tape, keys = UnsafeTape(7), [f"q{i}" for i in range(30)]
+    tape, keys = SeededNoise(7), [f"q{i}" for i in range(30)]
     index = index_of(features, ids)
     votes = sampled_votes(
         index,
@@ -87,7 +87,7 @@ def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, i
         keys=keys,
         release="screen",
     )
-    same_tape = UnsafeTape(7)
+    same_tape = SeededNoise(7)
     expected = _sample_first(features, ids, labels, queries, 30, 4, 0.3, same_tape, keys)
     np.testing.assert_array_equal(votes, expected)
     assert set(tape.drawn) == set(keys)
@@ -167,7 +167,7 @@ def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
 @settings(max_examples=200)
 def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
     rows, labels, ids, queries, k, gamma, added, seed = world
-    tape, others = UnsafeTape(seed), np.arange(len(rows)) != added
+    tape, others = SeededNoise(seed), np.arange(len(rows)) != added
     before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, way)
     after = _world_votes(rows, labels, ids, queries, k, gamma, tape, way)
     one = np.eye(3, dtype=np.int64)[labels[added]]

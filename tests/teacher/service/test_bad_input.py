@@ -18,7 +18,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import architectures as backbones
-from labelwall.wall.wire import NPY, SAFETENSORS, encode, encode_extractor
+from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
 from tests.wall.test_wire import BAD
@@ -69,7 +69,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("bad")
     made = tiny.make(
         folder,
-        config=ServiceConfig(max_request=1, max_extractor=1, max_rows=100, requests_per_second=1e6),
+        config=ServiceConfig(max_body=1, requests_per_second=1e6),
     )
     with served(made) as url:
         with client(url, made.tokens["ann"]):
@@ -131,7 +131,13 @@ BODIES = {
         SAFETENSORS,
         {},
     ),
-    "labels: too many rows": ("POST", LABELS, encode({"inputs": rows(101, 1)}), SAFETENSORS, {}),
+    "labels: too many rows": (
+        "POST",
+        LABELS,
+        encode({"inputs": np.zeros((MAX_ROWS + 1, 1), np.float32)}),
+        SAFETENSORS,
+        {},
+    ),
     "labels: too large": ("POST", LABELS, bytes((1 << 20) + 1), SAFETENSORS, {}),
     "labels: a bomb": (
         "POST",
@@ -260,7 +266,7 @@ BODIES = {
     "jobs: a path": ("GET", "jobs/..%2f..%2fetc%2fpasswd", b"", SAFETENSORS, {}),
     "receipts: none": ("GET", "receipts?newest=0", b"", SAFETENSORS, {}),
     "receipts: too many": ("GET", f"receipts?newest={10**30}", b"", SAFETENSORS, {}),
-    "a route that is none": ("GET", "..%2fkeys.json", b"", SAFETENSORS, {}),
+    "a route that is none": ("GET", "..%2fkeys.sqlite", b"", SAFETENSORS, {}),
     "a method that is none": ("DELETE", "records", b"", SAFETENSORS, {}),
 }
 

@@ -65,24 +65,39 @@ def local(directory: Path, name: str) -> Teacher:
 def pid(pool: RayPool, shard: int) -> int:
     import ray
 
-    return ray.get(pool.actors[shard].do.remote(own_pid))
+    return ray.get(pool.actors[shard].do.remote("total", tiny.RAW.sha256(), own_pid))
 
 
-def own_pid(shard: object) -> int:
+# Counts, which a worker takes from a mechanism.
+
+
+def own_pid(index: object, labels: object) -> int:
     return os.getpid()
 
 
-def death_in_mid_request(shard: object) -> str:
-    """Kill the worker at the first call; a file records that."""
-    mark = Path(shard._directory) / "died"
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "done"
+def nothing(index: object, labels: object) -> str:
+    return "nothing"
 
 
-def failing(shard: object) -> int:
+def failing(index: object, labels: object) -> int:
     raise RuntimeError("about a record")
+
+
+@dataclass(frozen=True)
+class DeathInMidTask:
+    """Kills the worker at the first call; a file records that."""
+
+    mark: Path
+
+    def __call__(self, index: object, labels: object) -> str:
+        if not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
+
+def counted(pool: RayPool, *counts: object) -> list[object]:
+    return pool.ask_each("total", [(tiny.RAW.sha256(), count) for count in counts])
 
 
 def until_lost(pool: RayPool) -> None:
@@ -90,18 +105,14 @@ def until_lost(pool: RayPool) -> None:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
-            pool.ask([nothing, nothing])
+            pool.ask("view")
         except WorkersLost:
             return
     pytest.fail("the workers still answer")
 
 
-def nothing(shard: object) -> str:
-    return "nothing"
-
-
 def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: Path) -> None:
-    """One worker dies between two calls, one during a request; both resume from their files.
+    """One worker dies between two calls, one during a task; both resume from their files.
 
     A failure in a worker is a constant outside. Without workers a batch fails as a whole, and stays
     charged.
@@ -117,9 +128,9 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     # Receipts contain the ledger's head: nothing was charged twice.
     assert answers.receipt == expected.receipt
     assert pid(pool, 0) != before
-    assert pool.ask([nothing, death_in_mid_request]) == ["nothing", "done"]
+    assert counted(pool, nothing, DeathInMidTask(tmp_path / "died")) == ["nothing", "done"]
     with pytest.raises(ShardFailed) as caught:
-        pool.ask([nothing, failing])
+        counted(pool, nothing, failing)
     # One line, without Ray's traceback.
     assert str(caught.value) == "a shard of the private rows failed."
     assert "about a record" in (tmp_path / "ray" / "shards-2" / "0001" / "errors.log").read_text()
@@ -134,19 +145,19 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
 
 @dataclass(frozen=True, eq=False)
 class Copied:
-    """Which of a request's arrays a worker may write to or owns; and an array as large."""
+    """Which of a count's arrays a worker may write to or owns; and an array as large."""
 
     queries: np.ndarray
 
-    def __call__(self, shard: object) -> tuple[bool, bool, np.ndarray]:
+    def __call__(self, index: object, labels: object) -> tuple[bool, bool, np.ndarray]:
         flags = self.queries.flags
         return flags.owndata, flags.writeable, self.queries + 1
 
 
-def test_arrays_of_requests_and_results_are_views_of_shared_memory(tmp_path: Path) -> None:
+def test_arrays_of_tasks_and_results_are_views_of_shared_memory(tmp_path: Path) -> None:
     _, pool = over_ray(tmp_path, "private_knn")
     queries = np.zeros((256, 1024), dtype=np.int8)
-    for owned, writeable, result in pool.ask([Copied(queries)] * 2):
+    for owned, writeable, result in pool.ask("total", tiny.RAW.sha256(), Copied(queries)):
         assert not owned
         assert not writeable
         assert not result.flags.owndata
@@ -232,6 +243,6 @@ def test_misplaced_workers_are_restarted_and_then_stay(
     pool = RayPool(folders, SCALE)
     try:
         assert found == [[0], [0]]
-        assert len(set(pool.ask([pools._node] * 2))) == 1  # both answer, on the only node
+        assert len(set(pool.ask("node"))) == 1  # both answer, on the only node
     finally:
         pool.close()

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.growing import append, finish, journal, read
 from labelwall.teacher.shards.worker import ROWS, Shard, columns_of
-from labelwall.wall.messages import ExtractorSpec
 
 NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
@@ -73,29 +71,3 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
     np.testing.assert_array_equal(read(tmp_path / ROWS, "inputs")[:, 0], expected)
     # Nothing of a removed record is left.
     assert {path.name for path in tmp_path.iterdir()} == {ROWS}
-
-
-@pytest.mark.parametrize("embedded", [0, 3, 8])
-def test_features_that_an_earlier_version_stored_without_ids_are_used_and_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedded: int
-) -> None:
-    """It stored features and places alone, maybe of some rows; here the rows' ids descend."""
-    monkeypatch.setattr(worker_module, "BLOCK", 3)
-    held, spec = records([9, 7, 6, 5, 3, 2, 1, 0]), ExtractorSpec("raw", (1,), 3)
-    found = []
-    for name, before in (("new", 0), ("old", embedded)):
-        folder = tmp_path / name
-        append(folder / ROWS, columns_of(held), 8)
-        finish(folder / ROWS)
-        worker = Shard(str(folder))
-        while journal(worker._folder(spec.sha256())).done < before:
-            with monkeypatch.context() as patched:
-                patched.setattr(Shard, "_columns", lambda *_: {})
-                worker.embed_block(spec, None, 4)
-        while not journal(worker._folder(spec.sha256())).complete:
-            worker.embed_block(spec, None, 4)
-        index, labels = Shard(str(folder)).index(spec.sha256())
-        found.append((index.ids.tolist(), labels.tolist(), index.features.tolist()))
-        assert (worker._folder(spec.sha256()) / "ids.npy").exists() == (before == 0)
-    assert found[0] == found[1]
-    assert found[0][0] == [0, 1, 2, 3, 5, 6, 7, 9]

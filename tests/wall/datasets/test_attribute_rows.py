@@ -89,7 +89,7 @@ def test_folders_have_their_tables_attributes(folders: dict[str, str]) -> None:
         3,
     ]
     shown = preview(config)
-    assert (shown.found, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
+    assert (shown.rows, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
 
 
 def test_a_private_line_that_can_not_be_read_drops_its_row_and_raises_nothing(
@@ -187,20 +187,6 @@ def test_arrays_of_another_form_are_refused_by_name(
 
     with pytest.raises(InvalidInput, match=name):
         read()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"source": "mnist", "labels": "attributes"},
-        {"source": "celeba"},
-        {"labels": "several"},
-        {"source": "arrays", "labels": "attributes", "classes": [str(i) for i in range(63)]},
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(settings: dict) -> None:
-    with pytest.raises(InvalidInput, match=r"data\.(labels|classes)"):
-        DataConfig(**settings)
 
 
 # --- CelebA

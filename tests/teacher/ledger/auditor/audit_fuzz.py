@@ -95,7 +95,6 @@ def remembered() -> Iterator[None]:
     }
     with (
         mock.patch.dict(curves.CURVES, faster),
-        mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"].rdp),
         mock.patch.object(accountant, "_certificates", kept(accountant._certificates.__wrapped__)),
     ):
         yield

@@ -1,0 +1,114 @@
+"""One's own data have one budget; nothing private read does not look like a result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.teacher.custodian import LEDGER
+from tests.experiment import tiny
+
+RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.doubtful_folds", "0"]
+RUN += ["--student.calibration_folds", "0", "--threads", "1", "--workers", "1"]
+pytestmark = pytest.mark.usefixtures("one_budget")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ledgers() -> list[str]:
+    """The custodians' directories that hold one."""
+    return sorted(path.parent.name for path in Path.cwd().rglob(LEDGER) if "runs" not in path.parts)
+
+
+def test_another_epsilon_is_refused_until_a_second_budget_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert pipeline.main([*RUN, "--epsilon", "8"]) == 0
+    assert ledgers() == ["data.npz.custodian"]
+    capsys.readouterr()
+    for more in ([], ["--run_dir", "elsewhere"], ["--custodian_dir", "null"]):
+        assert pipeline.main([*RUN, "--epsilon", "9", *more]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "begun with epsilon 8 at delta 1e-05" in line
+        assert "is spent" in line
+        assert "Continue with --epsilon 8 --delta 1e-05" in line
+        assert "--second_budget opens another budget, and both add up: to 17" in line
+    assert ledgers() == ["data.npz.custodian"]
+    assert pipeline.main([*RUN, "--epsilon", "8"]) == 0  # the same run again
+
+    for _ in range(2):  # the second time it continues
+        capsys.readouterr()
+        assert pipeline.main([*RUN, "--epsilon", "9", "--second_budget"]) == 0
+        assert "2 budgets for the same records: epsilon 8 + 9 = 17" in capsys.readouterr().err
+        assert ledgers() == ["data.npz.custodian", "data.npz.custodian-2"]
+
+
+def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr("labelwall.experiment.run.rounds.ask", lambda *_: exec("raise OSError"))
+        assert pipeline.main([*RUN, "--epsilon", "8"]) == 2
+    capsys.readouterr()
+    assert pipeline.main([*RUN, "--epsilon", "9"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Nothing was released yet: remove that directory" in line
+
+
+def test_other_settings_of_the_same_rows_are_no_new_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    linear = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
+    assert pipeline.main([*RUN, *linear, "--epsilon", "8"]) == 0
+    capsys.readouterr()
+    assert pipeline.main([*RUN, *linear[:-1], "3", "--epsilon", "8"]) == 2
+    assert "Continue with those settings" in capsys.readouterr().err
+    assert ledgers() == ["data.npz.custodian"]
+
+
+def test_changed_private_files_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*RUN, "--epsilon", "8"]
+    assert pipeline.main(command) == 0
+    assert pipeline.main(command) == 0
+    assert "private files changed" not in capsys.readouterr().err
+    with np.load("data.npz") as stored:
+        rows = dict(stored)
+    np.savez("data.npz", **rows | {"private_x": rows["private_x"] + 1})
+    assert pipeline.main(command) == 0
+    assert "private files changed since the last run" in capsys.readouterr().err
+
+
+def test_no_private_rows_do_not_look_like_a_result(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file whose private rows are all gone: the counts are noise, and no estimate is given."""
+    with np.load("data.npz") as stored:
+        rows = dict(stored)
+    none = {name: rows[name][:0] for name in rows if name.startswith("private")}
+    np.savez("data.npz", **{n: v for n, v in rows.items() if n != "public_y"} | none)
+    assert pipeline.main([*RUN, "--epsilon", "1"]) == 0
+    text = capsys.readouterr().err
+    assert "round 1: the released counts do not tell the records from none" in text
+    assert "labels unknown" in text
+    summary = json.loads(Path("runs/data/summary.json").read_text())
+    assert summary["rounds"][0]["estimate"]["by"] == "nothing"
+
+
+@pytest.mark.parametrize("command", [["plan"], RUN[:1]])
+def test_a_large_epsilon_is_explained(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for epsilon, told in (("12", True), ("9", False)):
+        more = ["--second_budget"] if command == ["run"] and not told else []
+        assert pipeline.main([*command, *RUN[1:], "--epsilon", epsilon, *more]) == 0
+        shown = "".join(capsys.readouterr())
+        assert ("times as likely with a record as without it" in shown) == told

@@ -1,0 +1,122 @@
+"""Products of int8 rows on the processor: against int64, with and without VNNI instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall.teacher.search import int8_matmul, vnni
+from labelwall.teacher.search.int8_matmul import best_product, float32_product, minus_twice
+from tests.teacher.search.indexes import PRODUCTS, int_features
+
+needs_vnni = pytest.mark.skipif(
+    not vnni.is_available(), reason="this processor has no AVX-512 VNNI"
+)
+
+
+def exact(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return left.astype(np.int64) @ right.astype(np.int64).T
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+def test_products_are_exact_at_the_largest_entries_and_dimensions(product, precision):
+    """Whatever precision the process has asked torch for."""
+    signs = np.array([[1], [-1]], dtype=np.int8)
+    right = np.concatenate([63 * signs * np.ones((2, 4000), np.int8), int_features(0, 30, 4000)])
+    left, before = minus_twice(right), torch.get_float32_matmul_precision()
+    out = np.empty((len(left), len(right)), dtype=np.int32)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        product(left, right, out)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    np.testing.assert_array_equal(out, exact(left, right))
+    assert out.min() == -2 * 63 * 63 * 4000
+
+
+def wrong(left, right, out):
+    out[:] = 1
+
+
+def absent(left, right, out):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("broken", [wrong, absent])
+def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch, broken):
+    monkeypatch.setattr(vnni, "instructions", lambda: {"avx512vnni"})
+    monkeypatch.setattr(int8_matmul, "int8_product", broken)
+    assert best_product.__wrapped__() is float32_product
+    monkeypatch.undo()
+    monkeypatch.setattr(vnni, "instructions", lambda: {"avx2"})
+    assert best_product.__wrapped__() is float32_product
+
+
+@needs_vnni
+def test_int8_is_chosen_where_the_processor_has_instructions_for_it():
+    assert best_product.__wrapped__() is int8_matmul.int8_product
+
+
+@needs_vnni
+@pytest.mark.parametrize("queries", [1, 2, 15, 16])
+@pytest.mark.parametrize("records", [8, 9, 16, 33])
+@pytest.mark.parametrize("dimensions", [4, 5, 6, 7, 63, 64, 65, 130, 1296])
+def test_products_of_few_queries_are_exact(queries, records, dimensions):
+    rng = np.random.default_rng(queries + records + dimensions)
+    left = rng.integers(-128, 128, (queries, dimensions)).astype(np.int8)
+    # Rows of a larger array: what surrounds them must not be read into a sum, nor written.
+    right = rng.integers(-128, 128, (records + 2, dimensions)).astype(np.int8)[1:-1]
+    out = np.full((queries + 2, records), 7, dtype=np.int32)
+    vnni.product(left, right, out[1:-1])
+    np.testing.assert_array_equal(out[1:-1], exact(left, right))
+    assert (out[[0, -1]] == 7).all()
+
+
+@needs_vnni
+@pytest.mark.parametrize("entries", [(127, -128), (-128, -128), (-128, 127)])
+def test_the_largest_entries_and_dimensions_do_not_overflow(entries):
+    left, right = (np.full((9, 4000), entry, dtype=np.int8) for entry in entries)
+    out = np.empty((9, 9), dtype=np.int32)
+    vnni.product(left, right, out)
+    assert (out == entries[0] * entries[1] * 4000).all()
+
+
+@pytest.mark.parametrize(
+    ("queries", "records", "shape"),
+    [
+        ((0, 8), (9, 8), (0, 9)),
+        ((17, 8), (9, 8), (17, 9)),
+        ((2, 8), (7, 8), (2, 7)),
+        ((2, 3), (9, 3), (2, 9)),
+        ((2, 8), (9, 9), (2, 9)),
+        ((2, 8), (9, 8), (3, 9)),
+    ],
+)
+def test_other_shapes_are_refused(queries, records, shape):
+    left, right = np.zeros(queries, dtype=np.int8), np.zeros(records, dtype=np.int8)
+    with pytest.raises(ValueError, match="no product"):
+        vnni.product(left, right, np.zeros(shape, dtype=np.int32))
+
+
+@needs_vnni
+def test_rows_that_do_not_lie_one_behind_the_other_are_left_to_onednn():
+    left, wide = int_features(0, 3, 8), int_features(1, 40, 16)
+    out = np.empty((3, 20), dtype=np.int32)
+    for right in (wide[::2, :8], wide[:20, 8:]):
+        assert not vnni.fits(left, right, out)
+        int8_matmul.int8_product(left, right, out)
+        np.testing.assert_array_equal(out, exact(left, right))
+    with pytest.raises(ValueError, match="no product"):
+        vnni.product(left, wide[:20, :8].astype(np.int16), out)
+
+
+@pytest.mark.parametrize("broken", [wrong, absent])
+def test_without_the_instructions_onednn_multiplies(monkeypatch, broken):
+    monkeypatch.setattr(vnni, "product", broken)
+    monkeypatch.setattr(vnni, "is_available", vnni.is_available.__wrapped__)
+    assert not vnni.is_available()
+    left, right, out = int_features(2, 5, 8), int_features(3, 20, 8), np.zeros((5, 20), np.int32)
+    int8_matmul.int8_product(left, right, out)
+    np.testing.assert_array_equal(out, exact(left, right))
