@@ -31,8 +31,9 @@ from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.server import build_app
 from labelwall.teacher.service.state import Service
-from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.registry import numbered_space
@@ -255,7 +256,9 @@ def conversation(
     learned = Task(space, shape)
     config = ServiceConfig(port=0, requests_per_second=1e6, waiting=WAITING)
     sharded = (
-        partial(ShardedTeacher, streamed(records), scale=scale, input_shape=shape)
+        partial(
+            Teacher, streamed(records), rows=partial(ShardedRows, scale=scale, input_shape=shape)
+        )
         if case.shards
         else None
     )
