@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
@@ -171,14 +172,13 @@ def teacher(
     device: str = "cpu",
     unit: Unit = "row",
 ) -> Teacher:
-    """A Teacher for 0 shards, else a ShardedTeacher; on a test tape."""
+    """A teacher over rows in this process for 0 shards, else over shards; with seeded noise."""
     ledger = ledger_in(directory, MECHANISMS[name], asked, unit)
     place = ledger, directory, CLASSES, SeededNoise(5)
     if not scale.shards:
         return Teacher(lambda: held, *place, batch_size=16, device=device)
-    return ShardedTeacher(
-        streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16, device=device
-    )
+    rows = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,))
+    return Teacher(streamed(held), *place, batch_size=16, device=device, rows=rows)
 
 
 def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:
