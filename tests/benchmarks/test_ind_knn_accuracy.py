@@ -13,8 +13,8 @@ import pytest
 
 from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from tests.benchmarks import tiny_cache

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from tests.benchmarks import tiny_cache
 
 SCRIPTS = (*tiny_cache.ACCURACY, "retraining")
