@@ -157,7 +157,7 @@ def stream_records(
             return
         done, total, rows = block
         yield done, total, rows.records
-        del block, rows  # before the next block is read
+        del block, rows
 
 
 def ingest_more(
@@ -300,10 +300,8 @@ def _array_blocks(
         counts = [arrays.member_rows(path, name) for name in names]
         total = counts[0]
         members = {name: arrays.member_blocks(path, name, size, start) for name in names}
-        parts = (
-            {name: next(blocks) for name, blocks in members.items()}
-            for _ in range(start, total, size)
-        )
+        steps = range(start, total, size)
+        parts = ({name: next(blocks) for name, blocks in members.items()} for _ in steps)
     unequal = [name for name, count in zip(names, counts, strict=True) if count != total]
     if unequal:
         rule = f"one number for each row of {INPUTS}"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
@@ -41,6 +40,7 @@ from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
+from tests import make
 from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
@@ -150,17 +150,7 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit =
     directory.mkdir(parents=True, exist_ok=True)
     # PATE's teachers are the same in every directory.
     (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))
-    path = directory / "ledger.sqlite"
-    if path.exists():
-        return Ledger(path)
-    return Ledger.create(path, dataset="d", plan=plan_of(mechanism, asked, unit), unsafe=True)
-
-
-def plan_of(mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Plan:
-    """A plan of the one mechanism, with room for its price."""
-    mechanism = mechanism.for_unit(unit)
-    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
-    return Plan(1e9, 1e-5, (slot,), unit)
+    return make.ledger_in(directory, make.plan_of(mechanism, asked, unit=unit), unsafe=True)
 
 
 def teacher(
