@@ -1,8 +1,8 @@
-"""Whitened features: their law on public rows, a whole run with them, and its resumption."""
+"""Features of the first round: whitened ones and their law on public rows, a box's scales, clusters
+of reverse kNN; a run keeps its axes."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +11,20 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config, RoundConfig
-from labelwall.experiment.run.extractors import linear_power, principal_axes, starting_extractor
+from labelwall.experiment.run.extractors import (
+    box_extractor,
+    linear_power,
+    principal_axes,
+    starting_extractor,
+)
+from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT, QUICK
+from tests.experiment.checks import QUICK
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -77,14 +83,6 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
         starting_extractor(config.first, task, lambda _: uneven(rows))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"whiten": -1}, {"whiten": 2, "features": "box", "box": [[0, 1]]}]
-)
-def test_counts_that_mean_nothing_are_refused(settings: dict) -> None:
-    with pytest.raises(InvalidInput, match="whiten"):
-        Config(DataConfig("arrays", path="none"), [RoundConfig(1)], **settings)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write(tmp_path)
@@ -112,15 +110,6 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert RunFolder(folder / "out").ledger_state().spent == spent
 
 
-def test_predictions_use_the_public_rows_axes(folder: Path) -> None:
-    """The file of queries teaches nothing: a single query is answered, and again for nothing."""
-    np.savez("q.npz", x=tiny.rows(1, 9)[0])
-    command = [*PREDICT, "--quiet"]
-    for charged in (1, 0):
-        assert pipeline.main([*command, "--whiten", "3", "--custodian_dir", "custody"]) == 0
-        assert json.loads(Path("a.receipt.json").read_text())["charged"]["screen"] == charged
-
-
 @pytest.mark.parametrize(
     ("slope", "power"), [(0.0, 0.0), (0.4, 0.0), (0.6, 0.25), (0.9, 0.5), (3.0, 0.5)]
 )
@@ -142,3 +131,24 @@ def test_a_power_may_follow_from_the_deviations() -> None:
     (spreads,) = seen
     assert spreads.shape == (3,)
     assert spreads[0] / spreads[1] > 40
+
+
+def test_each_side_of_the_box_has_its_own_scale() -> None:
+    spec = box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (2,)))
+    assert (spec.mean, spec.std) == ((1.0, 2.0), (1.0, 3.0))
+    with pytest.raises(InvalidInput, match="one side, or 3"):
+        box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (3,)))
+
+
+def test_clusters_of_public_rows() -> None:
+    rng = np.random.default_rng(0)
+    middles = np.array([[40, 0], [-40, 0], [0, 50]])
+    features = (np.repeat(middles, 30, axis=0) + rng.integers(-3, 4, (90, 2))).astype(np.int8)
+    centers = cluster(features, 3, seed=1)
+    assert centers.dtype == np.int8
+    assert sorted(np.rint(centers / 10).astype(int).tolist()) == [[-4, 0], [0, 5], [4, 0]]
+    np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
+    # Fewer places than cells
+    assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
+    with pytest.raises(InvalidInput, match=r"mechanism\.cells"):
+        cluster(features[:4], 5, seed=1)
