@@ -144,14 +144,14 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
     """More of it costs no more, and given numbers stay (teacher/mechanisms/solve.py)."""
     mechanism = CASES[name]
     assert mechanism.with_noise(1.0, ASKED) == mechanism
-    bare = replace(mechanism, **dict.fromkeys(mechanism.solved))
-    assert bare.missing
+    bare = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    assert bare.uncalibrated
     with pytest.raises(InvalidInput, match="solved from the budget"):
         bare.releases(ASKED, ASKED)
     costs = []
     for level in (1e-12, 0.5, 3.0, 40.0, 1e12):
         made = bare.with_noise(level, ASKED)
-        assert not made.missing
+        assert not made.uncalibrated
         assert made.recorded({}) == made
         assert bare.recorded(made.fields()) == made
         costs.append([release_rdp(r, ORDERS[10:12]) for r in made.releases(ASKED, ASKED)])

@@ -16,7 +16,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.service import models
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch, Refused

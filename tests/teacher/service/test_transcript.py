@@ -19,22 +19,22 @@ import pytest
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.features import hog
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import requests, routes
@@ -129,13 +129,13 @@ def vectors(name: str, **options: object) -> Case:
         labels.astype(np.int64),
         rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
     )
-    counted = name == "gnmax_attributes" or MECHANISMS[name].asks.matrix is not None
+    counted = name == "gnmax_attributes" or MECHANISMS[name].query_form.matrix is not None
     far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     outputs = numbered_space(MECHANISMS[name].label_space, CLASSES).outputs
     plain = BOX if name in ("radius", "batch_knn") else RAW
     spec = network(outputs) if counted else replace(plain, num_classes=outputs)
-    if MECHANISMS[name].asks.landmarks:
+    if MECHANISMS[name].query_form.landmarks:
         near = 40 * np.eye(DIMENSIONS, dtype=np.int8)[np.arange(9) % DIMENSIONS]
         spec = replace(spec, landmarks=near.tobytes())
     embedder = replace(network(outputs), scale=60.0)
