@@ -44,17 +44,7 @@ def train_round(
     estimates = [*experiment.estimates(number - 1), estimate]
     worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
     labels = released_labels(folder, number, len(experiment.public.inputs), worse)
-    if not has_label(labels).any():
-        spent = (answers.outcomes == Outcome.CAP_REACHED).all()
-        raise LabelwallError(
-            "no query was answered, so there is nothing to train on. "
-            + (
-                "The budget of these records is spent; only the questions that spent it are "
-                "answered again."
-                if spent
-                else "Lower the threshold or ask more queries."
-            )
-        )
+    _require_labels(labels, answers)
     soft = released_probabilities(folder, number, labels, worse)
     training_rows = experiment.training_rows()
     judging = partial(experiment.console.progress, "checking labels")
@@ -93,6 +83,16 @@ def train_round(
         metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
     doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
     return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def _require_labels(labels: np.ndarray, answers: Answers) -> None:
+    """Raises LabelwallError where no row has a label."""
+    if has_label(labels).any():
+        return
+    cure = "Lower the threshold or ask more queries."
+    if (answers.outcomes == Outcome.CAP_REACHED).all():
+        cure = "The budget of these records is spent; only what spent it is answered again."
+    raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
 
 
 def _trained(
