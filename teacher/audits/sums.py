@@ -15,8 +15,8 @@ import numpy as np
 
 from ...wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
 from ...wall.labels.values import STEPS
+from ...wall.matrices import SENSITIVITY
 from ...wall.unit import Unit
-from ...wall.weights import SENSITIVITY
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.private_linear import SUM, LinearSums

@@ -56,9 +56,9 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrices import SENSITIVITY
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.unit import Unit
-from labelwall.wall.weights import SENSITIVITY
 from tests.make import Make, alike, build
 from tests.teacher.audits import faults
 from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
