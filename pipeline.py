@@ -41,6 +41,8 @@ COMMANDS = (
     "keys",
 )
 
+PRIVATE = ("run", "predict", "records", "data", "serve", "keys")  # they read or write private files
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `labelwall`.
@@ -72,6 +74,8 @@ def _run(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
+    if args[0] in PRIVATE:
+        os.umask(0o077)  # what they write is their owner's alone
     command = importlib.import_module(f".experiment.commands.{args[0]}", __package__)
     status: int = command.main(args[1:])
     return status

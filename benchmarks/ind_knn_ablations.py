@@ -1,4 +1,4 @@
-"""Ind-KNN's accuracy by number of queries, reused answers, filter, threshold, records, hash tables.
+"""Ind-KNN's accuracy by number of queries, reused answers, threshold, records, hash tables.
 
     python benchmarks/ind_knn_ablations.py --cache features/ --results kept/ --only queries
 
@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 from ind_knn_accuracy import Exam, Series, ask_ind_knn, draw_medians, spread
 from ind_knn_choice import (
-    FILTERS,
     KERNELS,
     Split,
     choose_ind_knn,
@@ -27,12 +26,9 @@ from ind_knn_choice import (
     read_splits,
 )
 from kept import kept
-from linear_sgd import DELTA
 
 from labelwall.experiment.plan.ind_knn_rehearsal import threshold_at
-from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.solve import solve
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
 COPIES = (1, 2, 4, 6, 8)  # of the private records
@@ -56,8 +52,7 @@ class Setting:
 
         def choose() -> dict[str, object]:
             simulated = self.validation, rows, self.length, [epsilon], asked
-            kernels = [replace(kernel, filter=options.filter) for kernel in KERNELS]
-            trials = choose_ind_knn(kernels, *simulated, seed=options.seed)
+            trials = choose_ind_knn(KERNELS, *simulated, seed=options.seed)
             return trials[0].mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
@@ -110,21 +105,6 @@ def outlasted(setting: Setting) -> None:
     draw(setting, "outlasted", series, "queries answered")
 
 
-def filters(setting: Setting) -> None:
-    """More queries than planned for at epsilon 1: the same threshold and noise by each filter."""
-    planned, *longer = setting.options.asked[1:]
-    chosen, series = replace(setting.chosen(planned, 1.0), rho=None, order=None), {}
-    for name in FILTERS:
-        entry = Priced(replace(chosen, filter=name), planned, planned)
-        (solved,) = solve([entry], 1.0, DELTA)
-        shares = [
-            setting.right(f"filter {name}, for {planned}, asked {asked}", solved, asked, 1.0)
-            for asked in longer
-        ]
-        series[f"filter {name}"] = longer, shares
-    draw(setting, "filters", series, "queries answered")
-
-
 def threshold(setting: Setting) -> None:
     """Accuracy by threshold, with the other fields as chosen, at epsilon 0.5 and 2."""
     asked, series = setting.options.asked[0], {}
@@ -175,7 +155,7 @@ def draw(setting: Setting, name: str, series: Series, x: str) -> None:
 
 
 PARTS: dict[str, Callable[[Setting], None]] = {
-    part.__name__: part for part in (queries, outlasted, filters, threshold, records, tables)
+    part.__name__: part for part in (queries, outlasted, threshold, records, tables)
 }
 
 
@@ -193,7 +173,6 @@ def main() -> None:
         help="queries of a set, ascending",
     )
     parser.add_argument("--sets", type=int, default=3)
-    parser.add_argument("--filter", choices=FILTERS, default="zcdp")
     options = parser.parse_args()
     private, validation, pool, length = read_splits(options, options.pool)
     print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |")

@@ -6,9 +6,8 @@
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set:
 its mean centres the features and all parameters are chosen on it (ind_knn_choice.py). The rows
 after it are the query sets, which nothing was chosen on. Ind-KNN answers through a new ledger for
-each set, in batches of 250; with ``--filter`` it is measured alone, by that filter. Linear
-NoisySGD is trained once on all private rows, its learning rate chosen likewise. `--results FOLDER`
-saves the measurements; an interrupted run resumes from them.
+each set, in batches of 250. Linear NoisySGD is trained once on all private rows, its learning rate
+chosen likewise. `--results FOLDER` saves the measurements; an interrupted run resumes from them.
 Features take 20 minutes of one core for 60,000 images.
 """
 
@@ -24,14 +23,12 @@ from typing import Any
 import numpy as np
 from figures import DASHED, INK, PALETTE, picture
 from ind_knn_choice import (
-    FILTERS,
     KERNELS,
     REACH,
     SAMPLED,
     Chosen,
     Split,
     choose,
-    choose_filter,
     choose_own,
     choose_poll,
     described,
@@ -50,11 +47,11 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
@@ -128,9 +125,6 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
     parser.add_argument("--repeats", type=int, default=1, help="simulations of each candidate")
-    parser.add_argument(
-        "--filter", choices=FILTERS, help="Ind-KNN alone, by this filter; no picture"
-    )
     report(parser.parse_args())
 
 
@@ -164,9 +158,6 @@ def report(options: argparse.Namespace) -> None:
         f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, "
         f"delta {DELTA}; % right, median (range)"
     )
-    if options.filter:
-        filter_table(exam, validation, length, options)
-        return
     best = plain_table(exam, options)
     chosen = kept_choice(options, validation, len(private.labels), length)
     copies = len(private.labels) / len(validation.labels)
@@ -202,30 +193,6 @@ def report(options: argparse.Namespace) -> None:
     flat = {"plain kNN, not private": best, "Ind-KNN without noise": float(np.median(own))}
     series = {name: (options.epsilons, shares) for name, shares in measured.items()}
     draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a
-
-
-def filter_table(exam: Exam, validation: Split, length: float, options: argparse.Namespace) -> None:
-    """Print Ind-KNN with one filter at each epsilon, chosen on public rows."""
-    records = len(exam.voters[0].labels)
-
-    def choice() -> list[tuple[dict[str, object], float]]:
-        trials = choose_filter(options.filter, validation, records, length, options)
-        return [(trial.mechanism.fields(), trial.right) for trial in trials]
-
-    chosen = kept(options.results, f"{options.filter} choice", choice)
-    noise = "kernel, threshold, sigma_label, sigma_count, rho"
-    print(f"| epsilon | filter {options.filter} | certified | {noise} |")
-    print("|---|---|---|---|")
-    for epsilon, (fields, _) in zip(options.epsilons, chosen, strict=True):
-        ind = IndKnn(**fields)
-
-        def measure(ind: IndKnn = ind, epsilon: float = epsilon) -> list[float]:
-            return exam.right(lambda voters: ask_ind_knn(ind, epsilon, voters))
-
-        found = kept(options.results, f"{options.filter} {epsilon:g}", measure)
-        cost = round_up(certified_epsilon(ind_plan(ind, epsilon)))
-        noise = f"{ind.sigma_label}, {ind.sigma_count}, {ind.rho}"
-        print(f"| {epsilon:g} | {spread(found)} | {cost} | {described(ind)}, {noise} |", flush=True)
 
 
 def linear_sgd(

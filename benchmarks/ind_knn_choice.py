@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, get_args
 
 import image_features
 import numpy as np
@@ -22,12 +21,10 @@ from labelwall.experiment.plan.ind_knn import Trial, best_level, best_noise
 from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, threshold_at
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import AGGREGATE
 
-Filter = Literal["zcdp", "gdp", "renyi"]  # of Ind-KNN
-FILTERS = get_args(Filter)
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)
@@ -61,7 +58,10 @@ class Chosen:
 
 def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
     """Choose all mechanisms on public rows; every candidate gets the same noise."""
-    trials = choose_filter("zcdp", validation, records, length, options)
+    shared = {"seed": options.seed, "repeats": options.repeats}
+    trials = choose_ind_knn(
+        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
+    )
     simulated = SimulatedRecords.of(
         validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
     )
@@ -70,17 +70,6 @@ def choose(validation: Split, records: int, length: float, options: argparse.Nam
         for epsilon in options.epsilons
     ]
     return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
-
-
-def choose_filter(
-    name: Filter, validation: Split, records: int, length: float, options: argparse.Namespace
-) -> list[Trial]:
-    """The best Ind-KNN for each epsilon whose budgets add up by the filter ``name``."""
-    kernels = [replace(kernel, filter=name) for kernel in KERNELS]
-    shared = {"seed": options.seed, "repeats": options.repeats}
-    return choose_ind_knn(
-        kernels, validation, records, length, options.epsilons, options.queries, **shared
-    )
 
 
 def choose_ind_knn(

@@ -40,7 +40,7 @@ from labelwall.experiment.run.extractors import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.private_linear import (
     SUM,
     LinearSums,
     PrivateLinear,

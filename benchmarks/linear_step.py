@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 
 

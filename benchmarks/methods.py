@@ -40,8 +40,8 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.pate import Gnmax
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.teacher.mechanisms.registry import mechanism_class
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
@@ -126,7 +126,7 @@ def queried(config: Config, rows: int) -> Config:
         asking = replace(
             config, mechanism=Gnmax(), rounds=[RoundConfig(asked)], caps=CapsConfig(asked, asked)
         )
-        if asked == FEWEST or asking.solved().mechanism.number("sigma_vote") <= NOISE:
+        if asked == FEWEST or asking.solved().mechanism.require("sigma_vote") <= NOISE:
             break
     return asking
 

@@ -27,7 +27,7 @@ from labelwall.experiment.plan import published_epsilons as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes
 
 # Papernot et al. 2017; 2018, Table 1.
 TEACHERS = 250
@@ -43,7 +43,7 @@ SMOOTH_SIGMAS = (5.0, 10.0, 20.0, 40.0)
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class AttributeVotes:
     """A GNMAX row of CVPR20's Table 3: noise scale, queries, delta, the epsilon printed."""
 
     name: str
@@ -54,7 +54,7 @@ class MultiLabel:
 
 
 TABLE_3 = tuple(
-    MultiLabel(row.name, row.mechanism.sigma_vote, row.asked, row.delta, row.epsilon)
+    AttributeVotes(row.name, row.mechanism.sigma_vote, row.asked, row.delta, row.epsilon)
     for row in printed.TABLE_3
     if isinstance(row.mechanism, GnmaxAttributes)
 )
@@ -66,7 +66,7 @@ def classic(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def implied(row: MultiLabel) -> float:
+def implied(row: AttributeVotes) -> float:
     """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` inverted."""
     log = math.log(1 / row.delta)
     return (math.sqrt(log + row.printed) - math.sqrt(log)) ** 2 * row.sigma**2 / row.queries

@@ -41,11 +41,12 @@ from person_search import SIZE, alike
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
 from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.foresight import LEAST_VOTES
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -176,7 +177,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         asked = made.steps
     else:
         whole = priced(ReverseKnn(), unit, 1, epsilon, delta)
-        cells = int(records / (LEAST_VOTES * whole.number("sigma")))  # as its warning says
+        cells = int(records / (LEAST_VOTES * whole.require("sigma")))  # as its warning says
         made = ReverseKnn(cells=max(2 * CLASSES, min(150, cells)))
     return Paid(priced(made, unit, asked, epsilon, delta))
 
@@ -191,7 +192,7 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     x, y = rows.private
     persons = rows.persons if unit == "person" else None
     index, entropy = ExactIndex(x, np.arange(len(x)), persons), SystemEntropy()
-    if made.asks.matrix is None:
+    if made.query_form.matrix is None:
         asked = np.random.default_rng(seed).permutation(PUBLIC)[: paid.asked]
         voters = Voters(index, y, CLASSES, rows.public[0][asked], LENGTH)
         keys = [f"{row}" for row in asked]
@@ -203,12 +204,12 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     def count(matrix: Matrix) -> NoisyCounts:
         voters = Voters(index, y, CLASSES, matrix.entries[None], LENGTH)
         drawn = made.draw(made.stages[0], voters, ["asked"], entropy)[0]
-        counts = drawn.reshape(made.asks.cells or 1, -1)
+        counts = drawn.reshape(made.query_form.cells or 1, -1)
         return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
 
     teacher = SimpleNamespace(count=count)
     with tempfile.TemporaryDirectory() as folder:
-        asked_of = MatrixRound(made.asks, 0, seed, CLASSES, LENGTH, "", Path(folder))
+        asked_of = MatrixRound(made.query_form, 0, seed, CLASSES, LENGTH, "", Path(folder))
         answers, _ = ask_matrices(teacher, asked_of, rows.public[0])
     known = np.flatnonzero(answers.outcomes == Outcome.ANSWERED)
     return known, answers.labels[known]

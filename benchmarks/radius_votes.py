@@ -24,9 +24,9 @@ from linear_sgd import CLASSES, DELTA
 from labelwall.experiment.plan.goal import Choice, Goal
 from labelwall.experiment.plan.screened import BY_NUMBER, BY_RADIUS, ScreenedPlanner
 from labelwall.experiment.plan.simulated_votes import votes_among
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, ScreenedArgmax
-from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS
+from labelwall.teacher.mechanisms.private_radius import LANDMARKS
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, SampledVotes
 from labelwall.teacher.noise.entropy import SystemEntropy
 
 SIMULATED = 1_000  # public rows that a planner has
@@ -41,9 +41,7 @@ class Asked:
     right: float
 
 
-def ask(
-    mechanism: ScreenedArgmax, asked: int, cap: int, voters: Voters, truth: np.ndarray
-) -> Asked:
+def ask(mechanism: SampledVotes, asked: int, cap: int, voters: Voters, truth: np.ndarray) -> Asked:
     """Screen the first ``asked`` queries, and label the first ``cap`` that pass."""
     keys, entropy = [f"query {i}" for i in range(asked)], SystemEntropy()
     first = voters.select(range(asked))

@@ -31,9 +31,9 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinearValue
+from labelwall.teacher.mechanisms.private_linear import SUM, PrivateLinearValue
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.values import (
     PrivateKnnMean,
     PrivateKnnMedian,
     Regression,
@@ -177,7 +177,7 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
         asked = replace(voters, queries=weights[np.newaxis])
         return weights, mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0]
 
-    noise = mechanism.number("sigma")
+    noise = mechanism.require("sigma")
     how = FitSettings("value", 1, voters.length, noise, mechanism.clip, mechanism.steps)
     model = fit(ask, public, how)
     assert model is not None

@@ -36,9 +36,9 @@ from labelwall.experiment.run.extractors import extractor_of_round
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -85,7 +85,7 @@ class Drawing:
         one, (stage,) = matrix.entries[np.newaxis], self.mechanism.stages
         voters = Voters(index, self.labels, self.classes, one, self.length)
         drawn = self.mechanism.draw(stage, voters, ["0" * 64], SystemEntropy())
-        rows = self.mechanism.asks.cells or 1
+        rows = self.mechanism.query_form.cells or 1
         return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
 
@@ -99,7 +99,9 @@ def features_of(data: Data, config: Config, view: View) -> Features:
 def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:
     """Share of test rows with their right label (R2 of values), mean of ``draws`` rounds."""
     found = features_of(data, config, view)
-    spec = extractor_of_round(found.spec(view.whiten), mechanism.asks, lambda _: data.public[0])
+    spec = extractor_of_round(
+        found.spec(view.whiten), mechanism.query_form, lambda _: data.public[0]
+    )
     embedder = Embedder(spec, probe=None)
     public, private, test = (embedder.embed(x)[0] for x in (*found.plain, data.test[0]))
     length = unit_length(spec, public.shape[1])
@@ -206,7 +208,7 @@ def value_row(epsilon: float) -> str:
     seconds, best = time.process_time() - began, found.optimum.chosen
 
     def r2(view: View, mechanism: Mechanism) -> float:
-        mechanism = replace(mechanism, **dict.fromkeys(mechanism.solved))
+        mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
         if mechanism.once_a_round:
             return accuracy(data, asking, view, solved(asking, mechanism), DRAWS)
         mechanism = replace(asking, mechanism=mechanism).solved().mechanism

@@ -28,12 +28,14 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.server import address, build_app, listen, server
+from labelwall.teacher.service.server import address, listen, server
+from labelwall.teacher.service.service import Settings, build_service
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
@@ -97,14 +99,9 @@ def serve(
     learned = Task(ClassLabels.of(CLASSES), setting.shape)
     custodian = opened(folder, ledger, cap)
     config = ServiceConfig(port=port, requests_per_second=1e6)
-    place = {
-        "config": config,
-        "keys": Keys(folder),
-        "entropy": SystemEntropy(),
-        "certified": None,
-        "probe": None,
-    }
-    app = build_app(custodian, setting.private, learned, **place, log=lambda *_, **__: None)
+    settings = Settings(config, learned, SystemEntropy(), certified=None)
+    service = build_service(custodian, setting.private, settings)
+    app = create_app(service, Keys(folder), log=lambda *_, **__: None)
     running = server(app, config)
 
     def stop() -> None:

@@ -64,12 +64,12 @@ class Call:
         mechanism. ``memory``: answers that vote on later queries, where the mechanism uses them.
         Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
         """
-        prepaid = self._mechanism.prepaid()
-        if prepaid is None:
+        mechanism = self._mechanism
+        if not isinstance(mechanism, Prepaid):
             self._settle_by_stage(keys, voters)
             return
         with self._failures():
-            self._settle_prepaid(prepaid, keys, voters, serials, memory)
+            self._settle_prepaid(mechanism, keys, voters, serials, memory)
 
     def _settle_by_stage(self, keys: Sequence[str], voters: Voters) -> None:
         """Charge, draw and record each stage in turn, for the queries that need it.

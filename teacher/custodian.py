@@ -45,6 +45,14 @@ class Custodian:
     anchor: Place | None
     ledger_url: LedgerUrl | None
 
+    def require_lock(self) -> None:
+        """Raise LedgerMismatch where the lock's file was deleted: another process may be here."""
+        if not _is_in_place(self._lock, self.directory):
+            raise LedgerMismatch(
+                f"the custodian's {LOCK} is gone, so another process may use the directory. "
+                "Restart this one."
+            )
+
     def close(self) -> None:
         self.ledger.close()
         self._lock.close()
@@ -181,9 +189,19 @@ def _lock(directory: Path) -> IO[str]:
     lock = open_lock(directory / LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_in_place(lock, directory):
+            raise BlockingIOError
     except OSError as error:
         lock.close()
         raise InvalidInput(
             "custodian_dir", "used by one process at a time", "another process at work"
         ) from error
     return lock
+
+
+def _is_in_place(lock: IO[str], directory: Path) -> bool:
+    """Whether a lock's file is the one in the directory: a deleted one excludes nobody."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), os.lstat(directory / LOCK))
+    except FileNotFoundError:
+        return False

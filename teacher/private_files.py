@@ -6,6 +6,7 @@ Every file is its owner's alone (mode 0600).
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,15 +24,21 @@ def open_lock(path: Path) -> IO[str]:
     return open(_opened(path, os.O_RDWR), "w")
 
 
-def log_failure(directory: Path) -> None:
+def log_failure(directory: Path, *, quoting: bool = True) -> None:
     """Append the present exception to the directory's errors.log. Never fails: the disk may be
-    full."""
-    path = directory / ERRORS
+    full.
+
+    ``quoting``: with its text. Without it the log says where it was raised, and holds no byte of a
+    request.
+    """
+    path, text = directory / ERRORS, traceback.format_exc()
+    if not quoting and (error := sys.exception()) is not None:
+        text = "".join([*traceback.format_tb(error.__traceback__), f"{type(error).__name__}\n"])
     with suppress(OSError, InvalidInput):
         if path.exists() and path.stat().st_size > LARGEST_LOG:
             path.replace(path.with_name(f"{ERRORS}.1"))
         with open(_opened(path, os.O_WRONLY | os.O_APPEND), "a") as log:
-            log.write(traceback.format_exc()[-LARGEST_LOG:])
+            log.write(text[-LARGEST_LOG:])
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from ..wall.unit import Unit
 from .charging import Call, is_settled
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.base import Charging, Mechanism
+from .mechanisms.base import Charging, Mechanism, Prepaid
 from .mechanisms.earlier_answers import EarlierAnswers
 from .mechanisms.registry import from_slot, space_of
 from .mechanisms.voters import Voters
@@ -243,7 +243,10 @@ class Teacher:
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""
         path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"
-        kept = [m.memory(path, self._index.dimensions) for m in self._mechanisms]
+        kept = [
+            m.memory(path, self._index.dimensions) if isinstance(m, Prepaid) else None
+            for m in self._mechanisms
+        ]
         shared = next((memory for memory in kept if memory is not None), None)
         return [None if memory is None else shared for memory in kept]
 
@@ -306,10 +309,10 @@ class Teacher:
         """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
-        if mechanism.asks.matrix is not None:
-            rule = f"of a mechanism that answers queries, not one for {mechanism.asks.matrix}"
+        if mechanism.query_form.matrix is not None:
+            rule = f"of a mechanism that answers queries, not one for {mechanism.query_form.matrix}"
             raise InvalidInput("queries.slot", rule, slot)
-        mechanism.asks.require(spec, self._index.dimensions)
+        mechanism.query_form.require(spec, self._index.dimensions)
         if len(calls) > 1 and self.whole(slot):
             raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
         for queries in calls:
@@ -324,10 +327,10 @@ class Teacher:
     def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor and the mechanism that count. Raises InvalidInput if one does not fit."""
         spec, mechanism = self._ready(matrix.kind, matrix.slot)
-        if mechanism.asks.matrix != matrix.kind:
+        if mechanism.query_form.matrix != matrix.kind:
             rule = f"of a mechanism that counts by {matrix.kind}"
             raise InvalidInput(f"{matrix.kind}.slot", rule, matrix.slot)
-        expected = mechanism.asks.shape(self._index.dimensions, self._space.outputs)
+        expected = mechanism.query_form.shape(self._index.dimensions, self._space.outputs)
         if matrix.entries.shape != expected:
             rule = f"of shape {list(expected)}, as mechanism and extractor say"
             raise InvalidInput(f"{matrix.kind}.{matrix.array}", rule, list(matrix.entries.shape))
@@ -353,7 +356,7 @@ class Teacher:
         if identity in state.refused:
             return NoisyCounts(None, receipt)
         counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.asks.cells or 1, -1), receipt)
+        return NoisyCounts(counts.reshape(mechanism.query_form.cells or 1, -1), receipt)
 
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
         """Charge distinct new queries in request order. ``identities``: of each call's rows."""
@@ -363,7 +366,7 @@ class Teacher:
         mechanism, size = self._begin(slot), self._rows.batch_size
         todo = [i for i in row if not is_settled(self._ledger.state, mechanism, i)]
         if self.whole(slot):
-            mechanism.require(len(todo), self._index.dimensions)
+            mechanism.require_batch(len(todo), self._index.dimensions)
             size = max(1, len(todo))
         for start in range(0, len(todo), size):
             self._progress("answering queries", start, len(todo))

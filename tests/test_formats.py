@@ -19,7 +19,7 @@ from tests import ledgers
 from tests.experiment import tiny
 
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--anchor", "anchor.json"]
-CUSTODIAN = "out.custodian"
+CUSTODIAN = "data.npz.custodian"
 
 
 @pytest.fixture(scope="module")

@@ -296,7 +296,7 @@ from labelwall import pipeline
 
 def run(self, sockets):
     assert sockets and "torch" not in sys.modules
-    self.config.app.state.service.queue._load()
+    self.config.app.state.service.settings.load()
     assert "torch" in sys.modules
     print("ran")
 

@@ -32,9 +32,10 @@ from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.server import build_app
+from labelwall.teacher.service.service import Settings, build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
@@ -143,14 +144,14 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
     """More of it costs no more, and given numbers stay (teacher/mechanisms/solve.py)."""
     mechanism = CASES[name]
     assert mechanism.with_noise(1.0, ASKED) == mechanism
-    bare = replace(mechanism, **dict.fromkeys(mechanism.solved))
-    assert bare.missing
+    bare = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    assert bare.uncalibrated
     with pytest.raises(InvalidInput, match="solved from the budget"):
         bare.releases(ASKED, ASKED)
     costs = []
     for level in (1e-12, 0.5, 3.0, 40.0, 1e12):
         made = bare.with_noise(level, ASKED)
-        assert not made.missing
+        assert not made.uncalibrated
         assert made.recorded({}) == made
         assert bare.recorded(made.fields()) == made
         costs.append([release_rdp(r, ORDERS[10:12]) for r in made.releases(ASKED, ASKED)])
@@ -235,18 +236,9 @@ def test_a_service_answers_as_the_process_does(
     keys = Keys(folder)
     token = keys.add("ann", "analyst")
     config = ServiceConfig(port=0, requests_per_second=1e6)
-    app = build_app(
-        custodian,
-        lambda: held(name),
-        task,
-        config=config,
-        keys=keys,
-        certified=None,
-        entropy=SeededNoise(5),
-        probe=None,
-        batch_size=16,
-        log=lambda *_, **__: None,
-    )
+    settings = Settings(config, task, SeededNoise(5), certified=None, batch_size=16)
+    service = build_service(custodian, lambda: held(name), settings)
+    app = create_app(service, keys, log=lambda *_, **__: None)
     with served(Made(app, custodian, {}), config) as url:
         remote = RemoteTeacher(url, token, patience=60.0)
         remote.use_extractor(spec_of(name))

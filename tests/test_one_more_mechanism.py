@@ -18,7 +18,7 @@ from tests.experiment import tiny
 from tests.programs import REPOSITORY
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "runs", "__pycache__", "*.egg-info", "figures")
-IMPORT = "from labelwall.teacher.mechanisms.nearest_record import NearestRecord\n"
+IMPORT = "from .nearest_record import NearestRecord\n"
 ROOMS = {
     "mechanism.py": "teacher/mechanisms/nearest_record.py",
     "audit.py": "teacher/audits/nearest_record.py",
@@ -27,7 +27,7 @@ ROOMS = {
 ENTRIES = {
     "teacher/ledger/auditor/mechanisms.py": """
 KINDS["nearest_record"] = Known(
-    {"epsilon": PURE},
+    EPSILON,
     lambda f: [Priced("response", "pure", {"epsilon": f["epsilon"]}, results.label())],
 )
 """,
@@ -57,7 +57,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / "tests" / "nearest_record" / name, root / room)
     registry = root / "teacher" / "mechanisms" / "registry.py"
     text = registry.read_text()
-    place = "from labelwall.teacher.mechanisms.pate"
+    place = "from .pate import"
     text = text.replace(place, IMPORT + place, 1).replace(
         "    IndKnn,\n", "    IndKnn,\n    NearestRecord,\n", 1
     )

@@ -149,7 +149,7 @@ class ExtractorSpec:
     centred features are replaced by their k products with these columns before they are scaled.
     Empty: no projection.
     ``landmarks``: int8 [m, k] in C order: features of PUBLIC rows under this extractor, by whose
-    distances a mechanism sizes neighbourhoods (``Asks.landmarks``). Empty: none.
+    distances a mechanism sizes neighbourhoods (``QueryForm.landmarks``). Empty: none.
     """
 
     backbone: str

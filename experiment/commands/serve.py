@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
-    from ...teacher.service.arenas import share_arenas
-
-    share_arenas()  # before a library starts threads
     from ...teacher.service.config import ServiceConfig
     from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse

@@ -16,7 +16,7 @@ import jsonargparse
 
 from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput

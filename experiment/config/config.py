@@ -14,8 +14,8 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Asks, Charging, Priced
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.base import Charging, Priced, QueryForm
+from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.sources import SOURCES, DataConfig
@@ -267,9 +267,9 @@ class Config:
         found = self.rounds[number - 1].mechanism or self.mechanism
         return found.for_unit(self.privacy.unit)
 
-    def asks_of(self, number: int) -> Asks:
+    def asks_of(self, number: int) -> QueryForm:
         """What round ``number`` asks, with the noise that the budget decides."""
-        return self.solved().mechanism_of(number).asks
+        return self.solved().mechanism_of(number).query_form
 
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
@@ -297,7 +297,7 @@ class Config:
         From public numbers alone. May take a minute, of which ``progress`` is told.
         """
         priced = self.priced()
-        if not any(entry.mechanism.missing for entry in priced):
+        if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
         from ...teacher.mechanisms.solve import solve  # the import takes a second
 

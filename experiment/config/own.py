@@ -19,7 +19,7 @@ from PIL import Image
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
-from ...teacher.mechanisms.private_linear.mechanism import MAX_SIGMA, PrivateLinear
+from ...teacher.mechanisms.private_linear import MAX_SIGMA, PrivateLinear
 from ...teacher.mechanisms.registry import AUTO
 from ...wall.datasets.readers import (
     FORMATS,
@@ -238,7 +238,7 @@ def default_mechanism(
     from ...teacher.mechanisms.solve import solve  # the import takes a second
 
     (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
-    sigma = solved.number("sigma")
+    sigma = solved.require("sigma")
     strength = records / (sigma * len(found.classes))
     drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))

@@ -254,7 +254,7 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     count, asked = len(config.rounds), choice.forecast.asked
     caps, rounds = CapsConfig(), [RoundConfig(queries=r.queries) for r in config.rounds]
     if mechanism.once_a_round:
-        mechanism = replace(mechanism, **dict.fromkeys(mechanism.solved))
+        mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
     else:
         prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
         caps = CapsConfig(asked, None if prepaid else choice.forecast.cap)

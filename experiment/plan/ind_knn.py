@@ -16,11 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Mechanism, Priced
-from ...teacher.mechanisms.ind_knn.mechanism import IndKnn
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.solve import solve
-from ...teacher.noise.scales import less_spent
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
@@ -60,7 +58,7 @@ class IndKnnPlanner:
 
     def settings(self, mechanism: IndKnn) -> dict[str, str]:
         """See ``Planner.settings``."""
-        names = ("threshold", "sigma_label", "sigma_count", "rho", "order")
+        names = ("threshold", "sigma_label", "sigma_count", "rho")
         found = {name: getattr(mechanism, name) for name in names}
         return {name: f"{value:.5g}" for name, value in found.items() if value is not None}
 
@@ -194,25 +192,7 @@ def best_noise(
                 break
     for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
         attempt(tried)
-    return [
-        replace(trial, mechanism=_affordable(trial.mechanism, epsilon, delta))
-        for trial, epsilon in zip(best, epsilons, strict=True)
-    ]
-
-
-def _affordable(chosen: IndKnn, epsilon: float, delta: float) -> IndKnn:
-    """With less rho where its own noise makes that dearer, as by the Gaussian filter.
-
-    Epsilon is nearly a multiple of rho's root. Counts keep a noise that one record can pay for.
-    """
-    while True:
-        plan = Plan(epsilon, delta, (Priced(chosen, 1, 1).slot(),))
-        cost = certified_epsilon(plan)
-        if cost <= epsilon:
-            return chosen
-        rho = less_spent(chosen.number("rho") * min((epsilon / cost) ** 2, 1 - 1e-6), places=7)
-        count = max(chosen.number("sigma_count"), math.ceil(100.1 / math.sqrt(2 * rho)) / 100)
-        chosen = replace(chosen, rho=rho, sigma_count=count)
+    return best
 
 
 def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list[IndKnn]:

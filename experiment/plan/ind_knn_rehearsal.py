@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...teacher.mechanisms.ind_knn.label_price import LEAST_SHIFT, RATIO, table
-from ...teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
+from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.search.kernels import GRID
 
 
@@ -123,7 +122,6 @@ class SimulatedRecords:
         classes = np.eye(self.num_classes, dtype=np.float32)[self.labels].T
         right = np.zeros(len(mechanisms), dtype=np.int64)
         price = 1 / (2 * count**2)
-        label_shares = _LabelShares([mechanism.order for mechanism in mechanisms])
         for query in queries:
             rows = np.flatnonzero(self.similarity[query] >= threshold)
             kernel = _floored(self.similarity[query, rows])
@@ -136,34 +134,12 @@ class SimulatedRecords:
                 2 * label**2 * np.maximum(neighbours, MIN_NEIGHBOURS).astype(np.float32)
             )
             full = (kernel**2)[:, None] / double_variance
-            part = label_shares.of(np.sqrt(2 * full))  # of w^2/(2 s^2), [neighbours, m]
-            payments = np.minimum(part * full, budgets) * able
+            payments = np.minimum(full, budgets) * able
             remaining[rows] = budgets - payments
-            sums = classes[:, rows] @ np.sqrt(payments / part * double_variance)  # [c, m], in rows
+            sums = classes[:, rows] @ np.sqrt(payments * double_variance)  # [c, m], in rows
             noisy = self.copies * sums + np.sqrt(double_variance / 2) * noise[1:, None]
             right += noisy.argmax(axis=0) == self.labels[query]
         return right
-
-
-class _LabelShares:
-    """What labels cost, as shares of w^2/(2 s^2); a share of all of it without an order."""
-
-    def __init__(self, orders: Sequence[int | None]) -> None:
-        self._columns = []
-        for order in set(orders) - {None}:
-            assert order is not None
-            shifts, prices = table(order)
-            share = np.append(np.minimum(1, 2 * prices / shifts**2), 1).astype(np.float32)
-            self._columns.append(([i for i, own in enumerate(orders) if own == order], share))
-
-    def of(self, shifts: np.ndarray) -> np.ndarray:
-        """Shares for shifts w/s, float32 [n, m]; those of a whole vote hold for a part of it."""
-        shares = np.ones_like(shifts)
-        for columns, share in self._columns:
-            steps = np.log(np.maximum(shifts[:, columns], LEAST_SHIFT) / LEAST_SHIFT)
-            place = (steps / math.log(RATIO)).astype(np.int64)
-            shares[:, columns] = share[np.minimum(place, len(share) - 1)]
-        return shares
 
 
 def _floored(kernel: np.ndarray) -> np.ndarray:

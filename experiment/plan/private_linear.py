@@ -6,11 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ...teacher.mechanisms.private_linear.mechanism import MAX_STEPS, LinearSums
+from ...teacher.mechanisms.private_linear import MAX_STEPS, LinearSums
 from .goal import View
 from .rehearsed import RehearsedPlanner
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
+# In half ranges; residuals of classes and attributes are clipped as their default says.
+CLIPS = {"value": (0.1, 0.25, 0.5)}
+MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
 ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise
 
 L = TypeVar("L", bound=LinearSums)
@@ -36,7 +39,7 @@ def candidates(made: type[L], view: View, classes: int) -> list[L]:
 
 def around(view: View, found: L) -> list[L]:
     """A half more and a third fewer axes; twice and half the steps; the other clipping."""
-    near = [replace(found, clip=clip) for clip in found.clips]
+    near = [replace(found, clip=clip) for clip in CLIPS.get(found.label_space, ())]
     steps = (found.steps // 2, min(2 * found.steps, MAX_STEPS))
     near += [replace(found, steps=count) for count in steps if count]
     if found.axes is not None:
@@ -47,5 +50,6 @@ def around(view: View, found: L) -> list[L]:
 
 def stricter(found: L) -> list[L]:
     """With margins, rising, where its labels have any."""
-    fields: list[dict[str, Any]] = [{"margin": margin} for margin in found.margins]
+    margins = MARGINS if found.label_space != "value" else ()
+    fields: list[dict[str, Any]] = [{"margin": margin} for margin in margins]
     return [replace(found, **more) for more in fields]

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, replace
 
 from ...teacher.accounting.plan import Plan, Release, Slot
-from ...teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
+from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...teacher.features.embedder import Embedder, unit_length
-from ...teacher.mechanisms.base import Asks, Mechanism
+from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.sources import PublicData, Task
@@ -128,7 +128,7 @@ class RehearsingTeacher:
         left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
         deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
         noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
-        rows = self.mechanism.asks.cells or 1
+        rows = self.mechanism.query_form.cells or 1
         return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
     def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: Silent) -> np.ndarray:
@@ -269,7 +269,7 @@ class Rehearsal:
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
         mechanism = mechanism.for_unit(self.config.privacy.unit)
-        labels, asks = self.labels, mechanism.asks
+        labels, asks = self.labels, mechanism.query_form
         asked = self._folds == number % FOLDS
         spec, public, rows = self._seen(view.whiten, asks.axes)
         teacher = RehearsingTeacher(
@@ -300,7 +300,7 @@ class Rehearsal:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
         if (whiten, axes) not in self._known:
             plain, start = self.features.plain, self.features.spec(whiten)
-            spec = extractor_of_round(start, Asks(axes=axes), lambda _: plain[0])
+            spec = extractor_of_round(start, QueryForm(axes=axes), lambda _: plain[0])
             embedder = Embedder(spec, probe=None)
             public, rows = (embedder.embed(x)[0] for x in plain)
             self._known[whiten, axes] = spec, public, rows

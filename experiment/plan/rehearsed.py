@@ -162,7 +162,7 @@ class Search:
 
 def _open(mechanism: M) -> M:
     """With its noise left to the budget."""
-    return replace(mechanism, **dict.fromkeys(mechanism.solved))
+    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
 
 
 def _seen(choice: Choice[M]) -> View:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...teacher.mechanisms.reverse_knn.mechanism import MAX_NEIGHBOURS, ReverseKnn
+from ...teacher.mechanisms.reverse_knn import MAX_NEIGHBOURS, ReverseKnn
 from .goal import View
 from .rehearsed import RehearsedPlanner
 
@@ -47,7 +47,7 @@ def around(view: View, found: ReverseKnn) -> list[ReverseKnn]:
 
 def stricter(found: ReverseKnn) -> list[ReverseKnn]:
     """With margins, rising."""
-    noise = found.number("sigma") * math.sqrt(2 * found.reach)
+    noise = found.require("sigma") * math.sqrt(2 * found.reach)
     return [replace(found, margin=float(round(margin * noise))) for margin in MARGINS]
 
 

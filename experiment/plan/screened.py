@@ -18,9 +18,9 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from ...teacher.accounting.curves import ORDERS, screening_rdp
 from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from ...teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from ...teacher.mechanisms.private_knn import PrivateKnn
+from ...teacher.mechanisms.private_radius import PrivateRadius
+from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from .goal import (
@@ -52,7 +52,7 @@ ZOOMS = (2.0 ** (1 / 4), 2.0 ** (1 / 8))
 CONTEST = 1.006
 _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
 
-S = TypeVar("S", bound=ScreenedArgmax)
+S = TypeVar("S", bound=SampledVotes)
 Remark = Callable[[Choice[S], Goal], tuple[str, dict[str, object]]]
 
 
@@ -129,7 +129,7 @@ BY_NUMBER = ScreenedPlanner(PrivateKnn, "k", remark_theorem10)
 BY_RADIUS = ScreenedPlanner(PrivateRadius, "share")  # the same, for votes that move by less
 
 
-def noises(made: type[ScreenedArgmax]) -> tuple[float, ...]:
+def noises(made: type[SampledVotes]) -> tuple[float, ...]:
     """SIGMA_VOTE, or the noise that hides as much of votes that move by less."""
     return SIGMA_VOTE if made.swap else tuple(float(round(s / math.sqrt(2))) for s in SIGMA_VOTE)
 
@@ -149,7 +149,7 @@ class Point:
 
 
 def coarse_grid(
-    simulated: SimulatedQueries, expected_records: int, made: type[ScreenedArgmax] = PrivateKnn
+    simulated: SimulatedQueries, expected_records: int, made: type[SampledVotes] = PrivateKnn
 ) -> list[Point]:
     """Every sampling probability with every fraction of the data set that may vote."""
     smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
@@ -291,7 +291,7 @@ def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[
     return choice
 
 
-def _around(centre: ScreenedArgmax, step: float, expected_records: int) -> Iterable[Point]:
+def _around(centre: SampledVotes, step: float, expected_records: int) -> Iterable[Point]:
     gamma, votes = centre.sampling_probability, centre.expected_votes(expected_records)
     noise = noises(type(centre))
     high = min(MAX_K, max(MIN_K, round(MAX_FRACTION * gamma * expected_records)))
@@ -299,9 +299,9 @@ def _around(centre: ScreenedArgmax, step: float, expected_records: int) -> Itera
     for k in sorted({min(high, max(MIN_K, k)) for k in scaled}):
         share = centre.threshold / votes + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
         thresholds = np.unique(np.clip(np.rint(k * share), 0, k))
-        screen = tuple(centre.number("sigma_screen") * step**power for power in (-1, 0, 1))
+        screen = tuple(centre.require("sigma_screen") * step**power for power in (-1, 0, 1))
         vote = tuple(
-            min(noise[-1], max(noise[0], centre.number("sigma_vote") * step**power))
+            min(noise[-1], max(noise[0], centre.require("sigma_vote") * step**power))
             for power in (-1, 0, 1)
         )
         yield Point(k, gamma, thresholds, screen, vote)
@@ -313,7 +313,7 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
     The accountant's own certificate decides.
     """
     sigma_vote, sigma_screen = (
-        _half_votes(choice.mechanism.number(name)) for name in ("sigma_vote", "sigma_screen")
+        _half_votes(choice.mechanism.require(name)) for name in ("sigma_vote", "sigma_screen")
     )
 
     def candidate(asked: int, sigma_screen: float) -> Choice[S]:
@@ -359,7 +359,7 @@ def theorem10(
     statement only where all assumptions hold.
     """
     gamma, log = mechanism.sampling_probability, math.log(1 / delta)
-    s1, s2 = mechanism.number("sigma_screen"), mechanism.number("sigma_vote")
+    s1, s2 = mechanism.require("sigma_screen"), mechanism.require("sigma_vote")
     epsilon = 20 * gamma * math.sqrt(log) * (math.sqrt(asked) / s1 + math.sqrt(answered) / s2)
     below = gamma**2 * (min(s1, s2) ** 2 * math.log(gamma) ** 2 - 2)
     enough = below > 0 and 4 * log * s1**2 / below <= asked

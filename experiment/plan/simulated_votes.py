@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
+from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
@@ -190,16 +190,14 @@ def simulate(
     return Votes(simulated.labels, votes * simulated.shares(fraction), excess, spread)
 
 
-def votes_of(
-    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
-) -> Votes:
+def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int) -> Votes:
     """``simulate`` for a mechanism."""
     k, gamma = round(mechanism.expected_votes(expected_records)), mechanism.sampling_probability
     return simulate(simulated, k, gamma, expected_records, mechanism.spread(k))
 
 
 def rates(
-    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
+    simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int
 ) -> tuple[float, float]:
     """(share of queries that pass the screening, share that also get the right label)."""
     votes = votes_of(simulated, mechanism, expected_records)

@@ -17,7 +17,7 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Mechanism, Priced
 from ...teacher.mechanisms.solve import solve
-from ...teacher.mechanisms.values.mechanism import (
+from ...teacher.mechanisms.values import (
     MAX_NEIGHBOURS,
     PrivateKnnMean,
     PrivateKnnMedian,
@@ -59,7 +59,7 @@ class ValuesPlanner:
 
     def settings(self, mechanism: Regression) -> dict[str, str]:
         """See ``Planner.settings``."""
-        names = ("k", "sampling_probability", *mechanism.solved)
+        names = ("k", "sampling_probability", *mechanism.calibrated)
         found = {name: vars(mechanism)[name] for name in names}
         return {name: f"{value:g}" for name, value in found.items() if value is not None}
 
@@ -92,7 +92,7 @@ class ValuesPlanner:
         asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
         n, rows, found = goal.expected_records, known.shape[1], list[Choice[Regression]]()
         smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
-        open_noise: dict[str, Any] = dict.fromkeys(self.mechanism.solved)
+        open_noise: dict[str, Any] = dict.fromkeys(self.mechanism.calibrated)
         shape = replace(self.mechanism, threshold=None, **open_noise)
         for gamma in SAMPLING:
             shape = replace(shape, sampling_probability=gamma)
@@ -126,7 +126,7 @@ def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) 
     """
     if isinstance(mechanism, PrivateKnnMean):
         away = (near.mean(axis=1) - labels) / STEPS
-        noise = mechanism.number("sigma_mean") / mechanism.k
+        noise = mechanism.require("sigma_mean") / mechanism.k
         return np.minimum(away**2 + noise**2, 1.0)
     assert isinstance(mechanism, PrivateKnnMedian)
     cells = mechanism.cells
@@ -136,7 +136,7 @@ def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) 
     up_to = counts.cumsum(axis=1)
     losses = np.maximum(up_to - counts, up_to[:, -1:] - up_to)
     losses -= losses.min(axis=1, keepdims=True)
-    chances = np.exp(-mechanism.number("epsilon") / 2 * losses)
+    chances = np.exp(-mechanism.require("epsilon") / 2 * losses)
     chances /= chances.sum(axis=1, keepdims=True)
     middles = (2 * np.arange(cells) + 1) / (2 * cells)
     away = middles - labels[:, None] / STEPS

@@ -17,7 +17,7 @@ from .query_selection import choose_queries
 
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """``_extractor`` as the round's mechanism asks with it; stored, as ``_starting`` is."""
-    asks = experiment.config.mechanism_of(number).asks
+    asks = experiment.config.mechanism_of(number).query_form
     if asks.axes is None and not asks.landmarks:
         return _extractor(experiment, number)
 
@@ -73,7 +73,7 @@ def ask(
         f"round {number}: asking {len(rows)} queries with {extractor.backbone} features"
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
-    if config.mechanism_of(number).asks.matrix is not None:
+    if config.mechanism_of(number).query_form.matrix is not None:
         features = experiment.features.quantised(extractor)[rows]
         asked = MatrixRound(
             config.asks_of(number),

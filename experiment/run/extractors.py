@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...teacher.features.embedder import RAW_UNIT, unit_length
-from ...teacher.mechanisms.base import Asks
+from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
@@ -91,7 +91,7 @@ def starting_extractor(first: FirstFeatures, task: Task, plain: Plain) -> Extrac
     return _on_axes(spec, center, axes)
 
 
-def extractor_of_round(spec: ExtractorSpec, asks: Asks, plain: Plain) -> ExtractorSpec:
+def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> ExtractorSpec:
     """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
     and with the features of public rows that it asks for.
     """

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from ...teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from ...teacher.mechanisms.reverse_knn import ReverseKnn
+from ...teacher.mechanisms.votes import SampledVotes
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -19,19 +19,17 @@ def foresee(mechanism: Mechanism, records: int, share: Callable[[float], float])
     ``records``: a PUBLIC guess of their number. ``share(part)``: mean share of the most frequent
     class among the nearest ``part`` of all rows, from public rows.
     """
-    if isinstance(mechanism, ScreenedArgmax):
+    if isinstance(mechanism, SampledVotes):
         return _few_pass(mechanism, records, share)
     return _few_votes(mechanism, records) if isinstance(mechanism, ReverseKnn) else None
 
 
-def _few_pass(
-    mechanism: ScreenedArgmax, records: int, share: Callable[[float], float]
-) -> str | None:
+def _few_pass(mechanism: SampledVotes, records: int, share: Callable[[float], float]) -> str | None:
     """The plurality that is expected, against the threshold."""
     sample = records * mechanism.sampling_probability
     voters = mechanism.expected_votes(records)
     votes = voters * share(voters / max(sample, 1.0))
-    deviation = math.sqrt(2) * mechanism.number("sigma_screen")
+    deviation = math.sqrt(2) * mechanism.require("sigma_screen")
     passing = 0.5 * math.erfc((mechanism.threshold - votes) / deviation)
     if passing >= LEAST_PASSING:
         return None
@@ -46,7 +44,7 @@ def _few_pass(
 def _few_votes(mechanism: ReverseKnn, records: int) -> str | None:
     """Votes a row sees, against the noise of their sum."""
     votes = records * mechanism.neighbours * mechanism.reach / mechanism.cells
-    noise = mechanism.number("sigma") * math.sqrt(mechanism.reach)
+    noise = mechanism.require("sigma") * math.sqrt(mechanism.reach)
     if votes >= LEAST_VOTES * noise:
         return None
     cells = max(1, int(votes * mechanism.cells / (LEAST_VOTES * noise)))

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ...teacher.mechanisms.base import Asks
+from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.labels.registry import numbered_space
 from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
@@ -41,7 +41,7 @@ class MatrixRound:
     """A round's question.
 
     Args:
-        asks: what the mechanism says of its matrices, with the noise.
+        query_form: what the mechanism says of its matrices, with the noise.
         slot: the entry of the plan that pays.
         seed: of public randomness.
         classes: their number.
@@ -51,7 +51,7 @@ class MatrixRound:
             same ones, since others would be charged again.
     """
 
-    asks: Asks
+    query_form: QueryForm
     slot: int
     seed: int
     classes: int
@@ -100,7 +100,7 @@ def ask_matrices(
     ``rows`` is None. The estimate is of the labels of ``features``. Raises InvalidInput where there
     are too few of them.
     """
-    solve = fit_cells if asked.asks.matrix == "cells" else fit_weights
+    solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
     fitted = solve(teacher, asked, features)
     labelled = features if rows is None else rows
     return Answers(*fitted.label(labelled), fitted.receipt), fitted.estimate
@@ -116,7 +116,7 @@ def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> n
 
 def fit_cells(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> Fitted:
     """One noisy histogram over clusters of the features."""
-    asks = asked.asks
+    asks = asked.query_form
     cells, noise = asks.cells, asks.noise
     assert cells is not None
     assert noise is not None
@@ -156,7 +156,7 @@ def fit_weights(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> 
     Where a cap ends the steps early, by those that were answered. Leaves linear.safetensors in the
     folder and, for classes, probabilities.npy (float32 [n, c], of the ``features`` in their order).
     """
-    asks, receipts = asked.asks, list[Receipt]()
+    asks, receipts = asked.query_form, list[Receipt]()
     assert asks.steps is not None
     assert asks.noise is not None
 

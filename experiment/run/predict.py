@@ -51,7 +51,7 @@ def predict(
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
     number = config.slots().index(slot) + 1 if slot in config.slots() else 1
-    asks = config.mechanism_of(number).asks
+    asks = config.mechanism_of(number).query_form
     counted = asks.matrix is not None
     learned = config.whiten or counted or asks.landmarks  # from public rows
     inputs = read_public(config.data).inputs if learned else asked.inputs

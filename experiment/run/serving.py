@@ -15,11 +15,12 @@ from ...teacher.accounting.accountant import certified_epsilon, require_affordab
 from ...teacher.accounting.conversion import round_up
 from ...teacher.custodian import Custodian
 from ...teacher.noise.entropy import Entropy
-from ...teacher.records.sources import open_records
+from ...teacher.records.sources import Records, open_records
+from ...teacher.service.app import create_app
 from ...teacher.service.config import ServiceConfig
-from ...teacher.service.connections import end_in_time
 from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.server import address, build_app, listen, server
+from ...teacher.service.server import address, end_in_time, listen, server
+from ...teacher.service.service import Settings, build_service
 from ...wall.adversary import EACH, POOLED
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
@@ -76,23 +77,25 @@ def app_of(
     task, data, plan = describe(config.data), config.data, custodian.ledger.state.plan
     assert plan is not None
     no_public = data.source == "folder" and data.public is None
-    return build_app(
-        custodian,
-        lambda: open_records(data, task, unit=config.privacy.unit),
-        task,
-        sharded=teacher_factory(config, task) if config.scale.shards else None,
+    settings = Settings(
         config=service,
-        keys=keys,
+        task=task,
         entropy=entropy,
         certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
         probe=None if no_public else read_public(data).inputs[:PROBE],
+        sharded=teacher_factory(config, task) if config.scale.shards else None,
+        scale=config.scale,
         batch_size=config.batch_size,
         workers=config.workers,
         device=config.device,
-        scale=config.scale,
         progress=Console().progress,
         load=partial(load_torch, config.threads),
     )
+
+    def records() -> Records:
+        return open_records(data, task, unit=config.privacy.unit)
+
+    return create_app(build_service(custodian, records, settings), keys)
 
 
 def load_torch(threads: int) -> None:

@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from .conversion import gaussian_epsilon
-from .curves import CURVES, l2_sensitivity, pure_epsilon
+from .curves import l2_sensitivity, pure_epsilon
 from .curves.discrete_gaussian import log_mixed_ratio
 from .discrete_pld import (
     ALLOWANCE,
@@ -55,10 +55,7 @@ def gaussian_pair(release: Release) -> GaussianPair | None:
 
     That is where no Gaussian noise is drawn, or half of its variance would be lost.
     """
-    whole, sensitivity = CURVES[release.curve].mu, l2_sensitivity(release)
-    if whole is not None:
-        mu = whole(release.parameters)
-        return None if mu is None else GaussianPair(_ROUND_UP * mu, 1.0, release.cap)
+    sensitivity = l2_sensitivity(release)
     if sensitivity is None:
         return None
     sigma, gamma = (float(release.parameters[name]) for name in ("sigma", "sampling_probability"))

@@ -35,7 +35,7 @@ def for_persons(mechanism: M) -> M:
     def draw(
         self: Mechanism, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        asked = peopled(voters, alike=self.asks.matrix is not None)
+        asked = peopled(voters, alike=self.query_form.matrix is not None)
         return rows.draw(self, stage, asked, keys, entropy)
 
     overridden = {"draw": draw, "audited_unit": "person", "__module__": rows.__module__}

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
-from ..mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
+from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
@@ -44,7 +44,7 @@ _KEY = bytes(32)
 
 
 def audit_attributes(
-    mechanism: MultiLabel,
+    mechanism: AttributeVotes,
     *,
     delta: float,
     trials: int,
@@ -84,27 +84,32 @@ class Scene:
     direction: np.ndarray
 
 
-def _swap(mechanism: MultiLabel) -> Scene:
+def _voting_records(mechanism: AttributeVotes) -> tuple[int, float]:
+    """(most records at one point that vote, probability that each is sampled)."""
+    return (1 if mechanism.needs else mechanism.max_voters), mechanism.rate
+
+
+def _swap(mechanism: AttributeVotes) -> Scene:
     tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
     added = np.repeat([0, 1], tau)
-    k, gamma = mechanism.voting_records
+    k, gamma = _voting_records(mechanism)
     full = Poll(k, sampling_probability=gamma).full
     rivals = full if full <= MAX_RIVALS else 0
     return Scene(added, 1 - added, rivals, added - (1 - added) * (rivals > 0))
 
 
-def _clip(mechanism: MultiLabel) -> Scene:
+def _clip(mechanism: AttributeVotes) -> Scene:
     ones = np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), dtype=np.int64)
     return Scene(ones, 0 * ones, 0, ones)
 
 
 def run_attributes(
-    mechanism: MultiLabel, scene: Scene, added: bool, n: int, entropy: Entropy
+    mechanism: AttributeVotes, scene: Scene, added: bool, n: int, entropy: Entropy
 ) -> np.ndarray:
     """Codes 0..OUTCOMES of ``n`` independent queries by the mechanism's own draw: int64 [n]."""
     voters = _voters(mechanism, scene, added)
     codes = []
-    voting = min(scene.rivals, mechanism.voting_records[0])  # without the added record
+    voting = min(scene.rivals, _voting_records(mechanism)[0])  # without the added record
     base = (clipped(scene.rival[np.newaxis], mechanism.tau)[0] @ scene.direction) * voting
     for keys in fresh_keys(n, _QUERIES_PER_CALL):
         queries = np.full((len(keys), 1), LARGEST, dtype=np.int8)
@@ -113,7 +118,7 @@ def run_attributes(
     return np.concatenate(codes)
 
 
-def _voters(mechanism: MultiLabel, scene: Scene, added: bool) -> Voters:
+def _voters(mechanism: AttributeVotes, scene: Scene, added: bool) -> Voters:
     count = len(scene.added)
     ids = np.append(np.arange(1, 1 + scene.rivals), 0)[: scene.rivals + added]
     features = np.array([RIVAL_FEATURE] * scene.rivals + [LARGEST] * added, dtype=np.int8).reshape(
@@ -134,16 +139,16 @@ def _voters(mechanism: MultiLabel, scene: Scene, added: bool) -> Voters:
     return Voters(ExactIndex(features, ids), labels, count, no_queries, ensembles=ensembles)
 
 
-def _deviation(mechanism: MultiLabel, scene: Scene) -> float:
-    return mechanism.number("sigma_vote") * GRID * math.sqrt(np.count_nonzero(scene.direction))
+def _deviation(mechanism: AttributeVotes, scene: Scene) -> float:
+    return mechanism.require("sigma_vote") * GRID * math.sqrt(np.count_nonzero(scene.direction))
 
 
-def _laws(mechanism: MultiLabel, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
+def _laws(mechanism: AttributeVotes, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the codes without and with the record, float64 [OUTCOMES + 1] each.
 
     By the normal law, as GRID is fine enough.
     """
-    _, gamma = mechanism.voting_records
+    _, gamma = _voting_records(mechanism)
     moved = clipped(np.stack([scene.added, scene.rival]), mechanism.tau) @ scene.direction
     shift = (moved[0] - moved[1] * (scene.rivals > 0)) / _deviation(mechanism, scene)
     absent, present = normal_law(np.array([0.0, shift]))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..mechanisms.batch.base import BATCH, BatchMechanism
-from ..mechanisms.batch.knn import BatchKnn
+from ..mechanisms.batch import BATCH, BatchMechanism
+from ..mechanisms.batch_knn import BatchKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import SystemEntropy
 from ..search.cpu import ExactIndex

@@ -20,7 +20,6 @@ from scipy.special import rel_entr
 from scipy.stats import norm
 
 from ...wall.messages import Value
-from ..accounting.conversion import epsilons_from_rdp
 from ..accounting.curves.discrete_gaussian import log_pmf
 from ..charging import answer_prepaid
 from ..ledger.charges import Reservation, UpperBound
@@ -34,14 +33,13 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from ..mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
+from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import float32_product
 from .as_persons import peopled
 from .harness import (
-    PROBE_DELTA,
     EmpiricalFinding,
     Pair,
     ReleaseFinding,
@@ -67,8 +65,7 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
     """(mechanism, parts to audit): the same code with noise and budgets so small that faults show.
 
     A record can pay for one query: mostly for its count in the first probe, for its label in the
-    second. In the third, where a crowd makes labels cheap, it can pay for four. A filter at one
-    order has the one at which the probe's rho costs least.
+    second. In the third, where a crowd makes labels cheap, it can pay for four.
     """
     root = math.sqrt(MIN_NEIGHBOURS)
     counts = _probe(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
@@ -78,11 +75,7 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
 
 
 def _probe(mechanism: IndKnn, *, sigma_count: float, sigma_label: float, rho: float) -> IndKnn:
-    probe = replace(mechanism, sigma_count=sigma_count, sigma_label=sigma_label, rho=rho)
-    if probe.filter != "renyi":
-        return probe
-    costs = epsilons_from_rdp(WHOLE_ORDERS, rho * WHOLE_ORDERS, PROBE_DELTA)
-    return replace(probe, order=int(WHOLE_ORDERS[costs.argmin()]))
+    return replace(mechanism, sigma_count=sigma_count, sigma_label=sigma_label, rho=rho)
 
 
 def audit_individual(

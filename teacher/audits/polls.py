@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
-from ..mechanisms.noisy_argmax import NoisyArgmax, ScreenedArgmax
 from ..mechanisms.voters import Voters
+from ..mechanisms.votes import SampledVotes, Votes
 from .harness import Pair
 from .vote_laws import CLASSES, Poll
 
@@ -82,12 +82,12 @@ def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
     )
 
 
-def _screened(mechanism: ScreenedArgmax, kind: type[Poll] = Poll) -> Poll:
+def _screened(mechanism: SampledVotes, kind: type[Poll] = Poll) -> Poll:
     return kind(
         k=mechanism.max_votes,
-        sigma_vote=mechanism.number("sigma_vote"),
+        sigma_vote=mechanism.require("sigma_vote"),
         threshold=mechanism.threshold,
-        sigma_screen=mechanism.number("sigma_screen"),
+        sigma_screen=mechanism.require("sigma_screen"),
         sampling_probability=mechanism.sampling_probability,
         swap=mechanism.swap,
     )
@@ -96,18 +96,18 @@ def _screened(mechanism: ScreenedArgmax, kind: type[Poll] = Poll) -> Poll:
 POLLS: dict[str, Callable[[Any], Poll]] = {
     "private_knn": _screened,
     "private_radius": lambda m: _screened(m, BallPoll),
-    "naive_knn": lambda m: Poll(k=m.k, sigma_vote=m.number("sigma_vote")),
-    "lnmax": lambda m: ShardPoll(k=m.teachers, sigma_vote=m.number("scale"), laplace=True),
-    "gnmax": lambda m: ShardPoll(k=m.teachers, sigma_vote=m.number("sigma_vote")),
+    "naive_knn": lambda m: Poll(k=m.k, sigma_vote=m.require("sigma_vote")),
+    "lnmax": lambda m: ShardPoll(k=m.teachers, sigma_vote=m.require("scale"), laplace=True),
+    "gnmax": lambda m: ShardPoll(k=m.teachers, sigma_vote=m.require("sigma_vote")),
     "confident_gnmax": lambda m: ShardPoll(
         k=m.teachers,
-        sigma_vote=m.number("sigma_vote"),
+        sigma_vote=m.require("sigma_vote"),
         threshold=m.threshold,
-        sigma_screen=m.number("sigma_screen"),
+        sigma_screen=m.require("sigma_screen"),
     ),
 }
 
 
-def poll(mechanism: NoisyArgmax) -> Poll:
+def poll(mechanism: Votes) -> Poll:
     """How the mechanism's votes are counted, and on which pairs."""
     return POLLS[mechanism.kind](mechanism)

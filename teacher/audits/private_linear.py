@@ -13,7 +13,7 @@ import numpy as np
 
 from ...wall.labels.values import STEPS
 from ...wall.matrices import SENSITIVITY
-from ..mechanisms.private_linear.mechanism import SUM, LinearSums
+from ..mechanisms.private_linear import SUM, LinearSums
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..accounting.curves.discrete_gaussian import log_pmf
-from ..mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
+from ..mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
@@ -71,17 +71,17 @@ def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> n
 
 
 def _deviation(mechanism: ReverseKnn) -> float:
-    return mechanism.vote * mechanism.number("sigma") * math.sqrt(mechanism.neighbours)
+    return mechanism.vote * mechanism.require("sigma") * math.sqrt(mechanism.neighbours)
 
 
 def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the codes without and with the record, float64 [OUTCOMES + 1] each."""
     if mechanism.vote > 1:  # noise of many steps is as good as continuous
-        shift = math.sqrt(mechanism.neighbours) / mechanism.number("sigma")
+        shift = math.sqrt(mechanism.neighbours) / mechanism.require("sigma")
         without, added = normal_law(np.array([0.0, shift]))
         return without, added
-    reach = math.ceil(12 * mechanism.number("sigma")) + 1
-    single = np.exp(log_pmf(np.arange(-reach, reach + 1), mechanism.number("sigma")))
+    reach = math.ceil(12 * mechanism.require("sigma")) + 1
+    single = np.exp(log_pmf(np.arange(-reach, reach + 1), mechanism.require("sigma")))
     law = single
     for _ in range(mechanism.neighbours - 1):
         law = np.convolve(law, single)

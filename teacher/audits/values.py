@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...wall.labels.values import STEPS
-from ..mechanisms.values.mechanism import (
+from ..mechanisms.values import (
     RANGE,
     SCREEN,
     PrivateKnnMean,
@@ -77,7 +77,7 @@ class AuditedValues(ABC):
         return Poll(
             k=m.k,
             threshold=m.threshold or 0,
-            sigma_screen=m.number("sigma_screen"),
+            sigma_screen=m.require("sigma_screen"),
             sampling_probability=m.sampling_probability,
         )
 
@@ -94,13 +94,13 @@ class AuditedMean(AuditedValues):
 
     def codes(self, drawn: np.ndarray, pair: Pair) -> np.ndarray:
         """See ``AuditedValues.codes``."""
-        return sum_codes(drawn - self._middle(pair), self.mechanism.number("sigma_mean") * RANGE)
+        return sum_codes(drawn - self._middle(pair), self.mechanism.require("sigma_mean") * RANGE)
 
     def law(self, pair: Pair, sampled: bool) -> np.ndarray:
         """By the normal law, as the sum's steps are fine enough."""
         n_a, n_0, mass = votes(self.poll, pair, sampled)
         moved = (n_a - n_0) * STEPS - self._middle(pair)
-        return mass @ normal_law(moved / (self.mechanism.number("sigma_mean") * RANGE))
+        return mass @ normal_law(moved / (self.mechanism.require("sigma_mean") * RANGE))
 
     def _middle(self, pair: Pair) -> int:
         """The expected sum without the record."""
@@ -128,7 +128,7 @@ class AuditedMedian(AuditedValues):
         inner = np.repeat(np.maximum(n_a, n_0)[:, None], self.mechanism.cells - 2, axis=1)
         losses = np.column_stack([n_a, inner, n_0])  # the lowest cell has the allies above it
         excess = losses - losses.min(axis=1, keepdims=True)
-        weights = np.exp(-self.mechanism.number("epsilon") / 2 * excess)
+        weights = np.exp(-self.mechanism.require("epsilon") / 2 * excess)
         return mass @ (weights / weights.sum(axis=1, keepdims=True))
 
 

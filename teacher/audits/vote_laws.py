@@ -21,8 +21,8 @@ import numpy as np
 from scipy.special import gammaln, xlogy
 
 from ..accounting.curves.discrete_gaussian import log_at_least, log_pmf
-from ..mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from ..mechanisms.voters import Voters
+from ..mechanisms.votes import AGGREGATE, SCREEN
 from ..search.cpu import ExactIndex
 from .harness import Pair
 

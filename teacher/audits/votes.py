@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax
 from ..mechanisms.voters import Voters
+from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
 from ..noise.entropy import Entropy, SystemEntropy
 from .harness import (
     EmpiricalFinding,
@@ -32,7 +32,7 @@ _BITS_PER_CALL = 1 << 22  # inclusion bits
 
 
 def audit_votes(
-    mechanism: NoisyArgmax,
+    mechanism: Votes,
     *,
     delta: float,
     trials: int,
@@ -76,7 +76,7 @@ def audit_votes(
     return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
-def claimed(mechanism: NoisyArgmax, part: str, queries: int, delta: float) -> float:
+def claimed(mechanism: Votes, part: str, queries: int, delta: float) -> float:
     """The certified epsilon of exactly ``queries`` releases of this part."""
     alone = part == AGGREGATE and SCREEN in mechanism.stages
     caps = (0 if alone else queries, 0 if part == SCREEN else queries)
@@ -84,7 +84,7 @@ def claimed(mechanism: NoisyArgmax, part: str, queries: int, delta: float) -> fl
 
 
 def sharpest_pairs(
-    mechanism: NoisyArgmax, *, delta: float, trials: int, error: float, queries: int
+    mechanism: Votes, *, delta: float, trials: int, error: float, queries: int
 ) -> dict[str, tuple[Pair, float]]:
     """For each part the pair with the largest expected bound, and that bound, from the exact laws.
 
@@ -108,7 +108,7 @@ def sharpest_pairs(
 
 
 def run(
-    mechanism: NoisyArgmax, part: str, pair: Pair, added: bool, n: int, entropy: Entropy
+    mechanism: Votes, part: str, pair: Pair, added: bool, n: int, entropy: Entropy
 ) -> np.ndarray:
     """Outcomes of ``n`` independent queries on one side of a pair, by the mechanism's own draws.
 
@@ -126,7 +126,7 @@ def run(
 
 
 def _settle(
-    mechanism: NoisyArgmax, part: str, voters: Voters, rows: range, entropy: Entropy
+    mechanism: Votes, part: str, voters: Voters, rows: range, entropy: Entropy
 ) -> np.ndarray:
     """Outcomes of some queries, taken through the stages as by a teacher: int64 [n_rows]."""
     call = secrets.token_hex(8)  # as in a teacher, no identity is used twice

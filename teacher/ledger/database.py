@@ -90,6 +90,13 @@ class Database:
             self._enter(connection)
             yield connection
 
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Plain reads, which keep no writer waiting and wait for none. Raises LedgerMismatch."""
+        with _failures(self.kind), self._engine.connect() as connection:
+            self._prepare(connection)
+            yield connection
+
     def purge(self, table: str) -> None:
         """Erase the deleted rows of ``table`` from the database's own files."""
         raise NotImplementedError
@@ -100,6 +107,9 @@ class Database:
     def _enter(self, connection: sa.Connection) -> None:
         """The first statements of a transaction."""
         raise NotImplementedError
+
+    def _prepare(self, connection: sa.Connection) -> None:
+        """The first statements of a connection."""
 
 
 class SqliteFile(Database):

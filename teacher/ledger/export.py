@@ -18,8 +18,9 @@ REPLACED = "the ledger was replaced by another one while it was copied."
 def export(ledger: Transactions, path: Path) -> None:
     """Write an SQLite file whose bytes are a function of the entries.
 
-    Entries pass through memory page by page: they never change, and what comes after the first read
-    is left out.
+    The newest entry is read in a transaction, so it is anchored. The others pass through memory
+    page by page, in plain reads that keep no writer waiting: they never change, what comes after
+    that entry is left out, and the last one must have its hash.
     """
     with ledger.open() as transaction:
         read = transaction.connection.execute
@@ -43,11 +44,11 @@ def export(ledger: Transactions, path: Path) -> None:
 
 
 def pages(ledger: Transactions, newest: int) -> Iterator[list[dict[str, object]]]:
-    """The entries up to ``newest``, in order, each page read in a transaction of its own."""
+    """The entries up to ``newest``, in order."""
     read = -1
     while read < newest:
-        with ledger.open() as transaction:
-            rows = page_after(transaction.connection, read)
+        with ledger.reading() as connection:
+            rows = page_after(connection, read)
         if not rows:
             raise LedgerMismatch(REPLACED)
         yield [dict(row._mapping) for row in rows if row.seq <= newest]

@@ -43,6 +43,7 @@ class Transactions:
     def __init__(self, database: Database, anchor: Anchor | None) -> None:
         self._database, self._anchor = database, anchor
         self._with_write: Callable[[sa.Connection], None] | None = None
+        self.reading = database.reading
 
     @contextmanager
     def with_next_write(self, work: Callable[[sa.Connection], None]) -> Iterator[None]:

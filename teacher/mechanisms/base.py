@@ -6,7 +6,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec, Outcome, Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release, Slot
+from .fields import check, described, params
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,7 @@ class Charging(Enum):
 
 
 @dataclass(frozen=True)
-class Asks:
+class QueryForm:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
     Cells (wall/matrices.py), ``cells`` of them in a set, serve all rows in them: a row adds the
@@ -83,7 +84,7 @@ class Asks:
         return None if self.steps is None else "weights"
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
-        """Of the matrix for features of ``dimensions`` and so many outputs."""
+        """The matrix's shape for features of ``dimensions`` and so many outputs."""
         return (dimensions + 1, outputs) if self.cells is None else (self.cells, dimensions)
 
 
@@ -98,63 +99,41 @@ class Classifiers:
     teachers: int
 
 
-class Prepaid(Protocol):
-    """What a mechanism with a budget for each record does in place of ``draw``."""
-
-    @property
-    def stages(self) -> tuple[str, ...]: ...
-
-    def select(self, length: float) -> Select:
-        """Which records are neighbours, where a unit vector has this public ``length``."""
-        ...
-
-    def hashing(self) -> tuple[int, int, int] | None:
-        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
-        ...
-
-    def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
-        """The most that a batch may cost each record: int64 [n] units, at most ``left``."""
-        ...
-
-    def answer(
-        self,
-        similar: Sequence[Similar],
-        left: np.ndarray,
-        labels: np.ndarray,
-        num_classes: int,
-        keys: Sequence[str],
-        entropy: Entropy,
-        reused: Reused | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Released values int64 [n_queries, m], and the units each record paid: int64 [n]."""
-        ...
-
-
 @dataclass(frozen=True)
 class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a class_path
-    """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default.
+    """A frozen dataclass of publishable fields (fields.py), and ``kind``, a Literal with a default.
 
     It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same
-    fields. One more mechanism is one folder here and one line of ``registry.REGISTERED``.
+    fields. One more mechanism is one file here and one line of ``registry.REGISTERED``.
 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/labels).
         charging: how answers are paid for.
-        solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         open: whether it only stands for one that is still to be chosen (auto.py).
         by_unit: fields that the unit of privacy decides where they are null (``for_unit``).
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
+        audited_unit: what a record of its statistical audit is (teacher/audits/as_persons.py).
+        stages: names of its releases for one query, in order; each is charged before it is drawn.
     """
 
     label_space: ClassVar[LabelKind] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
-    solved: ClassVar[tuple[str, ...]] = ()
     by_unit: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
     open: ClassVar[bool] = False
     persons: ClassVar[bool] = False
+    audited_unit: ClassVar[Unit] = "row"
+
+    def __init_subclass__(cls) -> None:
+        """The fields' sentences stand in the docstring of every kind."""
+        if "kind" in vars(cls).get("__annotations__", {}):
+            cls.__doc__ = described(cls)
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInput for a field out of its range; kinds add rules between fields."""
+        check(self)
 
     @property
     @abstractmethod
@@ -167,19 +146,19 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """Names of its releases for one query, in order; each is charged before it is drawn."""
 
     @property
-    def asks(self) -> Asks:
+    def query_form(self) -> QueryForm:
         """What a query is."""
-        return Asks()
+        return QueryForm()
 
     @property
     def once_a_round(self) -> bool:
         """Whether a round's price does not depend on how many rows it asks."""
-        return self.asks.matrix is not None or self.charging is Charging.PER_BATCH
+        return self.query_form.matrix is not None or self.charging is Charging.PER_BATCH
 
     @property
     def charges_a_round(self) -> int:
         """Number of charges of a round, where ``once_a_round``."""
-        return self.asks.steps or 1
+        return self.query_form.steps or 1
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
@@ -205,7 +184,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """With the fields filled in that are null and that the unit of privacy decides."""
         return self
 
-    def require(self, queries: int, dimensions: int) -> None:
+    def require_batch(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
         return
 
@@ -214,16 +193,17 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return asdict(self)
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """The fields of ``solved`` that are null, and that its releases need."""
-        return tuple(name for name in self.solved if vars(self)[name] is None)
+    def calibrated(self) -> tuple[str, ...]:
+        """The fields that the budget decides where they are null (``with_noise``, solve.py)."""
+        return tuple(name for name, known in params(type(self)).items() if known.calibrated)
 
-    def for_budget(self, epsilon: float, delta: float) -> Self:
-        """With the ``missing`` fields filled in that follow from the plan's budget alone."""
-        return self
+    @property
+    def uncalibrated(self) -> tuple[str, ...]:
+        """Those of ``calibrated`` that are null, and that its releases need."""
+        return tuple(name for name in self.calibrated if vars(self)[name] is None)
 
     def with_noise(self, level: float, asked: int) -> Self:
-        """With the ``missing`` fields filled in for one noise level; given ones stay.
+        """With the ``uncalibrated`` fields filled in for one noise level; given ones stay.
 
         ``level``: dimensionless and positive, the noise of a release over its sensitivity: its L2
         sensitivity for Gaussian noise, 1 / epsilon for pure DP. The price never grows with it.
@@ -231,22 +211,21 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """
         return self
 
-    def filled(self, **values: float) -> Self:
-        """With those of ``values`` that are ``missing``."""
-        return replace(self, **{name: values[name] for name in self.missing})
+    def with_values(self, **values: float) -> Self:
+        """With those of ``values`` that are ``uncalibrated``."""
+        return replace(self, **{name: values[name] for name in self.uncalibrated})
 
     def recorded(self, fields: Mapping[str, object], unit: Unit = "row") -> Self:
-        """With the numbers that are null and ``solved``, or decided by the unit, as a ledger
-        records them for this kind."""
+        """With the null numbers that the budget or the unit decides, as a ledger records them for
+        this kind."""
         if fields.get("kind") != self.kind:
             return self
-        found = {n: fields.get(n) for n in self.solved if vars(self)[n] is None}
-        if unit != "row":
-            found |= {n: fields.get(n) for n in self.by_unit if vars(self)[n] is None}
-        return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
+        names = (*self.calibrated, *(self.by_unit if unit != "row" else ()))
+        known = {name: fields.get(name) for name in names if vars(self)[name] is None}
+        return replace(self, **{n: v for n, v in known.items() if isinstance(v, int | float)})
 
-    def number(self, name: str) -> float:
-        """A field of ``solved``. Raises InvalidInput where it is null: solve.py fills it in."""
+    def require(self, name: str) -> float:
+        """A calibrated field. Raises InvalidInput where it is null: solve.py fills it in."""
         value: float | None = vars(self)[name]
         if value is None:
             raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
@@ -258,14 +237,6 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
         Raises InvalidInput where a field is missing that ``with_noise`` fills in.
         """
-
-    def prepaid(self) -> Prepaid | None:
-        """What answers in place of ``draw`` where ``charging`` is PREPAID; None elsewhere."""
-        return None
-
-    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
-        """Earlier answers under one extractor, kept at ``path``; None where they do not vote."""
-        return None
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
@@ -286,6 +257,50 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers about a batch for its receipt."""
         return {}
+
+
+@dataclass(frozen=True)
+class Prepaid(Mechanism):
+    """A mechanism with a budget for each record, which ``answer`` spends in place of ``draw``."""
+
+    charging = Charging.PREPAID
+
+    @abstractmethod
+    def select(self, length: float) -> Select:
+        """Which records are neighbours, where a unit vector has this public ``length``."""
+
+    @abstractmethod
+    def hashing(self) -> tuple[int, int, int] | None:
+        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
+
+    @abstractmethod
+    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
+        """Earlier answers under one extractor, kept at ``path``; None where they do not vote."""
+
+    @abstractmethod
+    def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
+        """The most that a batch may cost each record: int64 [n] units, at most ``left``.
+
+        ``similar``: for each query; ``left``: int64 [n] units. For each record it is a function of
+        its own similarities and budget.
+        """
+
+    @abstractmethod
+    def answer(
+        self,
+        similar: Sequence[Similar],
+        left: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int,
+        keys: Sequence[str],
+        entropy: Entropy,
+        reused: Reused | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Released values int64 [n_queries, m], and the units each record paid: int64 [n].
+
+        ``left``: int64 [n] units before the first query, reserved already; ``labels``: int64 [n],
+        unless ``similar`` says its own. Nothing of it may leave before the payments are committed.
+        """
 
 
 M = TypeVar("M", bound=Mechanism)

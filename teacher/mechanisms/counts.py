@@ -13,7 +13,7 @@ import numpy as np
 
 from ...wall.matrices import nearest_cells
 from ..search.index import Count, Counted
-from .batch.radii import cell_numbers
+from .ball_radii import cell_numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,23 +11,19 @@ from ...wall.labels.base import LabelSpace
 from ...wall.labels.registry import numbered_space
 from ...wall.messages import canonical_json
 from ..accounting.plan import Release, Slot
-from .attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from .attributes import GnmaxAttributes, PrivateKnnAttributes
 from .auto import Auto
 from .base import Mechanism
-from .batch.knn import BatchKnn
-from .batch.radius import RadiusNeighbours
-from .ind_knn.mechanism import IndKnn
-from .naive_knn.mechanism import NaiveKnn
-from .pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from .private_knn.mechanism import PrivateKnn
-from .private_linear.mechanism import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-)
-from .private_radius.mechanism import PrivateRadius
-from .reverse_knn.mechanism import ReverseKnn
-from .values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from .batch_knn import BatchKnn
+from .ind_knn import IndKnn
+from .naive_knn import NaiveKnn
+from .pate import ConfidentGnmax, Gnmax, Lnmax
+from .private_knn import PrivateKnn
+from .private_linear import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue
+from .private_radius import PrivateRadius
+from .radius import RadiusNeighbours
+from .reverse_knn import ReverseKnn
+from .values import PrivateKnnMean, PrivateKnnMedian
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default
@@ -74,9 +70,9 @@ def from_slot(slot: Slot) -> Mechanism:
     InvalidInput for a field out of range.
     """
     try:
-        made = MECHANISMS[str(slot.mechanism["kind"])]
-        require_types(made, slot.mechanism)
-        mechanism = made(**slot.mechanism)
+        kind = MECHANISMS[str(slot.mechanism["kind"])]
+        require_types(kind, slot.mechanism)
+        mechanism = kind(**slot.mechanism)
         releases = mechanism.releases(*_counts(slot))
     except (KeyError, TypeError) as error:
         raise LedgerMismatch(
@@ -95,9 +91,9 @@ def space_of(mechanisms: Sequence[Mechanism], count: int) -> LabelSpace:
     return numbered_space(kinds.pop(), count)
 
 
-def require_types(made: type, fields: Mapping[str, object]) -> None:
+def require_types(kind: type, fields: Mapping[str, object]) -> None:
     """Raise TypeError for a recorded field of another type; true is no number, 1.0 no integer."""
-    hints = get_type_hints(made)
+    hints = get_type_hints(kind)
     for name, value in fields.items():
         if name not in hints or not _is_of(value, hints[name]):
             raise TypeError(f"{name} is of another type")

@@ -52,7 +52,6 @@ def solve(
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
     kept on disk (curves/cache.py).
     """
-    entries = [replace(e, mechanism=e.mechanism.for_budget(epsilon, delta)) for e in entries]
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
     return [entry.mechanism for entry in _made(entries, np.array(levels))]
 
@@ -125,7 +124,7 @@ class _Search:
         1 + 2 log(1 / delta) / epsilon and leaves half of epsilon for it (Mironov 2017,
         Proposition 3).
         """
-        missing = [bool(entry.mechanism.missing) for entry in self.entries]
+        missing = [bool(entry.mechanism.uncalibrated) for entry in self.entries]
         total = sum(e.share for e, solved in zip(self.entries, missing, strict=True) if solved)
         levels = np.ones(len(self.entries))
         if sum(missing) == 1:
@@ -150,7 +149,7 @@ class _Search:
 def _levels(search: _Search) -> tuple[float, ...]:
     """A noise level for each mechanism, without effect on those that miss no number."""
     entries = search.entries
-    if not any(entry.mechanism.missing for entry in entries):
+    if not any(entry.mechanism.uncalibrated for entry in entries):
         return (1.0,) * len(entries)
     key = {
         "solved": VERSION,

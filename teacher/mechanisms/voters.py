@@ -22,7 +22,7 @@ from .counts import (
     GridCounts,
     OneRowEach,
 )
-from .private_linear.gradient import GradientSum
+from .gradient import GradientSum
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble

@@ -6,7 +6,6 @@ Private: none of it may be released, or steer a run's choices.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +33,7 @@ REASONS = {
     NO_ID: "rows without an id",
     NO_PERSON: "rows without a person, or of two",
 }
+LISTED = 10  # names of classes in one hint
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 )
@@ -145,8 +145,7 @@ def _hints(
     A run continues all the same: short samples vote with fewer. Values that no row has are no
     shortage.
     """
-    hints = []
-    sample = sampling_probability * usable
+    hints, sample = [], sampling_probability * usable
     if sample < k:
         hints.append(
             f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
@@ -154,23 +153,16 @@ def _hints(
         )
     if not task.labels.voted_by_name:
         return tuple(hints)
-    names = np.array(task.labels.names)
-    empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
-    if empty.any():
-        hints.append(
-            f"classes without a record: {_listed(names[empty])}. They are never the answer but by "
-            "noise."
-        )
-    if short.any():
-        hints.append(
-            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others "
-            "join their votes."
-        )
+    short = (counts > 0) & (sampling_probability * counts < k)
+    for rows, what, so in (
+        (counts == 0, "without a record", "They are never the answer but by noise."),
+        (short, f"with fewer than k = {k} records in a sample", "Others join their votes."),
+    ):
+        names = np.array(task.labels.names)[rows].tolist()
+        more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+        if names:
+            hints.append(f"classes {what}: {', '.join(names[:LISTED])}{more}. {so}")
     return tuple(hints)
-
-
-def _listed(names: Sequence[str] | np.ndarray, most: int = 10) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def render(shown: Preview) -> str:
@@ -180,22 +172,17 @@ def render(shown: Preview) -> str:
         f"source {shown.source}: {shown.rows} rows found, {shown.usable} usable, "
         f"inputs {shown.input_shape}",
     ]
-    if shown.widths and shown.heights:
-        spread = "{} / {} / {} pixels (least / median / largest)"
-        lines += [
-            f"widths  {spread.format(*shown.widths)}",
-            f"heights {spread.format(*shown.heights)}",
-        ]
-    lines += ["", "usable rows by class"]
+    for name, sizes in (("widths ", shown.widths), ("heights", shown.heights)):
+        if sizes:
+            least, median, largest = sizes
+            lines.append(f"{name} {least} / {median} / {largest} pixels (least / median / largest)")
     width = max(len(name) for name, _ in shown.by_class)
+    lines += ["", "usable rows by class"]
     lines += [f"  {name:<{width}}  {count:>8}" for name, count in shown.by_class]
     lines += ["", "rows that a run drops silently"]
     lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
-    lines += [
-        "",
-        f"repeated inputs among usable rows: {shown.repeated}, "
-        f"of them under another label: {shown.contradicting}",
-    ]
+    repeats = f"{shown.repeated}, of them under another label: {shown.contradicting}"
+    lines += ["", f"repeated inputs among usable rows: {repeats}"]
     if shown.other_files:
         lines.append(f"files that are no images, not read: {shown.other_files}")
     return "\n".join([*lines, *(f"hint: {hint}" for hint in shown.hints)])

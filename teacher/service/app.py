@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
-from . import query_routes, record_routes, routes
-from .arenas import return_free_memory
-from .auth import problem
-from .connections import Doors
-from .jobs import refused
-from .keys import KeysDamaged
+from . import query_routes, routes
+from .auth import Authenticator, Custodian
+from .keys import Keys, KeysDamaged
+from .limits import ConnectionLimits
 from .metrics import Metrics
-from .outlook import Outlook
 from .page import Pages, page
-from .route_parts import PROBLEMS, VERSION, Custodian
-from .state import Service
+from .refusals import refused, response
+from .requests import PROBLEMS, VERSION
+from .service import Service
 
 Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
@@ -44,16 +41,18 @@ def log_line(event: str, **fields: object) -> None:
     print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
 
 
-def create_app(
-    service: Service, doors: Doors, report: Callable[[], None], log: Log = log_line
-) -> FastAPI:
-    """The application over a service. ``report`` records unexpected failures for the custodian."""
+def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
+    """The application over a service. Raises LedgerMismatch for a damaged key file."""
+    keys.listed()  # stores which have expired
+    config = service.settings.config
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # asyncio's own report would quote what a connection sent.
+        asyncio.get_running_loop().set_exception_handler(lambda *_: log("connection failed"))
         service.queue.start()
         log("started", ledger_position=service.queue.snapshot.position)
-        upkeep = asyncio.create_task(_keep_up(service))
+        upkeep = asyncio.create_task(_keep_up(keys))
         try:
             yield
         finally:
@@ -70,12 +69,13 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        redirect_slashes=False,  # a redirect repeats the Host that was sent
     )
     metrics = Metrics(service)
-    app.state.service, app.state.doors = service, doors
-    app.state.outlook = Outlook()
-    app.state.pages = Pages(app.state.outlook)
-    for each in (routes.router, query_routes.router, record_routes.router, page):
+    app.state.service, app.state.pages = service, Pages(keys)
+    app.state.authenticator = Authenticator(keys, config.requests_per_second)
+    app.state.connections = ConnectionLimits(config.connections_by_address)
+    for each in (routes.router, query_routes.router, page):
         app.include_router(each)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
@@ -83,22 +83,33 @@ def create_app(
         """Prometheus metrics, for the custodian. They count the custodian's requests, too."""
         return Response(metrics.text(), media_type="text/plain")
 
+    report = service.process.report
     _add_exception_handlers(app, report)
-    watch = Watch(metrics, app.state.outlook, doors, report, log)
-    app.add_middleware(Observed, watch=watch)
+    watch = {"metrics": metrics, "limits": app.state.connections, "report": report, "log": log}
+    app.add_middleware(Observed, **watch)
     return app
 
 
-async def _keep_up(service: Service) -> None:
+async def _keep_up(keys: Keys) -> None:
     """Store which keys have expired and return free memory, periodically.
 
     A failure to store is reported by each request. No moment depends on a record.
     """
     while True:
         with suppress(LedgerMismatch):
-            service.auth.keys()
+            keys.listed()
         await asyncio.to_thread(return_free_memory)
         await asyncio.sleep(UPKEEP_INTERVAL)
+
+
+def return_free_memory() -> None:
+    """Return the heap's free pages to the system, where the C library is glibc.
+
+    By itself it returns those at the end alone, and what a service keeps lies between what it
+    frees.
+    """
+    with suppress(AttributeError):  # another library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:
@@ -106,30 +117,31 @@ def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:
 
     async def on_refused(_: Request, error: Exception) -> Response:
         assert isinstance(error, Refused)
-        return _response(error)
+        return response(error)
 
     async def invalid(_: Request, error: Exception) -> Response:
-        return _response(Refused("invalid_input", str(error)))
+        return response(Refused("invalid_input", str(error)))
 
     async def malformed(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         places = {".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()}
         names = ", ".join(sorted(places))
         text = f"these parts of the request are missing or out of range: {names}."
-        return _response(Refused("invalid_request", text))
+        return response(Refused("invalid_request", text))
 
     async def unknown(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        refusal = refused("not_found" if error.status_code == 404 else "invalid_request")
-        content = problem(refusal)[1]
-        return JSONResponse(content, error.status_code, headers=error.headers)  # type: ignore[arg-type]
+        code = "not_found" if error.status_code == 404 else "invalid_request"
+        reply = response(refused(code), error.status_code)
+        reply.headers.update(error.headers or {})
+        return reply
 
     async def no_ledger(_: Request, __: Exception) -> Response:
-        return _response(refused("ledger_refused"))
+        return response(refused("ledger_refused"))
 
     async def no_keys(_: Request, __: Exception) -> Response:
         report()
-        return _response(refused("keys_unreadable"))
+        return response(refused("keys_unreadable"))
 
     app.add_exception_handler(Refused, on_refused)
     app.add_exception_handler(LedgerMismatch, no_ledger)
@@ -139,30 +151,22 @@ def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:
     app.add_exception_handler(HTTPException, unknown)
 
 
-def _response(refusal: Refused) -> Response:
-    status, content, headers = problem(refusal)
-    return JSONResponse(content, status, headers=headers)
-
-
-@dataclass(frozen=True)
-class Watch:
-    """Who hears of requests. ``report``: of unexpected failures."""
-
-    metrics: Metrics
-    outlook: Outlook
-    doors: Doors
-    report: Callable[[], None]
-    log: Log
-
-
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
     A client that goes away before its request is complete is no failure: it has status 499.
     """
 
-    def __init__(self, app: ASGIApp, watch: Watch) -> None:
-        self._app, self._watch = app, watch
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        limits: ConnectionLimits,
+        report: Callable[[], None],
+        log: Log,
+    ) -> None:
+        self._app, self._metrics, self._limits = app, metrics, limits
+        self._report, self._log = report, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -182,11 +186,11 @@ class Observed:
             status = 499
         except asyncio.CancelledError:  # the time for the last requests is over
             if not status:
-                await _response(refused("shutting_down"))(scope, receive, observed)
+                await response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
-            self._watch.report()
+            self._report()
             if not status:
-                await _response(refused("teacher_failed"))(scope, receive, observed)
+                await response(refused("teacher_failed"))(scope, receive, observed)
         finally:
             self._end(scope, status)
 
@@ -195,7 +199,7 @@ class Observed:
         if {b"content-length", b"transfer-encoding"} <= names:
             # Two programs on the way could read two different requests.
             rule = "`content-length` and `transfer-encoding` must not be sent together."
-            reply = _response(Refused("invalid_request", rule))
+            reply = response(Refused("invalid_request", rule))
             reply.headers["connection"] = "close"
             await reply(scope, receive, send)
         else:
@@ -204,10 +208,9 @@ class Observed:
     def _end(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})
         if "admitted" in state:
-            self._watch.doors.end(*state["admitted"])
+            self._limits.end(*state["admitted"])
         pattern = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.count_request(method, pattern, status)
         caller = state.get("caller")
-        self._watch.metrics.count_request(method, pattern, status)
-        self._watch.outlook.note(caller, status)
-        self._watch.log("request", method=method, route=pattern, status=status, caller=caller)
+        self._log("request", method=method, route=pattern, status=status, caller=caller)

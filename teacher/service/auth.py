@@ -1,141 +1,39 @@
-"""Authentication, rate limits and body limits of every route. Nothing here reads a record."""
+"""Who calls: the key of each request, and the service that is its holder's."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.security import HTTPBearer
 
-from ...wall.errors import Refused
-from .config import ServiceConfig
-from .jobs import refused
+from ...wall.adversary import NAME
 from .keys import Key, Keys
+from .limits import RateLimiter
+from .refusals import refused
+from .service import Service
 
-STATUS = {
-    "unauthorized": 401,
-    "sign_in": 401,
-    "forbidden": 403,
-    "quota_reached": 403,
-    "another_site": 403,
-    "unknown_job": 404,
-    "not_found": 404,
-    "unknown_extractor": 409,
-    "too_large": 413,
-    "invalid_input": 422,
-    "invalid_request": 422,
-    "too_fast": 429,
-    "too_many_failures": 429,
-    "too_much": 429,
-    "busy": 503,
-    "shutting_down": 503,
-    "ledger_refused": 503,
-    "keys_unreadable": 503,
-    "teacher_failed": 503,
-}
-BODY_TIMEOUT = 300  # seconds for a whole body
-STALL_TIMEOUT = 10  # seconds without a byte of it
-BODY_RATE = 64 << 10  # bytes per second on average, after STALL_TIMEOUT
 FAILURES = 120  # wrong keys of one address at once
 FAILURE_RATE = 2.0  # and then each second
-MAX_BUCKETS = 10_000
-DAY = 86400.0  # seconds
-RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
 BEARER, BASIC = "bearer ", "basic "
-CHALLENGES = {
-    "unauthorized": "Bearer",
-    "sign_in": 'Basic realm="labelwall custodian", charset="UTF-8"',
-}
-
-
-class RateLimiter:
-    """One token bucket per caller: ``rate`` requests per second on average.
-
-    A burst may take two seconds' worth, and at least ``burst``. Whoever has a full bucket is
-    forgotten, so that many callers do not fill the memory.
-    """
-
-    def __init__(
-        self,
-        rate: float,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        burst: float = 10.0,
-        refusal: str = "too_fast",
-    ) -> None:
-        self._rate, self._burst, self._clock = rate, max(burst, 2 * rate), clock
-        self._refusal = refusal
-        self._buckets: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, caller: str, tokens: float = 1.0) -> None:
-        """Take tokens. Raises Refused, and takes none, when the caller has fewer."""
-        with self._lock:
-            now = self._clock()
-            left = self._left(caller, now)
-            granted = left >= tokens
-            self._buckets[caller] = (left - tokens * granted, now)
-            if len(self._buckets) > MAX_BUCKETS:
-                full = [name for name in self._buckets if self._left(name, now) >= self._burst]
-                for name in full:
-                    del self._buckets[name]
-        if not granted:
-            raise refused(self._refusal)
-
-    def require(self, caller: str) -> None:
-        """Raise Refused when the caller has no token at all."""
-        with self._lock:
-            left = self._left(caller, self._clock())
-        if left <= 0:
-            raise refused(self._refusal)
-
-    def spend(self, caller: str, tokens: float) -> None:
-        """Take tokens for what is done already, also where the caller has fewer."""
-        with self._lock:
-            now = self._clock()
-            self._buckets[caller] = (self._left(caller, now) - tokens, now)
-
-    def _left(self, caller: str, now: float) -> float:
-        left, since = self._buckets.get(caller, (self._burst, now))
-        return min(self._burst, left + (now - since) * self._rate)
-
-
-def daily(amount: float) -> RateLimiter:
-    """A limiter of ``amount`` a day, all of which may be taken at once."""
-    return RateLimiter(amount / DAY, burst=amount, refusal="too_much")
-
-
-class Allowances:
-    """What each caller may send, and let the service store, in a day without being charged for it.
-
-    ``extractors``: a count; ``uploads``: bytes of extractors; ``growth``: bytes of the ledger's
-    entries. A restart begins a new day.
-    """
-
-    def __init__(self, config: ServiceConfig) -> None:
-        self.extractors = daily(config.extractors_per_day)
-        self.uploads = daily(config.extractor_mib_per_day << 20)
-        self.growth = daily(config.ledger_mib_per_day << 20)
 
 
 class Authenticator:
     """Finds the caller of a request and checks the role."""
 
-    def __init__(self, keys: Keys, rates: RateLimiter) -> None:
-        self._keys, self._rates = keys, rates
+    def __init__(self, keys: Keys, requests_per_second: float) -> None:
+        self.keys, self._rates = keys, RateLimiter(requests_per_second)
         self._failures = RateLimiter(FAILURE_RATE, burst=FAILURES, refusal="too_many_failures")
 
-    def caller(self, request: Request, roles: tuple[str, ...]) -> Key:
+    def caller(self, request: Request, *roles: str) -> Key:
         """The key of a request.
 
         Raises Refused for a missing, unknown, expired or revoked key, a role not among ``roles``,
         too many requests, or too many wrong keys from the same address.
         """
-        key = self._keys.authenticate(_credentials(request, BEARER))
+        key = self.keys.authenticate(_credentials(request, BEARER))
         if key is None:
             self._note_failure(request)
             raise refused("unauthorized")
@@ -151,7 +49,7 @@ class Authenticator:
         the password opens only the custodian's page, and all methods but GET must come from that
         page. Raises Refused, upon which a browser asks for another key.
         """
-        key = self._keys.authenticate(_password(_credentials(request, BASIC)))
+        key = self.keys.authenticate(_password(_credentials(request, BASIC)))
         if key is None or key.role != "custodian":
             self._note_failure(request)
             raise refused("sign_in")
@@ -159,10 +57,6 @@ class Authenticator:
         if request.method != "GET" and request.headers.get("sec-fetch-site") != "same-origin":
             raise refused("another_site")
         return key
-
-    def keys(self) -> dict[str, Key]:
-        """All keys by their public half. For the custodian."""
-        return self._keys.listed()
 
     def _note_failure(self, request: Request) -> None:
         if request.headers.get("authorization"):  # a browser first asks without a key
@@ -172,7 +66,7 @@ class Authenticator:
         request.state.caller = key.name
         self._rates.take(key.name)
         place = request.client, key.name if key.role == "analyst" else None
-        request.app.state.doors.begin(*place)
+        request.app.state.connections.begin(*place)
         request.state.admitted = place
 
 
@@ -190,70 +84,64 @@ def _password(credentials: str) -> str:
         return ""
 
 
-class BodyReader:
-    """Reads request bodies: about ``room`` bytes in all at once.
+bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
-    What counts is what was received. When the room is full, a caller who holds more than an equal
-    part of it is refused; so at most twice the room is ever in use. A body that stops for
-    STALL_TIMEOUT seconds, comes slower than BODY_RATE, or takes BODY_TIMEOUT seconds is dropped.
+
+async def anyone(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of any valid key."""
+    return authenticator(request).caller(request, "analyst", "custodian")
+
+
+async def analyst(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of an analyst's key."""
+    return authenticator(request).caller(request, "analyst")
+
+
+async def custodian(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of a custodian's key."""
+    return authenticator(request).caller(request, "custodian")
+
+
+async def browser_custodian(request: Request) -> Key:
+    """The custodian in a browser."""
+    return authenticator(request).browser_custodian(request)
+
+
+def authenticator(request: Request) -> Authenticator:
+    return request.app.state.authenticator
+
+
+def app_service(request: Request) -> Service:
+    """The service of the application that received a request."""
+    return request.app.state.service
+
+
+async def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
+    """The service of a key: the analyst's own where each has one.
+
+    A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst or
+    an unknown one, LedgerMismatch where a ledger cannot be opened.
     """
-
-    def __init__(self, room: int) -> None:
-        self._room, self._held = room, Counter[str]()
-
-    @property
-    def in_use(self) -> int:
-        """Bytes of the bodies that are being read."""
-        return self._held.total()
-
-    async def read(self, request: Request, limit: int) -> bytes:
-        """An uncompressed body of at most ``limit`` bytes.
-
-        Raises Refused; a larger body is not read to its end.
-        """
-        if request.headers.get("content-encoding", "identity") != "identity":
-            text = "`content-encoding` must be identity: bodies are not unpacked here."
-            raise Refused("invalid_input", text)
-        declared = request.headers.get("content-length", str(limit))
-        if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
-            raise refused("too_large")
-        caller, body = request.state.caller, bytearray()
-        try:
-            await self._receive(request, limit, caller, body)
-        except TimeoutError as error:
-            text = (
-                f"a body must arrive within {BODY_TIMEOUT} seconds, at {BODY_RATE >> 10} KiB per "
-                f"second on average and without a pause of {STALL_TIMEOUT} seconds."
-            )
-            raise Refused("invalid_request", text) from error
-        finally:
-            self._held[caller] -= len(body)
-            if not self._held[caller]:
-                del self._held[caller]
-        return bytes(body)
-
-    async def _receive(self, request: Request, limit: int, caller: str, body: bytearray) -> None:
-        parts, started = request.stream(), time.monotonic()
-        while True:
-            async with asyncio.timeout(STALL_TIMEOUT):
-                part = await anext(parts, None)
-            if part is None:
-                return
-            body += part
-            self._held[caller] += len(part)
-            if len(body) > limit:
-                raise refused("too_large")
-            if self.in_use > self._room and self._held[caller] > self._room // len(self._held):
-                raise refused("busy")
-            passed = time.monotonic() - started
-            late = passed > STALL_TIMEOUT and len(body) < BODY_RATE * passed
-            if passed > BODY_TIMEOUT or late:
-                raise TimeoutError
+    service = app_service(request)
+    if analyst is not None and key.role != "custodian":
+        raise refused("forbidden")
+    if service.analysts is None or (analyst is None and key.role == "custodian"):
+        if analyst is not None:
+            raise refused("not_found")
+        return service
+    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.names):
+        raise refused("not_found")
+    return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
 
 
-def problem(refusal: Refused) -> tuple[int, dict[str, str], dict[str, str]]:
-    """The response to a refusal: (status, JSON, headers)."""
-    headers = {"retry-after": "1"} if refusal.code in RETRIED else {}
-    if refusal.code in CHALLENGES:
-        headers["www-authenticate"] = CHALLENGES[refusal.code]
-    return STATUS[refusal.code], {"code": refusal.code, "message": str(refusal)}, headers
+Anyone = Annotated[Key, Depends(anyone)]
+Analyst = Annotated[Key, Depends(analyst)]
+Custodian = Annotated[Key, Depends(custodian)]
+BrowserCustodian = Annotated[Key, Depends(browser_custodian)]
+OfAnalyst = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{NAME}$",
+        description="for a custodian: the analyst whose ledger is read, where each has one",
+    ),
+]

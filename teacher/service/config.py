@@ -21,40 +21,27 @@ OWN_BACKBONES = (
     "efficientnet_lite0",
     "efficientnet_lite0_stages",
 )
-COUNTS = (
-    "max_request",
-    "max_extractor",
-    "max_rows",
-    "waiting",
-    "connections",
-    "connections_by_address",
-    "extractors_per_day",
-    "extractor_mib_per_day",
-    "ledger_mib_per_day",
-)
+RANGES = {
+    "port": (0, 65535),
+    "max_body": (1, 1 << 20),
+    "requests_per_second": (1e-3, 1e9),
+    "connections_by_address": (1, 1 << 20),
+}
 
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """Addresses and limits of `labelwall serve`.
+    """Addresses and limits of `labelwall serve`. What is no setting is a constant of limits.py.
 
     Args:
         host: address to listen on; any but this machine's loopback needs certfile and keyfile.
         port: TCP port, from 0 to 65535; 0 takes a free one and prints it.
         certfile: TLS certificate chain (PEM file); none when null.
         keyfile: the certificate's private key (PEM file); none when null.
-        max_request: largest request body (MiB), except extractors.
-        max_extractor: largest extractor (MiB).
-        max_rows: maximum rows of one request, a count.
-        waiting: maximum requests that wait for the teacher, a count; further ones are refused
-            and may be sent again.
+        max_body: largest request body (MiB); an extractor is one.
         requests_per_second: average rate allowed to one API key, a count per second.
-        connections: maximum open connections, a count; at most half of the process's descriptors.
-        connections_by_address: of these, from one address; as many as connections where a proxy
-            stands before the service.
-        extractors_per_day: maximum new extractors of one caller in a day, a count.
-        extractor_mib_per_day: their size in all (MiB).
-        ledger_mib_per_day: maximum growth of the ledger by one caller in a day (MiB).
+        connections_by_address: maximum open connections from one address, a count; 512 where a
+            proxy stands before the service.
         budget: "shared": one budget against all callers together, who may pool their answers;
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
@@ -66,28 +53,17 @@ class ServiceConfig:
     port: int = 8470
     certfile: str | None = None
     keyfile: str | None = None
-    max_request: int = 64
-    max_extractor: int = 128
-    max_rows: int = 1 << 16
-    waiting: int = 256
+    max_body: int = 128
     requests_per_second: float = 100.0
-    connections: int = 512
     connections_by_address: int = 128
-    extractors_per_day: int = 100
-    extractor_mib_per_day: int = 2048
-    ledger_mib_per_day: int = 64
     budget: Literal["shared", "per_analyst"] = "shared"
     backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port < 1 << 16:
-            raise InvalidInput("service.port", "from 0 to 65535", self.port)
-        for name in COUNTS:
-            count = vars(self)[name]
-            if not 1 <= count <= 1 << 20:
-                raise InvalidInput(f"service.{name}", "from 1 to 1048576", count)
-        if not 0 < self.requests_per_second < 1e9:
-            raise InvalidInput("service.requests_per_second", "positive", self.requests_per_second)
+        for name, (least, most) in RANGES.items():
+            value = vars(self)[name]
+            if not least <= value <= most:
+                raise InvalidInput(f"service.{name}", f"from {least:g} to {most:.10g}", value)
         if (self.certfile is None) != (self.keyfile is None):
             files = self.certfile, self.keyfile
             raise InvalidInput("service.certfile, keyfile", "given together", files)

@@ -8,6 +8,7 @@ and whether one was added since the last time.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from ...wall.messages import (
 )
 
 Result = dict[str, Any]
+HALF = 32  # hex digits of a job's identity that name its caller and content
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,7 @@ class Extractor:
 class Job:
     """A request in the queue.
 
-    ``id``: a function of caller, content and call, so that a retried call finds its job.
-    ``content``: a function of caller and content, empty for work without a receipt.
+    ``id``: from ``job_id``, so that a retried call finds its job.
     ``slot``: the entry of the plan that pays.
     ``done`` of ``total``: the request's own distinct queries; for other work 0 of 1 until done.
     ``extractor``: the features that the work needs, None if it needs none.
@@ -55,7 +56,6 @@ class Job:
     total: int
     extractor: Extractor | None = None
     size: int = 0
-    content: str = ""
     slot: int = 0
     from_custodian: bool = False
     done: int = 0
@@ -71,6 +71,11 @@ class Job:
             return "failed" if self.future.exception() else "done"
         return "running" if self.started else "queued"
 
+    @property
+    def content(self) -> str:
+        """The part of the identity that names caller and content."""
+        return self.id[:HALF]
+
     def finish(self, outcome: Result | Refused) -> None:
         """End the job and drop its inputs: finished jobs are kept for a while."""
         if isinstance(outcome, Refused):
@@ -82,11 +87,6 @@ class Job:
 
 
 @dataclass(eq=False)
-class RepeatJob(Job):
-    """A call with the content of another call of the caller. It gets that result, uncharged."""
-
-
-@dataclass(eq=False)
 class TaskJob(Job):
     """Work done in one step. ``work`` returns what is released."""
 
@@ -95,6 +95,17 @@ class TaskJob(Job):
     def finish(self, outcome: Result | Refused) -> None:
         super().finish(outcome)
         self.work = dict
+
+
+@dataclass(eq=False)
+class EmbeddingJob(TaskJob):
+    """``work`` that waits until all records have features. ``turns``: of embedding, so far.
+
+    It writes nothing in the ledger, so its turns, which the private rows decide, are no turns of
+    answers.
+    """
+
+    turns: int = 0
 
 
 @dataclass(eq=False)
@@ -157,53 +168,13 @@ def distinct_rows(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return inputs[first], inverse
 
 
-def repeat_result(
-    result: Result, queries: int, left: dict[str, int], entry: tuple[int, str]
-) -> Result:
-    """The result of a call that repeats one of ``queries`` distinct queries, all known by now.
+def job_id(
+    caller: str, kind: str, parameters: dict[str, object], body: bytes, call: str | None = ""
+) -> str:
+    """The identity of a request (64 hex digits): a half for caller and content, one for the call.
 
-    ``left``: current counts by release; ``entry``: the ledger's current last entry and its hash.
+    ``call``: the name that the caller gave to it, None for a new call.
     """
-    receipt = {**result["receipt"], "served": queries, "reused": 0, "left": left}
-    receipt["charged"] = dict.fromkeys(receipt["charged"], 0)
-    receipt["ledger_position"], receipt["ledger_head"] = entry
-    return {**result, "receipt": receipt}
-
-
-def job_id(caller: str, kind: str, parameters: dict[str, object], body: bytes) -> str:
-    """SHA-256 (hex) of caller, kind, parameters and body."""
-    return hashlib.sha256(canonical_json([caller, kind, parameters]) + b"\0" + body).hexdigest()
-
-
-def refused(code: str) -> Refused:
-    """The refusal with a code's constant text. What happened stays with the custodian."""
-    return Refused(code, TEXTS[code])
-
-
-TEXTS = {
-    "teacher_failed": "the teacher could not complete the request; what was charged stays charged. "
-    "Ask again.",
-    "ledger_refused": "the ledger can not be read or written, so nothing more is released. "
-    "Tell the custodian.",
-    "keys_unreadable": "the service's keys can not be read or written, so nobody gets in. "
-    "Tell the custodian.",
-    "shutting_down": "the service is shutting down. Ask again soon.",
-    "busy": "too many requests wait for the teacher. Ask again soon.",
-    "too_fast": "this key sends more requests than it may. Ask again soon.",
-    "too_many_failures": "too many wrong keys came from this address. Ask again later.",
-    "too_much": "this key has used up what it may send or let the service store in a day. "
-    "Ask again later.",
-    "quota_reached": "the request asks more new queries than this key may still be charged for. "
-    "Nothing was charged.",
-    "unauthorized": "a valid API key must be sent as `Authorization: Bearer KEY`.",
-    "sign_in": "this page is for a custodian: give a custodian's API key as the password; "
-    "the user name does not matter.",
-    "another_site": "this is done by the buttons of the custodian's page, in a browser that says "
-    "so (Sec-Fetch-Site).",
-    "forbidden": "this key's role does not allow the request.",
-    "unknown_job": "there is no such job of this key. Send the request again.",
-    "unknown_extractor": "this extractor has to be sent first.",
-    "too_large": "the body is larger than this service takes.",
-    "not_found": "there is nothing at this address.",
-    "invalid_request": "the request is not of a form that the service understands.",
-}
+    content = hashlib.sha256(canonical_json([caller, kind, parameters]) + b"\0" + body).hexdigest()
+    named = secrets.token_hex(HALF) if call is None else call
+    return content[:HALF] + hashlib.sha256(named.encode()).hexdigest()[:HALF]

@@ -2,33 +2,47 @@
 
 A key is 256 random bits, so one SHA-256 of it is as hard to invert as the key is to guess; slow
 hashes are for passwords. Secrets are compared in constant time, also if the public half is unknown.
+
+The keys of a custodian's directory are a table of an SQLite file of their own: they are there
+before a ledger is, and the same wherever that lies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
-import json
-import math
 import os
 import re
 import secrets
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 from ...wall.adversary import NAME
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ..private_files import open_lock, require_private
+from ..private_files import require_private
 
-KEYS, FORMAT = "keys.json", 1
+KEYS, FORMAT = "keys.sqlite", 1
+LOCK_SECONDS = 30.0  # of waiting for another process that changes the keys
 Role = Literal["analyst", "custodian"]
 TOKEN = re.compile(r"lw_([0-9a-f]{16})_([0-9a-f]{64})")
+TABLE = """
+CREATE TABLE IF NOT EXISTS keys (
+    identity TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('analyst', 'custodian')),
+    digest TEXT NOT NULL CHECK (length(digest) = 64),
+    queries INTEGER,
+    expires REAL,
+    revoked INTEGER NOT NULL CHECK (revoked IN (0, 1)),
+    expired INTEGER NOT NULL CHECK (expired IN (0, 1))
+) STRICT
+"""
 
 
 class KeysDamaged(LedgerMismatch):
@@ -54,29 +68,15 @@ class Key:
     revoked: bool = False
     expired: bool = False
 
-    def __post_init__(self) -> None:
-        valid = (
-            isinstance(self.name, str)
-            and isinstance(self.digest, str)
-            and re.fullmatch("[0-9a-f]{64}", self.digest)
-            and (self.queries is None or type(self.queries) is int)
-            and (
-                self.expires is None
-                or (type(self.expires) in (int, float) and math.isfinite(self.expires))
-            )
-            and type(self.revoked) is bool
-            and type(self.expired) is bool
-            and self.role in get_args(Role)
-        )
-        if not valid:
-            raise ValueError("a field of a key has another type")
-
     def is_expired(self, now: float) -> bool:
         """Whether the key expired by ``now`` (seconds since 1970), or was seen expired before."""
         return self.expired or (self.expires is not None and now >= self.expires)
 
     def is_valid(self, now: float) -> bool:
         return not self.revoked and not self.is_expired(now)
+
+
+COLUMNS = tuple(column.name for column in fields(Key))
 
 
 class Keys:
@@ -93,8 +93,6 @@ class Keys:
 
     def __init__(self, directory: Path, in_memory: dict[str, Key] | None = None) -> None:
         self._path, self._in_memory = directory / KEYS, in_memory or {}
-        self._read_version: tuple[int, int] | None = None  # (mtime, inode) of the file last read
-        self._keys: dict[str, Key] = {}
         self._expired: set[str] = set()  # public halves of keys that this process saw expire
 
     def add(
@@ -110,39 +108,37 @@ class Keys:
             raise InvalidInput("name", rule, name)
         if role not in get_args(Role):
             raise InvalidInput("role", f"one of {', '.join(get_args(Role))}", role)
-        if queries is not None and queries < 1:
-            raise InvalidInput("queries", "at least 1", queries)
+        if queries is not None and not 1 <= queries < 1 << 63:
+            raise InvalidInput("queries", "from 1 to 2^63 - 1", queries)
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
-        ends = _timestamp(expires)
-        key = Key(name, role, digest_of(secret), queries, ends)  # type: ignore[arg-type]
-        with self._changing() as keys:
-            if any(other.name == name and other.is_valid(time.time()) for other in keys.values()):
+        row = (identity, name, role, digest_of(secret), queries, _timestamp(expires), 0, 0)
+        self._require_no_link()
+        self.listed()  # stores what has expired
+        with self._writing() as database:
+            keys = _stored(database).values()
+            if any(other.name == name and other.is_valid(time.time()) for other in keys):
                 rule = "of nobody who holds a valid key"
                 raise InvalidInput("name", rule, name, "Revoke that key first.")
-            keys[identity] = key
+            database.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(row))})", row)
         return token_of(identity, secret)
 
     def revoke(self, name: str) -> None:
         """Revoke all keys of a name. Raises InvalidInput where there are none."""
-        with self._changing() as keys:
-            found = {
-                identity: replace(key, revoked=True)
-                for identity, key in keys.items()
-                if key.name == name
-            }
-            if not found:
+        with self._writing() as database:
+            revoked = database.execute("UPDATE keys SET revoked = 1 WHERE name = ?", (name,))
+            if not revoked.rowcount:
                 raise InvalidInput("name", "of somebody who has a key", name)
-            keys.update(found)
 
     def listed(self) -> dict[str, Key]:
         """All keys by their public half."""
-        stored = self._stored()
-        self._note_expired({**stored, **self._in_memory})
-        if any(identity in self._expired and not key.expired for identity, key in stored.items()):
-            with self._changing():  # which stores what has expired
-                pass
-            stored = self._stored()
-        return {**stored, **self._marked(self._in_memory)}
+        stored, now = self._read(), time.time()
+        every = {**stored, **self._in_memory}
+        self._expired |= {identity for identity, key in every.items() if key.is_expired(now)}
+        unnoted = [(i,) for i, key in stored.items() if i in self._expired and not key.expired]
+        if unnoted:
+            with self._writing() as database:
+                database.executemany("UPDATE keys SET expired = 1 WHERE identity = ?", unnoted)
+        return {i: replace(key, expired=i in self._expired) for i, key in every.items()}
 
     def authenticate(self, token: str) -> Key | None:
         """The valid key of a token; None for any other text, after the same comparison."""
@@ -152,44 +148,68 @@ class Keys:
         same = hmac.compare_digest(digest_of(secret), key.digest if key else "0" * 64)
         return key if key is not None and same and key.is_valid(time.time()) else None
 
-    def _stored(self) -> dict[str, Key]:
+    def _read(self) -> dict[str, Key]:
         """The keys in the file, none if it does not exist."""
-        try:
-            status = self._path.stat()
-        except FileNotFoundError:
+        if not os.path.lexists(self._path):
             return {}
-        version = status.st_mtime_ns, status.st_ino
-        if self._read_version != version:  # each change is a new file
-            self._keys = _read(self._path)
-            self._read_version = version
-        return self._keys
+        try:
+            with closing(_connect(self._path)) as database:
+                return _stored(database)
+        except (sqlite3.Error, ValueError) as error:
+            raise KeysDamaged(
+                f"the custodian's {KEYS} is not readable. "
+                "Restore it, or delete it and make new keys."
+            ) from error
 
-    def _note_expired(self, keys: dict[str, Key]) -> None:
-        """Remember which of ``keys`` have expired by now."""
-        now = time.time()
-        self._expired |= {identity for identity, key in keys.items() if key.is_expired(now)}
-
-    def _marked(self, keys: dict[str, Key]) -> dict[str, Key]:
-        """The keys with ``expired`` as this process knows it."""
-        return {i: replace(key, expired=i in self._expired) for i, key in keys.items()}
+    def _require_no_link(self) -> None:
+        if self._path.is_symlink():
+            raise InvalidInput(KEYS, "a file of its own directory", "a symbolic link")
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Key]]:
-        """The keys in the file, to be changed. They are written durably if the block succeeds."""
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, which is durable if the block succeeds."""
+        directory = self._path.parent
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            require_private(self._path.parent)
-            with open_lock(self._path.with_suffix(".lock")) as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                keys = _read(self._path) if self._path.exists() else {}
-                yield keys
-                self._note_expired(keys)
-                _write(self._path, self._marked(keys))
-        except OSError as error:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(directory)
+            self._require_no_link()
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(self._path, flags, 0o600))
+            with closing(_connect(self._path)) as database, database:
+                database.execute("BEGIN IMMEDIATE")
+                if not database.execute("PRAGMA schema_version").fetchone()[0]:
+                    database.execute(f"PRAGMA user_version = {FORMAT}")
+                    database.execute(TABLE)
+                yield database
+        except (OSError, sqlite3.Error) as error:
             raise KeysDamaged(
-                f"the custodian's {self._path.name} can not be written ({error.strerror}), "
+                f"the custodian's {KEYS} can not be written, "
                 "and nobody gets in while an expired key is not noted in it."
             ) from error
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """The existing file, with durable commits. Transactions begin where BEGIN says so."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    database = sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS, isolation_level=None)
+    database.execute("PRAGMA synchronous = EXTRA")
+    return database
+
+
+def _stored(database: sqlite3.Connection) -> dict[str, Key]:
+    """The keys by their public half. Raises ValueError for a file of another format."""
+    version, schema = (
+        database.execute(f"PRAGMA {name}_version").fetchone()[0] for name in ("user", "schema")
+    )
+    if not schema:  # the first writer has not committed yet
+        return {}
+    if version != FORMAT:
+        raise ValueError
+    rows = database.execute(f"SELECT identity, {', '.join(COLUMNS)} FROM keys ORDER BY rowid")
+    return {
+        identity: Key(name, role, digest, queries, expires, bool(revoked), bool(expired))
+        for identity, name, role, digest, queries, expires, revoked, expired in rows
+    }
 
 
 def token_of(identity: str, secret: str) -> str:
@@ -216,36 +236,6 @@ def render(keys: dict[str, Key]) -> str:
         cap = "no cap" if key.queries is None else key.queries
         lines.append(f"{key.name:24} {key.role:10} {cap:>9}  {state}")
     return "\n".join(lines)
-
-
-def _read(path: Path) -> dict[str, Key]:
-    try:
-        content = json.loads(path.read_text())
-        if set(content) != {"format", "keys"} or content["format"] != FORMAT:
-            raise ValueError
-        return {identity: Key(**fields) for identity, fields in content["keys"].items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise KeysDamaged(
-            f"the custodian's {path.name} is not readable. "
-            "Restore it, or delete it and make new keys."
-        ) from error
-
-
-def _write(path: Path, keys: dict[str, Key]) -> None:
-    """Replace the file. The new file and its name are on the disk when this returns."""
-    scratch = path.with_suffix(".part")
-    scratch.unlink(missing_ok=True)
-    with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        content = {identity: asdict(key) for identity, key in keys.items()}
-        json.dump({"format": FORMAT, "keys": content}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _timestamp(text: str | None) -> float | None:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from .snapshot import Snapshot
-from .state import Service
+from .service import Service
 
 
 class Metrics:
@@ -35,38 +34,27 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The metrics that are computed when read."""
-        queue, analysts = self._service.queue, self._service.analysts
-        if analysts is None:
-            waiting = queue.waiting
-            yield from _releases([([], queue.snapshot)])
-        else:
-            queues = {name: each.queue for name, each in analysts.open_services().items()}
-            waiting = queue.waiting + sum(each.waiting for each in queues.values())
-            yield from _releases([([name], each.snapshot) for name, each in queues.items()])
-        yield GaugeMetricFamily(
-            "labelwall_ledger_position",
-            "Number of the ledger's newest entry",
-            value=queue.snapshot.position,
-        )
-        if (scale := self._service.scale).shards:
-            shards = GaugeMetricFamily(
-                "labelwall_shards", "Parts in which the private rows lie", labels=["backend"]
-            )
+        analysts, register = self._service.analysts, self._service.queue
+        queues = {} if analysts is None else analysts.open_services()
+        own = {name: each.queue for name, each in queues.items()}
+        waiting = register.waiting + sum(queue.waiting for queue in own.values())
+        labels = ["slot", "release"] if analysts is None else ["analyst", "slot", "release"]
+        ledgers = [([], register)] if analysts is None else [([n], q) for n, q in own.items()]
+        spent = GaugeMetricFamily("labelwall_releases_spent", "Releases charged", labels=labels)
+        left = GaugeMetricFamily("labelwall_releases_left", "Releases not charged", labels=labels)
+        for name, queue in ledgers:
+            snapshot = queue.snapshot
+            for family, counts in ((spent, snapshot.spent), (left, snapshot.remaining)):
+                for (slot, release), value in counts.items():
+                    family.add_metric([*name, str(slot), release], value)
+        yield from (spent, left)
+        for metric, text, value in (
+            ("ledger_position", "Number of the ledger's newest entry", register.snapshot.position),
+            ("waiting", "Requests that wait for the teacher", waiting),
+        ):
+            yield GaugeMetricFamily(f"labelwall_{metric}", text, value=value)
+        if (scale := self._service.settings.scale).shards:
+            text = "Parts in which the private rows lie"
+            shards = GaugeMetricFamily("labelwall_shards", text, labels=["backend"])
             shards.add_metric([scale.backend], scale.shards)
             yield shards
-        yield GaugeMetricFamily(
-            "labelwall_waiting", "Requests that wait for the teacher", value=waiting
-        )
-
-
-def _releases(ledgers: list[tuple[list[str], Snapshot]]) -> Iterator[Metric]:
-    """Spent and remaining releases of ledgers, each with its analyst's name or, if single, none."""
-    labels = ["analyst"] * len(ledgers[0][0]) if ledgers else []
-    labels += ["slot", "release"]
-    spent = GaugeMetricFamily("labelwall_releases_spent", "Releases charged", labels=labels)
-    left = GaugeMetricFamily("labelwall_releases_left", "Releases not yet charged", labels=labels)
-    for analyst, snapshot in ledgers:
-        for family, counts in ((spent, snapshot.spent), (left, snapshot.remaining)):
-            for (slot, release), value in counts.items():
-                family.add_metric([*analyst, str(slot), release], value)
-    yield from (spent, left)

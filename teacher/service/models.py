@@ -86,26 +86,31 @@ class ReleaseLeft(BaseModel):
     left: int
 
 
-class Budget(BaseModel):
+class Spent(BaseModel):
+    """What is spent of a ledger. ``charged``: new queries noted for the caller, or the analyst."""
+
+    dataset: str
+    adversary: str
+    releases: list[ReleaseLeft]
+    ledger_position: int
+    ledger_head: str
+    charged: int
+
+
+class Budget(Spent):
     """The plan and what is spent of it.
 
     ``epsilon`` is certified against the ``adversary`` for any queries and for the ``unit`` of
     privacy (row, or person: all rows of one); null where nothing is certified. ``queries``: this
-    key's own cap on new queries, null for none; ``charged``: those used.
+    key's own cap on new queries, null for none.
     """
 
-    dataset: str
     unsafe: bool
     epsilon: float | None
     delta: float
-    adversary: str
     unit: str
     plan: dict[str, object]
-    releases: list[ReleaseLeft]
-    ledger_position: int
-    ledger_head: str
     queries: int | None
-    charged: int
 
 
 class Charge(BaseModel):
@@ -118,16 +123,10 @@ class Charge(BaseModel):
     adversary: str
 
 
-class AnalystBudget(BaseModel):
-    """What is spent of an analyst's own ledger. ``charged``: new queries noted for the analyst."""
+class AnalystBudget(Spent):
+    """What is spent of an analyst's own ledger."""
 
     name: str
-    dataset: str
-    adversary: str
-    releases: list[ReleaseLeft]
-    ledger_position: int
-    ledger_head: str
-    charged: int
 
 
 class Analysts(BaseModel):

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from ...wall.errors import InvalidInput
 from ...wall.matrices import MATRICES
 from ...wall.messages import Queries
-from ...wall.wire import NPY, SAFETENSORS, decode, decode_extractor
+from ...wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode
 from . import models
-from .jobs import (
-    Extractor,
-    QueryJob,
-    TaskJob,
-    distinct_rows,
-    job_id,
-    refused,
-)
-from .route_parts import (
-    MIB,
+from .auth import Analyst, service_for
+from .extractors import received
+from .jobs import EmbeddingJob, QueryJob, TaskJob, distinct_rows, job_id
+from .keys import Key
+from .limits import MIB
+from .requests import (
     PENDING,
     PROBLEMS,
-    Analyst,
     Idempotency,
     PathSha256,
     Sha256,
@@ -34,9 +26,8 @@ from .route_parts import (
     binary,
     media_of,
     reply,
-    service_for,
 )
-from .state import Service
+from .service import Service
 
 ROWS_BODY = binary(
     "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
@@ -64,49 +55,35 @@ async def send_extractor(
 ) -> Response:
     """Send a feature map by name and safetensors.
 
-    The private records are embedded with it; nothing is released.
+    The private records are embedded with it; nothing is released. One that is there is kept.
     """
     service = await service_for(request, key)
-    known, allowed = sha256 in service.extractors, service.allowances
+    known, allowed = sha256 in service.extractors, service.process.allowances
     if not known:
         allowed.extractors.take(key.name)
-    body = await service.bodies.read(request, service.config.max_extractor * MIB)
+    config, task = service.settings.config, service.settings.task
+    body = await service.bodies.read(request, config.max_body * MIB)
     if not known:
         allowed.uploads.take(key.name, len(body))
-    extractor = await run_in_threadpool(_received, service, body, media_of(request), sha256)
-    if not known:
-        await run_in_threadpool(service.queue.networks.test, extractor.spec, key.name)
+    extractor = await run_in_threadpool(received, body, media_of(request), sha256, config, task)
+    identity = job_id(key.name, "extractor", {}, sha256.encode())
+    job = EmbeddingJob(identity, key.name, "extractor", 1, extractor, len(body))
 
     def work() -> dict[str, object]:
-        service.keep(extractor, key.name)
+        service.extractors.keep(extractor, key.name)
         return {"extractor": sha256}
 
-    identity = job_id(key.name, "extractor", {}, sha256.encode())
-    job = TaskJob(identity, key.name, "extractor", 1, extractor, len(body), work=work)
+    if known:
+        return await reply(service.queue.add_finished(job, work()), wait)
+    await run_in_threadpool(service.queue.networks.test, extractor.spec, key.name)
+    job.work = work
     return await reply(service.queue.submit(job, repeatable=False), wait)
 
 
-def _received(service: Service, body: bytes, media: str, sha256: str) -> Extractor:
-    """A received extractor, if this service accepts it. Sizes are checked before it is built."""
-    spec = decode_extractor(body, media, service.config.max_extractor * MIB)
-    if spec.backbone not in service.config.backbones:
-        rule = f"one of {', '.join(service.config.backbones)}"
-        raise InvalidInput("extractor.backbone", rule, spec.backbone)
-    shapes = spec.input_shape, spec.num_classes
-    expected = service.task.input_shape, service.task.num_classes
-    if shapes != expected:
-        name = "extractor.input_shape, num_classes"
-        raise InvalidInput(name, f"the data set's {expected}", shapes)
-    if spec.sha256() != sha256:
-        raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
-    return Extractor(spec, sha256)
-
-
-def _extractor(service: Service, sha256: str) -> Extractor:
-    found = service.extractors.get(sha256)
-    if found is None:
-        raise refused("unknown_extractor")
-    return found
+async def _body(request: Request, service: Service, key: Key) -> bytes:
+    """The body of a request that may let the ledger grow. Raises Refused."""
+    service.process.allowances.growth.require(key.name)
+    return await service.bodies.read(request, service.settings.config.max_body * MIB)
 
 
 @router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS_BODY)
@@ -124,27 +101,24 @@ async def ask(
     charged.
     """
     service = await service_for(request, key)
-    service.allowances.growth.require(key.name)
-    body = await service.bodies.read(request, service.config.max_request * MIB)
-    used = _extractor(service, extractor)
-    parameters = {"slot": slot, "extractor": extractor, "media": media_of(request)}
-    content = job_id(key.name, "labels", parameters, body)
+    body = await _body(request, service, key)
+    used, media = service.extractors.get(extractor), media_of(request)
+    parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
 
     def prepare() -> QueryJob:
-        inputs = decode(body, media_of(request), ("inputs",), service.config.max_rows)["inputs"]
-        if inputs.shape[1:] != service.task.input_shape:
-            rule = f"rows of shape {list(service.task.input_shape)}"
+        inputs = decode(body, media, ("inputs",), MAX_ROWS)["inputs"]
+        if inputs.shape[1:] != service.settings.task.input_shape:
+            rule = f"rows of shape {list(service.settings.task.input_shape)}"
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
         rows, inverse = distinct_rows(inputs)
         return QueryJob(
-            id=_call_id(content, idempotency_key),
+            id=job_id(key.name, "labels", parameters, body, idempotency_key),
             caller=key.name,
             kind="labels",
             total=len(rows),
             extractor=used,
             size=len(body),
-            content=content,
             slot=slot,
             rows=rows,
             inverse=inverse,
@@ -175,28 +149,20 @@ async def count(
     Receipts add up as for labels.
     """
     service = await service_for(request, key)
-    service.allowances.growth.require(key.name)
-    body = await service.bodies.read(request, service.config.max_request * MIB)
-    used, made = _extractor(service, extractor), MATRICES[request.url.path.rpartition("/")[2]]
-    found = await run_in_threadpool(decode, body, media_of(request), (made.array,))
-    matrix = made(found[made.array], slot)
-    parameters = {"slot": slot, "extractor": extractor, "media": media_of(request)}
-    content = job_id(key.name, made.kind, parameters, body)
+    body = await _body(request, service, key)
+    used, media = service.extractors.get(extractor), media_of(request)
+    matrix_type = MATRICES[request.url.path.rpartition("/")[2]]
+    arrays = await run_in_threadpool(decode, body, media, (matrix_type.array,))
+    matrix = matrix_type(arrays[matrix_type.array], slot)
+    parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
     job = TaskJob(
-        id=_call_id(content, idempotency_key),
+        id=job_id(key.name, matrix_type.kind, parameters, body, idempotency_key),
         caller=key.name,
-        kind=made.kind,
+        kind=matrix_type.kind,
         total=1,
         extractor=used,
         size=len(body),
-        content=content,
         slot=slot,
         work=lambda: service.queue.count(key.name, matrix, key.queries),
     )
     return await reply(service.queue.submit(job), wait)
-
-
-def _call_id(content: str, idempotency_key: str | None) -> str:
-    """The identity of a call for some content. Without an idempotency key it is unique."""
-    call = secrets.token_hex(32) if idempotency_key is None else idempotency_key
-    return hashlib.sha256(f"{content} {call}".encode()).hexdigest()

@@ -1,93 +1,95 @@
 """The one writer: a single thread takes waiting requests to the teacher, batch by batch.
 
 No request holds a lock while the teacher searches, and none reaches a record in any other way.
+
+The order of answers, and so of the ledger's entries, is a function of arrivals and of public
+numbers. Embedding takes turns that the private rows decide. So it is apart: a turn of it comes
+between two steps of answers, and decides nothing about which answer is next.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-
-import numpy as np
+from dataclasses import dataclass
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from ...wall.matrices import Matrix
 from ...wall.messages import Answers, Queries
-from ...wall.progress import Progress, no_progress
+from ...wall.progress import Progress
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
-from .fair_lock import FairLock
-from .jobs import (
-    Extractor,
-    Job,
-    QueryJob,
-    RepeatJob,
-    Result,
-    TaskJob,
-    refused,
-    repeat_result,
-)
-from .network_tests import NetworkTests
-from .room import Room
-from .snapshot import Snapshot
-from .usage import Call, OverCap, Usage
+from .extractors import NetworkTests
+from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result, TaskJob
+from .limits import QueueLimits
+from .refusals import refused
+from .usage import Call, OverCap, Snapshot, Usage
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for
-TURN = 1.0  # seconds of embedding before others have their turn
+TURN = 1.0  # seconds of embedding between two steps of answers
+SLICE = 10  # turns of one embedding before another one has its own
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """What the queues of one process share.
+
+    ``batch_size``: queries of one step, gathered from all callers.
+    ``limits``: on queued jobs.
+    ``report``: records an unexpected failure (its traceback) for the custodian only.
+    ``machine``: one thread, which takes the steps of all queues in the order of asking.
+    ``watch``: receives the teacher's progress, for the custodian only.
+    ``load``: loads what steps need and requests do not, at the writer's start.
+    ``on_growth(caller, nbytes)``: called with the bytes that a request added to the ledger.
+    """
+
+    batch_size: int
+    limits: QueueLimits
+    report: Callable[[], None]
+    machine: ThreadPoolExecutor
+    watch: Progress
+    load: Callable[[], None]
+    on_growth: Callable[[str, int], None]
 
 
 class RequestQueue:
     """The queue of requests before a teacher, and the thread that works through it.
 
-    ``probe``: PUBLIC rows of the custodian on which received networks are tested.
-    ``batch_size``: queries of one step, gathered from all callers.
-    ``room``: limits on queued jobs.
-    ``report``: records an unexpected failure (its traceback) for the custodian only.
-    ``lock``: shared with other queues; only one of them works at a time.
-    ``watch``: receives the teacher's progress, for the custodian only.
-    ``load``: loads what steps need and requests do not, at the writer's start.
-    ``grown(caller, size)``: hears by how many bytes of entries a caller let the ledger grow.
+    ``networks``: tests of received networks.
+    ``guard``: raises LedgerMismatch where another process may use the ledger's directory.
 
     No reply to an analyst depends on whether the custodian changed the records: those requests take
-    no analyst's room in the queue or among the finished jobs, and do not count where the order of
-    other requests is decided.
+    no analyst's room in the queue or among the finished jobs, go first, and do not count where the
+    order of other requests is decided.
     """
 
     def __init__(
         self,
         teacher: Teacher,
         ledger: Ledger,
-        *,
-        probe: np.ndarray | None,
-        load: Callable[[], None],
-        batch_size: int,
-        room: Room,
-        report: Callable[[], None],
-        lock: FairLock,
-        watch: Progress = no_progress,
-        grown: Callable[[str, int], None] = lambda *_: None,
+        settings: QueueSettings,
+        networks: NetworkTests,
+        guard: Callable[[], None],
     ) -> None:
-        self._teacher, self._ledger = teacher, ledger
-        self._batch_size, self._load = batch_size, load
-        self._room = room
-        self._report, self._lock, self._watch, self._grown = report, lock, watch, grown
+        self._teacher, self._ledger, self._settings = teacher, ledger, settings
+        self.networks, self._guard = networks, guard
         self.usage = Usage(ledger)
-        self._pending: deque[Job] = deque()
+        self._pending: list[Job] = []  # in the order of arrival
         self._jobs: dict[tuple[str, str], Job] = {}
         self._changed = threading.Condition()
         self._closing = False
-        self._extractor = ""  # identity of the one in use
-        self._steps = 0  # under it
-        self._turns: dict[str, int] = {}  # caller -> number of the last turn
-        self.networks = NetworkTests(teacher, probe, batch_size, load)
+        self._in_use = ""  # identity of the teacher's extractor
+        self._answering, self._steps = "", 0  # extractor of the last answers, and their steps
+        self._turns: dict[str, int] = {}  # caller -> number of the last step of its answers
+        self._embeds_next = False
+        self._embedding: Job | None = None  # the one that was embedded for last
         self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
-        self.snapshot = self._take_snapshot()
+        self.snapshot = Snapshot.of(ledger.state)
         self._thread = threading.Thread(target=self._run, name="writer")
 
     def start(self) -> None:
@@ -100,7 +102,7 @@ class RequestQueue:
             self._changed.notify_all()
         self._thread.join()
         with self._changed:
-            left, self._pending = self._pending, deque()
+            left, self._pending = self._pending, []
         for job in left:
             job.finish(refused("shutting_down"))
 
@@ -113,10 +115,7 @@ class RequestQueue:
         """Queue a job, or return the job of the same call.
 
         That one is returned while it waits, and also after it was done if its result is
-        ``repeatable``. If another call of the caller asks, or asked, for the same content, the job
-        becomes a RepeatJob of that one: it takes neither a turn nor a part of the caller's cap.
-
-        Raises Refused when the queue is full or the service stops.
+        ``repeatable``. Raises Refused when the queue is full or the service stops.
         """
         with self._changed:
             known = self._jobs.get((job.caller, job.id))
@@ -126,51 +125,18 @@ class RequestQueue:
                 return known
             if self._closing:
                 raise refused("shutting_down")
-            original = self._original(job)
-            self._room.require(job, self._pending, self._jobs.values(), original is not None)
-            self._forget_finished(job.from_custodian)
-            if original is not None:
-                job = self._repeat(job, original)
-            else:
-                self._pending.append(job)
-            self._jobs.pop((job.caller, job.id), None)  # so that the newest comes last
-            self._jobs[job.caller, job.id] = job
+            self._settings.limits.require(job, self._pending)
+            self._keep(job)
+            self._pending.append(job)
             self._changed.notify_all()
         return job
 
-    def _original(self, job: Job) -> Job | None:
-        """The job of the same caller that is charged for the same content, unless it failed."""
-        if not job.content:
-            return None
-        for other in self._jobs.values():
-            same = (other.caller, other.content) == (job.caller, job.content)
-            if same and not isinstance(other, RepeatJob) and other.status != "failed":
-                return other
-        return None
-
-    def _repeat(self, job: Job, original: Job) -> RepeatJob:
-        """A job that ends when ``original`` does, or now. It keeps none of the request's inputs."""
-        repeat = RepeatJob(
-            job.id, job.caller, job.kind, original.total, content=job.content, slot=job.slot
-        )
-
-        def end(done: Future[Result]) -> None:
-            error = done.exception()
-            repeat.finish(
-                error if isinstance(error, Refused) else self._again(original, done.result())
-            )
-
-        original.future.add_done_callback(end)
-        return repeat
-
-    def _again(self, original: Job, result: Result) -> Result:
-        """The original's result with a receipt that charges nothing."""
-        receipt, now = result["receipt"], self.snapshot
-        if now.position < receipt["ledger_position"]:  # the original's last step is still running
-            entry = receipt["ledger_position"], receipt["ledger_head"]
-            return repeat_result(result, original.total, receipt["left"], entry)
-        left = {release: now.remaining[original.slot, release] for release in receipt["left"]}
-        return repeat_result(result, original.total, left, (now.position, now.head))
+    def add_finished(self, job: Job, result: Result) -> Job:
+        """A job that is done already."""
+        job.finish(result)
+        with self._changed:
+            self._keep(job)
+        return job
 
     def find(self, caller: str, identity: str) -> Job:
         """A caller's own job. Raises Refused where it is unknown or forgotten."""
@@ -183,7 +149,7 @@ class RequestQueue:
     def progress(self, what: str, done: int, total: int) -> None:
         """The teacher's progress over private rows: passed to the custodian, never to a job."""
         self.at_work = (what, done, total) if done < total else None
-        self._watch(what, done, total)
+        self._settings.watch(what, done, total)
 
     def _end_progress(self) -> None:
         """Report the end of the current work, finished or not."""
@@ -192,18 +158,15 @@ class RequestQueue:
             self.progress(what, total, total)
 
     def forget_extractor(self) -> None:
-        """Make the next query set the teacher's extractor again. The caller holds the lock."""
-        self._extractor = ""
+        """Make the next step set the teacher's extractor again. For the machine's thread."""
+        self._in_use = ""
         self._end_progress()
 
-    def _use(self, extractor: Extractor) -> None:
-        """Make the teacher use an extractor."""
-        if self._extractor != extractor.sha256:
-            self._extractor = ""
-            self._teacher.use_extractor(
-                extractor.spec, probe=self.networks.probe_for(extractor.spec)
-            )
-            self._extractor, self._steps = extractor.sha256, 0
+    def _keep(self, job: Job) -> None:
+        """Make a job known, the newest last; forget the oldest finished ones."""
+        self._forget_finished(job.from_custodian)
+        self._jobs.pop((job.caller, job.id), None)
+        self._jobs[job.caller, job.id] = job
 
     def _forget_finished(self, from_custodian: bool) -> None:
         finished = [
@@ -216,53 +179,13 @@ class RequestQueue:
 
     def _run(self) -> None:
         with suppress(Exception):  # the first step reports it
-            self._load()
+            self._settings.load()
         while jobs := self._next():
             for job in jobs:
                 job.started = True
-            with self._lock:
-                self._step(jobs)
+            self._settings.machine.submit(self._step, jobs).result()
         with suppress(Exception):  # what is not stored is computed again
             self._teacher.pause()
-
-    def _step(self, jobs: list[Job]) -> None:
-        before = self._ledger.written
-        try:
-            self._load()
-            if not self._embedded(jobs[0].extractor):
-                self._postpone(jobs)
-            elif isinstance(jobs[0], QueryJob):
-                self._answer([job for job in jobs if isinstance(job, QueryJob)])
-            else:
-                self._do(jobs[0])
-        except Exception as error:
-            refusal = self._refusal(error)
-            for job in jobs:
-                if not job.future.done():
-                    self._finish(job, refusal)
-        for job in jobs:
-            self._grown(job.caller, (self._ledger.written - before) // len(jobs))
-        self._end_progress()
-        self.snapshot = self._take_snapshot()
-
-    def _embedded(self, extractor: Extractor | None) -> bool:
-        """Embed records for one turn. Whether a step under the extractor can be taken."""
-        if extractor is None or extractor.sha256 == self._extractor:
-            return True
-        over = time.monotonic() + TURN
-        return self._teacher.embed_ahead(
-            extractor.spec,
-            self.networks.probe_for(extractor.spec),
-            lambda: self._closing or time.monotonic() > over,
-        )
-
-    def _postpone(self, jobs: list[Job]) -> None:
-        """Let the jobs of others go first."""
-        with self._changed:
-            for job in jobs:
-                if job in self._pending:
-                    self._pending.remove(job)
-                self._pending.append(job)
 
     def _next(self) -> list[Job]:
         """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
@@ -270,35 +193,85 @@ class RequestQueue:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
                 return []
-            waiting = list(self._pending)
-            if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
-                ready = [
-                    job
-                    for job in waiting
-                    if job.extractor is None or job.extractor.sha256 == self._extractor
-                ]
-                waiting = ready or waiting
-            # The turn of whoever had one longest ago; then in the order of arrival.
-            head = min(waiting, key=lambda job: self._turns.get(job.caller, 0))
-            self._turns[head.caller] = max(self._turns.values(), default=0) + 1
-            self._steps += not head.from_custodian
-            if not isinstance(head, QueryJob):
-                self._pending.remove(head)
-                return [head]
-            if head.single_batch:
-                return [head]
-            chosen: list[Job] = []
-            rows = 0
-            for job in [head, *self._pending]:
-                if (
-                    isinstance(job, QueryJob)
-                    and job not in chosen
-                    and job.can_batch_with(head)
-                    and rows < self._batch_size
-                ):
-                    chosen.append(job)
-                    rows += len(job.rows) - job.done
-            return chosen
+            changes = [job for job in self._pending if job.from_custodian]
+            if changes:
+                return changes[:1]
+            embeddings = [job for job in self._pending if isinstance(job, EmbeddingJob)]
+            answers = self._answerable()
+            if embeddings and (self._embeds_next or not answers):
+                self._embeds_next = False
+                # A new one first, since its features may be there; then by slices.
+                return [min(embeddings, key=lambda job: -(-job.turns // SLICE))]
+            self._embeds_next = True
+            return self._next_answers(answers)
+
+    def _answerable(self) -> list[Job]:
+        """The jobs to answer, but no call while one with its content waits: what that one is
+        charged for, it gets for nothing.
+        """
+        answers: dict[str, Job] = {}
+        for job in self._pending:
+            if not isinstance(job, EmbeddingJob):
+                answers.setdefault(job.content, job)
+        return list(answers.values())
+
+    def _next_answers(self, answers: list[Job]) -> list[Job]:
+        """The jobs of one step, of those that may be answered (in the order of arrival)."""
+        candidates = answers
+        if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
+            same = [job for job in answers if _extractor_of(job) in ("", self._answering)]
+            candidates = same or answers
+        # The turn of whoever had one longest ago; then in the order of arrival.
+        head = min(candidates, key=lambda job: self._turns.get(job.caller, 0))
+        self._turns[head.caller] = max(self._turns.values(), default=0) + 1
+        if _extractor_of(head) not in ("", self._answering):
+            self._answering, self._steps = _extractor_of(head), 0
+        self._steps += 1
+        if not isinstance(head, QueryJob) or head.single_batch:
+            return [head]
+        chosen: list[Job] = [head]
+        rows = len(head.rows) - head.done
+        for job in answers:
+            if rows >= self._settings.batch_size:
+                break
+            if isinstance(job, QueryJob) and job is not head and job.can_batch_with(head):
+                chosen.append(job)
+                rows += len(job.rows) - job.done
+        return chosen
+
+    def _step(self, jobs: list[Job]) -> None:
+        before = self._ledger.written
+        try:
+            self._guard()
+            self._settings.load()
+            job = jobs[0]
+            if isinstance(job, QueryJob):
+                self._answer([each for each in jobs if isinstance(each, QueryJob)])
+            elif not isinstance(job, EmbeddingJob) or self._embedded(job):
+                self._do(job)
+        except Exception as error:
+            refusal = self._refusal(error)
+            for each in jobs:
+                if not each.future.done():
+                    self._finish(each, refusal)
+        for each in jobs:
+            self._settings.on_growth(each.caller, (self._ledger.written - before) // len(jobs))
+        self._end_progress()
+        self._take_snapshot()
+
+    def _embedded(self, job: EmbeddingJob) -> bool:
+        """Embed records for one turn. Whether all have features."""
+        assert job.extractor is not None
+        if self._embedding is not job:
+            self._teacher.pause()  # stores what another one has
+            self._embedding = job
+        job.turns += 1
+        over, spec = time.monotonic() + TURN, job.extractor.spec
+        return self._teacher.embed_ahead(
+            spec,
+            self.networks.probe_for(spec),
+            lambda: self._closing or time.monotonic() > over,
+        )
 
     def _do(self, job: Job) -> None:
         assert isinstance(job, TaskJob)
@@ -306,12 +279,23 @@ class RequestQueue:
             self._use(job.extractor)
         self._finish(job, job.work())
 
+    def _use(self, extractor: Extractor) -> None:
+        """Make the teacher use an extractor."""
+        if self._in_use != extractor.sha256:
+            self._in_use = ""
+            self._teacher.use_extractor(
+                extractor.spec, probe=self.networks.probe_for(extractor.spec)
+            )
+            self._in_use = extractor.sha256
+
     def _answer(self, jobs: list[QueryJob]) -> None:
-        """Answer one batch for all of them. Unfinished jobs go to the end of the queue."""
+        """Answer one batch for all of them."""
         assert jobs[0].extractor is not None
         self._use(jobs[0].extractor)
         jobs = [job for job in jobs if self._admit(job)]
-        room = len(jobs[0].rows) if jobs and jobs[0].single_batch else self._batch_size
+        room = self._settings.batch_size
+        if jobs and jobs[0].single_batch:
+            room = len(jobs[0].rows)
         asked: list[tuple[QueryJob, Queries, Call]] = []
         for job in jobs:
             queries = job.next_batch(room)
@@ -323,10 +307,6 @@ class RequestQueue:
             job.add_answers(answers)
             if job.done == len(job.rows):
                 self._finish(job, result_to_json(job.all_answers()))
-            else:
-                with self._changed:
-                    self._pending.remove(job)
-                    self._pending.append(job)
 
     def _charged(
         self, asked: list[tuple[QueryJob, Queries, Call]]
@@ -358,15 +338,12 @@ class RequestQueue:
 
     def _exceeds(self, caller: str, new: int, quota: int | None) -> bool:
         with self._changed:
-            reserved = sum(
-                job.reserved
-                for job in self._pending
-                if isinstance(job, QueryJob) and job.caller == caller
-            )
+            queries = [job for job in self._pending if isinstance(job, QueryJob)]
+        reserved = sum(job.reserved for job in queries if job.caller == caller)
         return quota is not None and self.usage.charged[caller] + reserved + new > quota
 
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
-        """Noisy counts by a public matrix: the work of a task, on the writer's thread."""
+        """Noisy counts by a public matrix: the work of a task, on the machine's thread."""
         new = self._teacher.chargeable(matrix)
         if self._exceeds(caller, new, quota):
             raise refused("quota_reached")
@@ -377,7 +354,7 @@ class RequestQueue:
             raise refused("quota_reached") from error
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
-        self.snapshot = self._take_snapshot()  # before the caller can ask what is left
+        self._take_snapshot()  # before the caller can ask what is left
         with self._changed:
             if job in self._pending:
                 self._pending.remove(job)
@@ -391,10 +368,15 @@ class RequestQueue:
             return Refused("invalid_input", str(error))
         self.forget_extractor()  # the teacher may have failed halfway
         if not isinstance(error, TeacherFailed | LedgerMismatch):
-            self._report()
+            self._settings.report()
         return refused("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
 
-    def _take_snapshot(self) -> Snapshot:
-        state = self._ledger.state
-        # Unknown after a failed transaction, until the next one reads it.
-        return self.snapshot if state.plan is None else Snapshot.of(state)
+    def _take_snapshot(self) -> None:
+        """Note the state. It is unknown after a failed transaction, until the next one reads it."""
+        if self._ledger.state.plan is not None:
+            self.snapshot = Snapshot.of(self._ledger.state)
+
+
+def _extractor_of(job: Job) -> str:
+    """Identity of the extractor that a job needs, empty if it needs none."""
+    return "" if job.extractor is None else job.extractor.sha256

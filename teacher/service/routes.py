@@ -1,36 +1,48 @@
-"""The routes under /v1 that read: health, budgets, receipts, ledgers and jobs."""
+"""The routes under /v1 that read, and the custodian's, which change the records."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, Any, BinaryIO
 
+import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic import ValidationError
 
+from ...wall.errors import Refused
+from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
+from ..records.persons import codes_of
+from ..records.sources import received
 from . import models
-from .route_parts import (
+from .auth import Anyone, Custodian, OfAnalyst, app_service, service_for
+from .jobs import TaskJob, job_id
+from .limits import MIB
+from .requests import (
+    LEDGER,
     PENDING,
     PROBLEMS,
     VERSION,
-    Anyone,
-    Custodian,
-    OfAnalyst,
     PathSha256,
     Wait,
-    app_service,
+    binary,
+    file_reply,
+    media_of,
     reply,
-    sent,
-    service_for,
 )
-from .state import (
-    Service,
-    analyst_services,
-    export_ledger,
-    pooled_epsilons,
-    releases_left,
-)
+from .service import Service
 
-LEDGER = "application/vnd.sqlite3"
+REMOVAL_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": models.Removal.model_json_schema()}},
+    }
+}
+RECORDS_BODY = binary(
+    "`inputs` as for queries, `labels` int64 [n], `ids` int64 [n], and `persons` int64 [n] where "
+    "the unit of privacy is a person",
+    SAFETENSORS,
+)
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
@@ -44,20 +56,14 @@ async def health() -> models.Health:
 async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> models.Budget:
     """The plan, its certificate and adversary, and what is spent of its caps."""
     service = await service_for(request, key, analyst)
-    snapshot = service.queue.snapshot
     return models.Budget(
-        dataset=service.dataset,
+        **_spent(service, key.name),
         unsafe=service.unsafe,
         epsilon=service.certified,
         delta=service.plan.delta,
-        adversary=service.adversary,
         unit=service.plan.unit,
         plan=service.plan.to_json(),
-        releases=releases_left(service),
-        ledger_position=snapshot.position,
-        ledger_head=snapshot.head,
         queries=key.queries,
-        charged=service.queue.usage.charged[key.name],
     )
 
 
@@ -65,28 +71,32 @@ async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> mo
 async def analysts(request: Request, _: Custodian) -> models.Analysts:
     """Analysts with their own budget, what each has spent, and epsilon if they pool answers."""
     service = app_service(request)
-    services = await run_in_threadpool(analyst_services, service)
+    services = {}
+    if service.analysts is not None:
+        services = await run_in_threadpool(service.analysts.services)
     return models.Analysts(
         adversary=service.adversary,
         unit=service.plan.unit,
         epsilon=service.certified,
         delta=service.plan.delta,
-        analysts=[_analyst_budget(name, each) for name, each in services.items()],
-        pooled=await run_in_threadpool(pooled_epsilons, service),
+        analysts=[
+            models.AnalystBudget(name=name, **_spent(own, name)) for name, own in services.items()
+        ],
+        pooled=await run_in_threadpool(service.pooled_epsilons),
     )
 
 
-def _analyst_budget(name: str, service: Service) -> models.AnalystBudget:
+def _spent(service: Service, name: str) -> dict[str, Any]:
+    """What is spent of a ledger, and new queries noted for a caller: the fields of models.Spent."""
     snapshot = service.queue.snapshot
-    return models.AnalystBudget(
-        name=name,
-        dataset=service.dataset,
-        adversary=service.adversary,
-        releases=releases_left(service),
-        ledger_position=snapshot.position,
-        ledger_head=snapshot.head,
-        charged=service.queue.usage.charged[name],
-    )
+    return {
+        "dataset": service.dataset,
+        "adversary": service.adversary,
+        "releases": service.releases_left(),
+        "ledger_position": snapshot.position,
+        "ledger_head": snapshot.head,
+        "charged": service.queue.usage.charged[name],
+    }
 
 
 @router.get("/receipts")
@@ -119,7 +129,17 @@ async def receipts(
 async def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
     service = await service_for(request, key, analyst)
-    return sent(await run_in_threadpool(export_ledger, service), LEDGER)
+    return file_reply(await run_in_threadpool(ledger_copy, service, key.name))
+
+
+def ledger_copy(service: Service, caller: str) -> BinaryIO:
+    """The ledger's copy, counted in a caller's allowances. Raises Refused."""
+    allowed = service.process.allowances.copies
+    with service.process.copying.by(caller):
+        allowed.require(caller)
+        copy = service.copies.open()
+        allowed.spend(caller, os.fstat(copy.fileno()).st_size)
+        return copy
 
 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
@@ -127,3 +147,58 @@ async def job_state(request: Request, key: Anyone, job: PathSha256, wait: Wait =
     """The state of a job of this key and how many of its queries are answered, or its result."""
     service = await service_for(request, key)
     return await reply(service.queue.find(key.name, job), wait)
+
+
+@router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS_BODY)
+async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
+    """Add records. Rows that are present with the same content are left unchanged.
+
+    Where the unit of privacy is a person, `persons` (int64, one for each row) says whose they are.
+    """
+    service = app_service(request)
+    body = await service.record_bodies.read(request, service.settings.config.max_body * MIB)
+    by_person = service.plan.unit == "person"
+    names = ("inputs", "labels", "ids", *(["persons"] if by_person else []))
+    records = received(await run_in_threadpool(decode, body, media_of(request), names))
+
+    def work() -> dict[str, object]:
+        (service.analysts or service.teacher).add(records)
+        return {"records": len(records.ids)}
+
+    identity = job_id(key.name, "add", {}, body)
+    job = TaskJob(identity, key.name, "add", 1, None, len(body), from_custodian=True, work=work)
+    return await reply(service.queue.submit(job, repeatable=False), wait)
+
+
+@router.post(
+    "/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL_BODY
+)
+async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
+    """Remove records by id and delete their data. An unknown id is no error.
+
+    Where the unit of privacy is a person, ids are persons', numbers or texts: all their rows go.
+    """
+    service = app_service(request)
+    # FastAPI would read the whole body, and before the key is checked.
+    body = await service.record_bodies.read(request, service.settings.config.max_body * MIB)
+    try:
+        removal = models.Removal.model_validate_json(body)
+    except ValidationError as error:
+        text = (
+            f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} "
+            "whole numbers of 64 bits."
+        )
+        raise Refused("invalid_request", text) from error
+    by_person = service.plan.unit == "person"
+    if not by_person and any(isinstance(each, str) for each in removal.ids):
+        raise Refused("invalid_request", "`ids` of rows must be whole numbers of 64 bits.")
+    texts = [str(each) for each in removal.ids]
+    ids = codes_of(texts) if by_person else np.array(removal.ids, dtype=np.int64)
+
+    def work() -> dict[str, object]:
+        (service.analysts or service.teacher).remove(ids)
+        return {"records": len(ids)}
+
+    identity = job_id(key.name, "remove", {}, ids.tobytes())
+    job = TaskJob(identity, key.name, "remove", 1, None, ids.nbytes, from_custodian=True, work=work)
+    return await reply(service.queue.submit(job, repeatable=False), wait)

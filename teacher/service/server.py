@@ -1,176 +1,32 @@
-"""Building and running the service of a custodian's directory."""
+"""uvicorn around the application: addresses, TLS, and an end for whoever is slow or unclear."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import numpy as np
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, no_progress
-from ..custodian import Custodian
-from ..noise.entropy import Entropy
-from ..private_files import log_failure
-from ..records.sources import Records
-from ..shards.config import ScaleConfig
-from ..teacher import Teacher
-from .app import Log, create_app, log_line
-from .auth import Allowances, Authenticator, BodyReader, RateLimiter
 from .config import ServiceConfig
-from .connections import GuardedServer, TimedProtocol, doors_of
-from .fair_lock import FairLock
-from .keys import Keys
-from .queue import RequestQueue
-from .room import Room
-from .route_parts import MIB
-from .state import Analysts, Service
+from .limits import ConnectionLimits, Peer
 
+HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
+READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
-
-
-def nothing() -> None:
-    """Load nothing: all is loaded already."""
-
-
-@dataclass(frozen=True)
-class Building:
-    """What all services of one process share. The fields are those of ``build_app``."""
-
-    task: Task
-    sharded: Callable[..., Teacher] | None
-    config: ServiceConfig
-    entropy: Entropy
-    certified: float | None
-    probe: np.ndarray | None
-    batch_size: int
-    workers: int
-    device: str
-    scale: ScaleConfig
-    progress: Progress
-    load: Callable[[], None]
-    auth: Authenticator
-    allowances: Allowances
-    report: Callable[[], None]
-    lock: FairLock = field(default_factory=FairLock)
-
-    def service_over(self, opened: Custodian, open_rows: Callable[[], Records]) -> Service:
-        """A service over one ledger, with a teacher and a queue of its own."""
-        room = 4 * MIB * max(self.config.max_request, self.config.max_extractor)
-        teacher = (self.sharded or partial(Teacher, open_rows))(
-            opened.ledger,
-            opened.directory,
-            self.task.num_classes,
-            self.entropy,
-            batch_size=self.batch_size,
-            workers=self.workers,
-            device=self.device,
-            progress=lambda *now: queue.progress(*now),
-        )
-        queue: RequestQueue = self._queue(teacher, opened, Room(self.config.waiting, room))
-        state = opened.ledger.state
-        assert state.plan is not None
-        return Service(
-            queue=queue,
-            teacher=teacher,
-            ledger=opened.ledger,
-            auth=self.auth,
-            allowances=self.allowances,
-            bodies=BodyReader(room),
-            record_bodies=BodyReader(room),
-            config=self.config,
-            task=self.task,
-            directory=opened.directory,
-            dataset=opened.dataset,
-            plan=state.plan,
-            unsafe=state.unsafe,
-            certified=self.certified,
-            adversary=state.adversary,
-            scale=self.scale,
-        )
-
-    def _queue(self, teacher: Teacher, opened: Custodian, room: Room) -> RequestQueue:
-        return RequestQueue(
-            teacher,
-            opened.ledger,
-            probe=self.probe,
-            load=self.load,
-            batch_size=self.batch_size,
-            room=room,
-            report=self.report,
-            lock=self.lock,
-            watch=self.progress,
-            grown=self.allowances.growth.spend,
-        )
-
-
-def build_app(
-    custodian: Custodian,
-    open_records: Callable[[], Records],
-    task: Task,
-    *,
-    sharded: Callable[..., Teacher] | None = None,
-    config: ServiceConfig,
-    keys: Keys,
-    entropy: Entropy,
-    certified: float | None,
-    probe: np.ndarray | None,
-    batch_size: int = 256,
-    workers: int = 1,
-    device: str = "cpu",
-    scale: ScaleConfig | None = None,
-    log: Log = log_line,
-    progress: Progress = no_progress,
-    load: Callable[[], None] = nothing,
-) -> FastAPI:
-    """The application that serves one custodian's directory. It reads the private rows here, once.
-
-    ``certified``: the plan's epsilon, None where nothing is certified.
-    ``probe``: PUBLIC rows of the custodian on which received networks are tested. Without them a
-    network runs one row at a time.
-    ``sharded``: makes the teacher where the rows are in shards, as set in ``scale``, instead of in
-    ``open_records``.
-    ``progress``: receives progress over private rows, for the custodian only. It is in no reply.
-    ``load``: loads what the first step needs, while requests are accepted already.
-
-    Where the directory's ledger is a register, each analyst gets a service over the same rows.
-
-    Raises what reading the private rows raises, before any request; InvalidInput for analysts' own
-    ledgers over shards; LedgerMismatch for a damaged key file.
-    """
-    keys.listed()  # stores which have expired, and reports a damaged file at the start
-    per_analyst = custodian.ledger.state.is_register()
-    if sharded is not None and per_analyst:
-        raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
-    report = partial(log_failure, custodian.directory)
-    auth = Authenticator(keys, RateLimiter(config.requests_per_second))
-    shared = task, sharded, config, entropy, certified, probe, batch_size, workers, device
-    building = Building(
-        *shared, scale or ScaleConfig(), progress, load, auth, Allowances(config), report
-    )
-    service = building.service_over(custodian, open_records)
-    service.teacher.open()
-    if per_analyst:
-        service.analysts = analysts_of(custodian, service.teacher, building)
-        service.analysts.finish_removal()
-    return create_app(service, doors_of(config), report, log)
-
-
-def analysts_of(custodian: Custodian, teacher: Teacher, building: Building) -> Analysts:
-    """The analysts' own services over the rows of the custodian's teacher."""
-
-    def build(opened: Custodian) -> Service:
-        return building.service_over(opened, teacher.records)
-
-    return Analysts(custodian, teacher, build, building.report)
+GRACE = 45  # seconds after which a service that was told to stop has ended, whatever it is at
 
 
 def listen(config: ServiceConfig) -> socket.socket:
@@ -178,12 +34,16 @@ def listen(config: ServiceConfig) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         bound = socket.create_server((config.host, config.port), family=family)
-        # Connections inherit it: the second part of a small reply does not wait for 40 ms.
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return bound
     except OSError as error:
         rule = "an address that is free on this machine"
         raise InvalidInput("service.host, port", rule, f"{config.host}:{config.port}") from error
+    # Connections inherit both. The second part of a small reply does not wait for 40 ms; the kernel
+    # ends a connection whose other side takes nothing of a reply.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        milliseconds = int(1000 * READER_SECONDS)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return bound
 
 
 def address(config: ServiceConfig, bound: socket.socket) -> str:
@@ -196,7 +56,7 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
     On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after
-    connections.GRACE seconds.
+    GRACE seconds.
     """
     _check_tls(config)
     for name in ("uvicorn.error", "uvicorn.access"):
@@ -220,7 +80,7 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     except (ssl.SSLError, OSError) as error:
         rule = "a certificate chain and its private key (PEM)"
         raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
-    return GuardedServer(settings, app.state.doors, app.state.service.stop)
+    return GuardedServer(settings, app.state.connections, app.state.service.stop)
 
 
 def _check_tls(config: ServiceConfig) -> None:
@@ -231,3 +91,116 @@ def _check_tls(config: ServiceConfig) -> None:
     if config.keyfile is not None and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
         rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
         raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")
+
+
+class Connection(socket.socket):
+    """An accepted socket, which gives its place back when it is closed."""
+
+    def __init__(self, accepted: socket.socket, peer: Peer, limits: ConnectionLimits) -> None:
+        super().__init__(fileno=accepted.detach())
+        self.peer, self._limits = peer, limits
+
+    def hang_up(self) -> None:
+        """Make both sides see the end. The event loop then closes the socket."""
+        with suppress(OSError):  # the other side may have gone already
+            self.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._limits.leave(self)
+        super().close()
+
+
+class Listener(socket.socket):
+    """A listening socket, whose connections need a place before a byte of them is read."""
+
+    def __init__(self, listening: socket.socket, limits: ConnectionLimits) -> None:
+        super().__init__(fileno=os.dup(listening.fileno()))
+        self._limits = limits
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:  # until no connection waits, which is an error that the event loop expects
+            accepted, address = super().accept()
+            connection = Connection(accepted, address[:2], self._limits)
+            if self._limits.enter(connection):
+                return connection, address
+            connection.close()
+
+
+class GuardedServer(uvicorn.Server):
+    """uvicorn with limited connections. ``stop``: ends the work that requests wait for."""
+
+    def __init__(
+        self, config: uvicorn.Config, limits: ConnectionLimits, stop: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._limits, self._stop = limits, stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        end_in_time()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([Listener(bound, self._limits) for bound in sockets or []])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping = asyncio.get_running_loop().run_in_executor(None, self._stop)
+        await super().shutdown(sockets)
+        await stopping
+
+
+def end_in_time() -> None:
+    """Let the system end this process after GRACE seconds, whatever holds it up.
+
+    That is safe at any moment: what was charged is stored, and nothing is sent before that.
+    """
+    signal.alarm(GRACE)
+
+
+class TimedProtocol(H11Protocol):
+    """uvicorn's HTTP/1.1 with an end for whoever sends headers too slowly, or no HTTP at all."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_more(True)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_more(self._unfinished())
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_more(self._unfinished())
+
+    def send_400_response(self, msg: str) -> None:
+        """The one reply to what is not HTTP, then the end.
+
+        The application must not add a reply of its own, and the error, which quotes what was sent,
+        must reach no log.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:  # a reply has begun, or may have no body
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head is not None:
+            self._head.cancel()
+        super().connection_lost(exc)
+
+    def _unfinished(self) -> bool:
+        """Whether headers have begun, or a body goes on that nobody waits for."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        return bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
+
+    def _expect_more(self, unfinished: bool) -> None:
+        if not unfinished and self._head is not None:
+            self._head.cancel()
+            self._head = None
+        elif unfinished and self._head is None:
+            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)

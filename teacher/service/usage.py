@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from ...wall.errors import LabelwallError
 from ..ledger import event_times
 from ..ledger.ledger import Ledger
+from ..ledger.state import LedgerState
 
 metadata = sa.MetaData()
 calls = sa.Table(
@@ -27,6 +28,32 @@ calls = sa.Table(
     sa.Column("queries", sa.Integer, nullable=False),
     sa.Column("position", sa.Integer, nullable=False),
 )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The ledger's public counts at one position, for readers in other threads.
+
+    ``spent``, ``remaining``: releases by (slot, release).
+    """
+
+    position: int
+    head: str
+    spent: dict[tuple[int, str], int]
+    remaining: dict[tuple[int, str], int]
+
+    @classmethod
+    def of(cls, state: LedgerState) -> Snapshot:
+        """The counts of a state that was read."""
+        assert state.plan is not None
+        slots = enumerate(state.plan.slots)
+        keys = [(slot, release.name) for slot, entry in slots for release in entry.releases]
+        return cls(
+            state.seq,
+            state.head,
+            spent={key: state.spent.get(key, 0) for key in keys},
+            remaining={key: state.remaining(*key) for key in keys},
+        )
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         found = solved(self)
         if found == self:
             return found
-        louder = 1.5 * found.mechanism.number("sigma")
+        louder = 1.5 * found.mechanism.require("sigma")
         return found.with_mechanisms([replace(found.mechanism, sigma=louder)])
 
     monkeypatch.setattr(Config, "solved", other)
@@ -101,7 +101,7 @@ def test_a_resumed_run_keeps_what_was_solved(
     sigma = sigma_of(folder / "out" / "ledger.sqlite")
     unfinished(folder)
     otherwise(monkeypatch)
-    assert load_config(folder / "config.yaml").solved().mechanism.number("sigma") != sigma
+    assert load_config(folder / "config.yaml").solved().mechanism.require("sigma") != sigma
     capsys.readouterr()
     assert pipeline.main(RUN) == 0
     assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixt
     assert module.shares_of([r.share for r in config.rounds]) == [0.35, 0.3, 0.35]
     assert 0.99 * 30 <= certified_epsilon(config.plan()) <= 30
     solved = config.solved()
-    assert not any(entry.mechanism.missing for entry in solved.priced())
+    assert not any(entry.mechanism.uncalibrated for entry in solved.priced())
     assert solved.solved() is solved
     assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
@@ -197,4 +197,4 @@ def test_one_number_plans_every_configuration(
 def test_no_point_of_a_comparison_gives_noise(path: Path) -> None:
     config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
     points = [point for method in config.methods for point in method.points]
-    assert all(point.mechanism.missing for point in points)
+    assert all(point.mechanism.uncalibrated for point in points)

@@ -23,7 +23,7 @@ def audit(
     mechanism: NearestRecord, *, delta: float, trials: int, confidence: float = 0.95
 ) -> EmpiricalFinding:
     """Audit one answer. ``trials``: queries drawn on each of the two data sets."""
-    likely = np.exp(mechanism.number("epsilon"))
+    likely = np.exp(mechanism.require("epsilon"))
     likely = likely / (likely + CLASSES - 1)
     without = np.array([likely, 1 - likely])  # an empty data set answers 0
 

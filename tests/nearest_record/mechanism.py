@@ -11,8 +11,8 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.fields import pure_epsilon
 from labelwall.teacher.noise.scales import less_spent
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
 if TYPE_CHECKING:
@@ -28,30 +28,21 @@ class NearestRecord(Mechanism):
 
     Guarantee, for one query under add/remove of one record: epsilon-DP. A record changes which
     label is nearest, and each answer's probability by a factor of at most e^epsilon.
-
-    Args:
-        kind: the mechanism's name.
-        epsilon: of one answer, pure DP (dimensionless); null: what the budget pays for.
     """
 
     kind: Literal["nearest_record"] = "nearest_record"
-    epsilon: float | None = None
+    epsilon: float | None = pure_epsilon("of one answer")
 
     stages = (RESPONSE,)
-    solved = ("epsilon",)
     sharded = True
-
-    def __post_init__(self) -> None:
-        if self.epsilon is not None and not 1e-6 <= self.epsilon <= 1e3:
-            raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
 
     def with_noise(self, level: float, asked: int) -> NearestRecord:
         """See ``Mechanism.with_noise``."""
-        return self.filled(epsilon=less_spent(1 / level))
+        return self.with_values(epsilon=less_spent(1 / level))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """Each query asked is answered."""
-        return (Release(RESPONSE, "pure", {"epsilon": self.number("epsilon")}, asked),)
+        return (Release(RESPONSE, "pure", {"epsilon": self.require("epsilon")}, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy labels, int64 [n_queries]; label 0 stands for an empty data set."""
@@ -59,7 +50,7 @@ class NearestRecord(Mechanism):
         empty = np.zeros(len(keys), dtype=np.int64)
         labels = voters.labels[nearest[:, 0]] if nearest.shape[1] else empty
         losses = (np.arange(voters.num_classes) != labels[:, None]).astype(np.int64)
-        rate = Fraction(self.number("epsilon"))
+        rate = Fraction(self.require("epsilon"))
         return entropy.choose(losses, [rate] * len(keys), keys, stage)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:

@@ -35,7 +35,7 @@ class NearestRecordPlanner:
 
     def settings(self, mechanism: NearestRecord) -> dict[str, str]:
         """What was chosen."""
-        return {"epsilon": f"{mechanism.number('epsilon'):.4g}"}
+        return {"epsilon": f"{mechanism.require('epsilon'):.4g}"}
 
     def plan(
         self, goal: Goal, public: PublicRows, progress: Progress = no_progress

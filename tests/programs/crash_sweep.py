@@ -1,9 +1,4 @@
-"""Kill a teacher with SIGKILL before every statement of a release, in forked children.
-
-Prints one JSON line a kill.
-
-Run in a process of its own, so that the forks start from a process without threads.
-"""
+"""Kill a teacher with SIGKILL before every statement of a release (kill_runner.py)."""
 
 from __future__ import annotations
 
@@ -19,17 +14,17 @@ import torch
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.base import BATCH
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.batch import BATCH
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
-from tests.programs import killed_before
+from tests.programs.kill_runner import is_finished, killed_before, sweep
 
-ANCHOR = ("anchor.py", "anchored.py", "anchor_store.py")
+ANCHOR = ("anchor.py", "transaction.py", "anchor_store.py")
 WATCHED = (
     "teacher.py",
     "charging.py",
@@ -128,20 +123,11 @@ def examine(folder: Path, socket: str) -> dict:
 
 def main(root: Path, stride: int, socket: str) -> None:
     torch.set_num_threads(1)
-    point, finished = 1, False
-    while not finished:
-        folder = root / str(point)
-        folder.mkdir()
-        child = os.fork()
-        if child == 0:
-            doomed(folder, socket, point)
-            os._exit(0)
-        finished = os.waitpid(child, 0)[1] == 0
-        print(
-            json.dumps({"point": point, "finished": finished, **examine(folder, socket)}),
-            flush=True,
-        )
-        point += stride
+
+    def kill(folder: Path, point: int) -> tuple[bool, dict]:
+        return is_finished(lambda: doomed(folder, socket, point)), examine(folder, socket)
+
+    sweep(root, stride, kill)
 
 
 if __name__ == "__main__":

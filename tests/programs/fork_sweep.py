@@ -1,15 +1,10 @@
 """SIGKILL a ledger's process before every statement of a charge and a record under an anchor.
 
-Then the ledger and an earlier copy of it try to continue, in both orders. Prints one JSON line a
-kill.
-
-Run in a process of its own, so that the forks start from a process without threads.
+Then the ledger and an earlier copy of it try to continue, in both orders (kill_runner.py).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -18,10 +13,10 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 from tests.postgres import DATABASE, OWNER, copied, rows, swept
-from tests.programs import killed_before
+from tests.programs.kill_runner import is_finished, killed_before, sweep
 from tests.teacher.ledger.test_ledger import plan
 
-WATCHED = ("ledger.py", "anchor.py", "anchored.py", "anchor_store.py", "database.py")
+WATCHED = ("ledger.py", "anchor.py", "transaction.py", "anchor_store.py", "database.py")
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
@@ -54,7 +49,9 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
         answer(place, anchor, "doomed", notes)
 
 
-def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:
+def swept_kill(
+    folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str
+) -> tuple[bool, dict]:
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"
@@ -64,19 +61,14 @@ def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_s
     Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
     assert answer(place, anchor, "first")
     copy = copied(place, f"copy_{name}")
-    child = os.fork()
-    if child == 0:
-        doomed(place, anchor, point, notes)
-        os._exit(0)
-    finished = os.waitpid(child, 0)[1] == 0
+    finished = is_finished(lambda: doomed(place, anchor, point, notes))
     ahead = len(rows(place, "SELECT * FROM entries")) > len(rows(copy, "SELECT * FROM entries"))
     first, second = (copy, place) if copy_first else (place, copy)
     went_on = [
         answer(here, anchor, query) for here, query in ((first, "a"), (second, "b"), (first, "c"))
     ]
     noted = notes.read_text().split() if notes.exists() else []
-    return {
-        "finished": finished,
+    return finished, {
         "copy_first": copy_first,
         "ahead": ahead,
         "noted": noted,
@@ -85,14 +77,11 @@ def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_s
 
 
 def main(root: Path, stride: int, socket: str, anchor_socket: str) -> None:
-    kills, finished = 0, False
-    while not finished:
-        point = 1 + kills * stride
-        folder = root / str(point)
-        folder.mkdir()
-        kill = swept_kill(folder, point, kills % 2 == 1, socket, anchor_socket)
-        finished, kills = kill["finished"], kills + 1
-        print(json.dumps({"point": point, **kill}), flush=True)
+    def kill(folder: Path, point: int) -> tuple[bool, dict]:
+        copy_first = point // stride % 2 == 1  # the two orders take turns
+        return swept_kill(folder, point, copy_first, socket, anchor_socket)
+
+    sweep(root, stride, kill)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
 """Kill a teacher with individual budgets before every few statements of a release.
 
-The teacher runs in forked children; prints one JSON line a kill.
-
 Another process may be at work on the same ledger, and asks one of the same queries. It has reserved
 before the first statement, and draws and pays "after" the kill, or "during" the first draw of the
-one that is killed.
-
-Run in a process of its own, so that the forks start from a process without threads.
+one that is killed (kill_runner.py).
 """
 
 from __future__ import annotations
@@ -26,13 +22,13 @@ from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
-from tests.programs import killed_before
+from tests.programs.kill_runner import is_finished, killed_before, sweep
 
 WATCHED = (
     "teacher.py",
@@ -41,7 +37,7 @@ WATCHED = (
     "ledger.py",
     "state.py",
     "individual_budgets.py",
-    "budgets_table.py",
+    "tables.py",
 )
 MECHANISM = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 RNG = np.random.default_rng(0)
@@ -198,20 +194,15 @@ def examine_company(folder: Path, socket: str, company: Company) -> dict[str, bo
 def main(root: Path, stride: int, socket: str, when: str) -> None:
     """``when``: another process goes on, "after" or "during"; "" for none."""
     torch.set_num_threads(1)
-    point, finished = 1, False
-    while not finished:
-        folder = root / str(point)
-        folder.mkdir()
+
+    def kill(folder: Path, point: int) -> tuple[bool, dict]:
         company = Company(folder, socket) if when else None
-        child = os.fork()
-        if child == 0:
-            doomed(folder, socket, point, company.go if company and when == "during" else nothing)
-            os._exit(0)
-        finished = os.waitpid(child, 0)[1] == 0
-        found = examine_company(folder, socket, company) if company else {}
-        found |= examine(folder, socket)
-        print(json.dumps({"point": point, "finished": finished, **found}), flush=True)
-        point += stride
+        first = company.go if company and when == "during" else nothing
+        finished = is_finished(lambda: doomed(folder, socket, point, first))
+        findings = examine_company(folder, socket, company) if company else {}
+        return finished, findings | examine(folder, socket)
+
+    sweep(root, stride, kill)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex

@@ -16,15 +16,15 @@ from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import Server
-from tests.teacher.search.cutting import Wire, wire_to
+from tests.teacher.ledger.cutting import Wire, wire_to
 
 KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
 IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)

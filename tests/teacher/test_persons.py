@@ -10,7 +10,7 @@ import pytest
 
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.records.persons import code_of, codes_of
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig

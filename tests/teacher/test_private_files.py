@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from labelwall import pipeline
+from labelwall.teacher import custodian
 from labelwall.teacher.custodian import LOCK
 from labelwall.teacher.private_files import ERRORS, LARGEST_LOG, log_failure, open_lock
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys, KeysDamaged
 from labelwall.teacher.service.server import server
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny
 from tests.teacher.service.test_connection import self_signed
 
@@ -32,7 +37,7 @@ def test_files_are_their_owners(tmp_path: Path) -> None:
     assert {path.name: oct(mode(path)) for path in files} == {p.name: "0o600" for p in files}
 
 
-@pytest.mark.parametrize("name", [LOCK, "keys.lock"])
+@pytest.mark.parametrize("name", [LOCK, "keys.sqlite"])
 def test_a_lock_follows_no_symbolic_link(tmp_path: Path, name: str) -> None:
     other, folder = tmp_path / "other", tmp_path / "custodian"
     other.write_text("something that matters")
@@ -52,7 +57,7 @@ def test_keys_are_not_kept_where_others_can_write(tmp_path: Path) -> None:
     assert not list(open_to_all.iterdir())
     Keys(new).add("ann", "analyst")
     assert mode(new) == 0o700
-    assert mode(new / "keys.json") == mode(new / "keys.lock") == 0o600
+    assert mode(new / "keys.sqlite") == 0o600
 
 
 def test_the_log_of_failures_stays_small(tmp_path: Path) -> None:
@@ -87,11 +92,11 @@ def test_damaged_files_say_which(tmp_path: Path) -> None:
     (tmp_path / "dataset.json").write_bytes(identity)
     made = tiny.make(tmp_path)
     with tiny.served(made) as url:
-        keys = (tmp_path / "keys.json").read_bytes()
-        (tmp_path / "keys.json").write_bytes(keys[1:])
+        keys = (tmp_path / "keys.sqlite").read_bytes()
+        (tmp_path / "keys.sqlite").write_bytes(keys[1:])
         reply = tiny.call(url, made.tokens["ann"])
         assert (reply.status_code, reply.json()["code"]) == (503, "keys_unreadable")
-        with pytest.raises(KeysDamaged, match=r"keys\.json is not readable"):
+        with pytest.raises(KeysDamaged, match=r"keys\.sqlite is not readable"):
             Keys(tmp_path).listed()
 
 
@@ -107,3 +112,46 @@ def test_tls_files_that_do_not_work_are_one_line(tmp_path: Path) -> None:
     certificate.write_text("no certificate")
     with pytest.raises(InvalidInput, match="a certificate chain and its private key"):
         server(app, config)
+
+
+def test_a_service_whose_lock_was_deleted_answers_nothing_more(tmp_path: Path) -> None:
+    """A second process can lock the new file, so the first one stops."""
+    made = tiny.make(tmp_path)
+    with tiny.served(made) as url, tiny.client(url, made.tokens["ann"], patience=0) as ann:
+        ann.answer(Queries(tiny.rows(3, 1)))
+        (tmp_path / LOCK).unlink()
+        second = tiny.make(tmp_path)
+        with pytest.raises(LedgerMismatch, match="ledger"):
+            ann.answer(Queries(tiny.rows(3, 2)))
+        assert second.custodian.ledger.state.spent[0, "screen"] == 3
+        second.custodian.close()
+
+
+def test_a_lock_that_was_deleted_while_it_was_opened_excludes_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(path: Path) -> IO[str]:
+        file = open_lock(path)
+        path.unlink()
+        return file
+
+    monkeypatch.setattr(custodian, "open_lock", opened)
+    with pytest.raises(InvalidInput, match="one process at a time"):
+        tiny.make(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["run", "predict", "records", "data", "serve", "keys"])
+def test_files_of_private_commands_are_their_owners_from_the_beginning(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def main(_: list[str]) -> int:
+        (tmp_path / "new").touch()
+        return 0
+
+    monkeypatch.setattr(f"labelwall.experiment.commands.{command}.main", main)
+    before = os.umask(0o022)
+    try:
+        assert pipeline.main([command]) == 0
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "new") == 0o600

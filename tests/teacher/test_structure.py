@@ -30,8 +30,8 @@ from labelwall.teacher.audits.harness import Pair
 from labelwall.teacher.audits.vote_laws import JOINT
 from labelwall.teacher.audits.votes import run
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from tests.make import LEDGER, Make, alike, build

@@ -70,7 +70,7 @@ class Published:
     """A benchmark.
 
     ``names``: of its classes or attributes, by ``data.labels``. ``shape``: of an image; None for
-    square colour images of the configured size. ``licence``: as its authors state it.
+    square colour images of the configured size.
     ``_private``: reads the PRIVATE split; ``_public``: the public split and the test split;
     ``_blocks``: a part of the private split, where it need not be read whole.
     """
@@ -79,7 +79,6 @@ class Published:
     shape: tuple[int, int, int] | None
     _private: PrivateRows
     _public: PublicRows
-    licence: str = "see source"
     _blocks: Callable[[DataConfig, int, int], Blocks] | None = None
 
     def describe(self, config: DataConfig) -> Task:
@@ -286,7 +285,7 @@ def _cifar_images(folder: Path, split: str, part: slice, progress: TaskProgress 
 # --- CelebA: train (162,770) is private, valid (19,867) public, test (19,962) the test split; a
 # record's id is its file's number, and images are cut to their central square. Its tables of
 # attributes and splits hold all images, so the public side reads lines about private ones; it opens
-# the images of its own splits alone.
+# the images of its own splits alone. Its authors allow non-commercial research alone.
 
 
 def _celeba(config: DataConfig, split: str) -> Any:
@@ -345,7 +344,6 @@ PUBLISHED = {
         (28, 28, 1),
         _mnist_private("FashionMNIST"),
         _mnist_public("FashionMNIST"),
-        "MIT",
     ),
     "svhn": Published({"class": DIGITS}, (32, 32, 3), _svhn_private, _svhn_public),
     "cifar10": Published({"class": OBJECTS}, (32, 32, 3), _cifar_private, _cifar_public),
@@ -354,7 +352,6 @@ PUBLISHED = {
         None,
         _celeba_private,
         _celeba_public,
-        "non-commercial research purposes only",
         _celeba_blocks,
     ),
 }

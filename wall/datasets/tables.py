@@ -32,7 +32,7 @@ SAVED = "state.json"  # in a folder that `datasets` saved
 class TableFile:
     """Columns of equal length by name, in the file's order.
 
-    A column is an array [n] of floats, or of objects: texts, whole numbers, lists of numbers, None.
+    A column is an array [n] of numbers, or of objects: texts, whole numbers, lists of them, None.
     ``places``: int64 [n], the rows' numbers in the file.
     """
 
@@ -151,6 +151,8 @@ def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
     kind: Any = column.type
     if types.is_floating(kind):
         return column.cast(pyarrow.float64(), safe=False).to_numpy()
+    if types.is_integer(kind) and not column.null_count:
+        return column.to_numpy()  # the same numbers as those of the objects below, sooner
     numbers = (types.is_integer, types.is_floating)
     listed = any(is_list(kind) for is_list in (types.is_list, types.is_large_list))
     listed = listed or types.is_fixed_size_list(kind)
@@ -188,7 +190,7 @@ def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
 
     ``width``: None for PUBLIC columns alone: that of the first list, 1 where there is none.
     """
-    if column.dtype.kind == "f" and width in (None, 1):
+    if column.dtype.kind in "iuf" and width in (None, 1):
         return column.astype(np.float64).reshape(-1, 1)
     if width is None:
         width = next((len(cell) for cell in column if isinstance(cell, list)), 1)

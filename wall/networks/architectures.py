@@ -5,6 +5,7 @@ Weights travel as safetensors; no code, no pickle crosses the wall.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import safetensors
@@ -133,19 +134,6 @@ def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
     return [nn.Conv2d(channels_in, channels_out, size, padding=size // 2), nn.ReLU()]
 
 
-def _normed(channels_in: int, channels_out: int) -> list[nn.Module]:
-    return [
-        nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
-        nn.BatchNorm2d(channels_out),
-        nn.ReLU(),
-    ]
-
-
-def _pooled(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
-    convolution = nn.Conv2d(channels_in, channels_out, size, padding=size // 2, bias=False)
-    return [convolution, nn.MaxPool2d(2), nn.BatchNorm2d(channels_out), nn.ReLU()]
-
-
 def _image(
     layers: list[nn.Module], widths: tuple[int, ...], shape: tuple[int, ...], num_classes: int
 ) -> Backbone:
@@ -173,26 +161,20 @@ def _svhn_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
     The table names no pooling; halved after each third layer, as in the PATE network that it cites.
     """
-    first = [layer for channels in (shape[2], 96, 96) for layer in _conv(channels, 96, 3)]
-    second = [layer for channels in (96, 192, 192) for layer in _conv(channels, 192, 3)]
-    layers = [
-        *first,
-        nn.MaxPool2d(2),
-        *second,
-        nn.MaxPool2d(2),
-        *_conv(192, 192, 5),
-        nn.AdaptiveAvgPool2d(2),
-    ]
+    widths, layers = (shape[2], 96, 96, 96, 192, 192, 192), list[nn.Module]()
+    for number, (before, after) in enumerate(pairwise(widths), start=1):
+        layers += _conv(before, after, 3)
+        layers += [nn.MaxPool2d(2)] if number % 3 == 0 else []
+    layers += [*_conv(192, 192, 5), nn.AdaptiveAvgPool2d(2)]
     return _image(layers, (192, 192), shape, num_classes)
 
 
 def _cifar_conv3(shape: tuple[int, ...], num_classes: int) -> Backbone:
     """CVPR20 section 4.2: three convolutions with 32, 64 and 128 filters."""
-    layers = [
-        layer
-        for channels_in, channels_out in ((shape[2], 32), (32, 64), (64, 128))
-        for layer in (*_normed(channels_in, channels_out), nn.MaxPool2d(2))
-    ]
+    layers = list[nn.Module]()
+    for before, after in pairwise((shape[2], 32, 64, 128)):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)]
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
     return _image(layers, (256,), shape, num_classes)
 
 
@@ -201,11 +183,10 @@ def _small_cnn(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
     It pools before the norm, since memory traffic at full resolution costs more than the products.
     """
-    layers = [
-        layer
-        for channels_in, channels_out, size in ((shape[2], 16, 5), (16, 32, 3), (32, 64, 3))
-        for layer in _pooled(channels_in, channels_out, size)
-    ]
+    layers = list[nn.Module]()
+    for (before, after), size in zip(pairwise((shape[2], 16, 32, 64)), (5, 3, 3), strict=True):
+        layers.append(nn.Conv2d(before, after, size, padding=size // 2, bias=False))
+        layers += [nn.MaxPool2d(2), nn.BatchNorm2d(after), nn.ReLU()]
     return _image(layers, (128,), shape, num_classes)
 
 

@@ -32,14 +32,7 @@ from .pure import (
     pure_rdp,
 )
 from .screening import SCREENING, screening_rdp
-from .zcdp import (
-    GDP,
-    RENYI,
-    ZCDP,
-    gdp_rdp,
-    renyi_rdp,
-    zcdp_rdp,
-)
+from .zcdp import ZCDP, zcdp_rdp
 
 __all__ = [
     "CURVES",
@@ -51,13 +44,11 @@ __all__ = [
     "bounded_range_rdp",
     "check_release",
     "gaussian_rdp",
-    "gdp_rdp",
     "l2_sensitivity",
     "laplace_rdp",
     "pure_epsilon",
     "pure_rdp",
     "release_rdp",
-    "renyi_rdp",
     "screening_rdp",
     "zcdp_rdp",
 ]
@@ -72,8 +63,6 @@ CURVES: dict[str, Curve] = {
     "bounded_range": BOUNDED_RANGE,
     "laplace": LAPLACE,
     "zcdp": ZCDP,
-    "gdp": GDP,
-    "renyi": RENYI,
 }
 
 

@@ -39,15 +39,13 @@ class Curve:
     bound of D_alpha in both directions at every order, float64 [n_orders]. ``pure_epsilon``: exact
     cost under pure DP, from the release's parameters; None where the release is not pure.
     ``l2_sensitivity``: of the values with Gaussian noise that the release post-processes; None
-    where it does not post-process any. ``mu``: of the pair N(0, 1), N(mu, 1) that it post-processes
-    as a whole; None where it has none, and for parameters without one.
+    where it does not post-process any.
     """
 
     name: str
     rdp: Callable[..., np.ndarray]
     pure_epsilon: Callable[[Parameters], Fraction] | None = None
     l2_sensitivity: Callable[[Parameters], float] | None = None
-    mu: Callable[[Parameters], float | None] | None = None
 
     def parameters(self) -> dict[str, bool]:
         """Names of the parameters of ``rdp``, in its order, and whether each is required."""
@@ -99,9 +97,5 @@ _RULES: dict[str, tuple[str, Callable[..., bool]]] = {
     "sampling_probability": ("a number in (0, 1]", lambda v: v != 0 and _number(0, 1)(v)),
     "epsilon": _COST,
     "rho": _COST,
-    "order": (
-        f"an integer among {', '.join(f'{order:g}' for order in ORDERS if order % 1 == 0)}",
-        lambda v: is_integer(v) and v in ORDERS,
-    ),
     "swap": ("true or false", lambda v: isinstance(v, bool)),
 }

@@ -96,19 +96,11 @@ def _private_radius(f: Fields) -> list[Priced]:
 
 
 def _individual(f: Fields) -> list[Priced]:
-    """All answers of a slot together: rho-zCDP by section 12; by section 20 a Gaussian pair, or a
-    bound at one order."""
+    """All answers of a slot together are rho-zCDP: section 12."""
     noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
-    parameters, curve = {"rho": f["rho"]}, f["filter"]
-    _require((f["order"] is not None) == (curve == "renyi"), "order must be given for renyi alone")
     one_count = 1 / (2 * Fraction(f["sigma_count"]) ** 2)
     _require(Fraction(f["rho"]) >= one_count, "a record's budget must pay for one count")
-    if curve == "gdp":  # the smaller noise, each in its own integers; a label's for 30 neighbours
-        square = math.ceil(30 * (Fraction(f["sigma_label"]) * 128) ** 2)
-        parameters["sigma"] = min(f["sigma_count"], float(math.isqrt(square - 1) + 1))
-    if curve == "renyi":
-        parameters["order"] = f["order"]
-    return [Priced("individual_budgets", curve, parameters, noisy, ONCE)]
+    return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
 
 
 def _cells(f: Fields) -> list[Priced]:
@@ -235,9 +227,6 @@ STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
 INDIVIDUAL = {
     "rho": number(1e-9, 1e6),
     "sigma_count": number(1e-3, 1e6),
-    "sigma_label": number(1e-3, 1e6),
-    "filter": one_of("zcdp", "gdp", "renyi"),
-    "order": nullable(integer(2, 1024)),
 }
 CELLS = {
     "cells": integer(1, MAX_CELLS),
@@ -258,7 +247,10 @@ KINDS: dict[str, Known] = {
     "ind_knn": Known(
         INDIVIDUAL,
         _individual,
-        ("kernel", "threshold", "bandwidth", "near", "tables", "bits", "hash_seed", "reuse"),
+        (
+            *("kernel", "threshold", "bandwidth", "near", "sigma_label"),
+            *("tables", "bits", "hash_seed", "reuse"),
+        ),
     ),
     "reverse_knn": Known(CELLS, _cells, ("margin", "reach")),
     "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),

@@ -8,8 +8,8 @@ import pytest
 
 from labelwall.experiment.config.config import Config, PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.datasets.sources import DataConfig
 
 PERSON = PrivacyConfig("person")

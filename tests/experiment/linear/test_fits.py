@@ -15,7 +15,7 @@ from labelwall.experiment.linear.gaussian_classes import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
 from labelwall.experiment.linear.model import LinearModel, fit
 from labelwall.experiment.linear.values import ridge
-from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.attributes import pack
 from labelwall.wall.labels.values import STEPS

@@ -18,7 +18,7 @@ from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.registry import label_space
@@ -140,7 +140,7 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
     assert shown["epsilon"] <= 2.0
     found = load_config(best)
     assert found.mechanism.kind == shown["rounds"][0]["mechanism"]["kind"]
-    assert found.mechanism.missing == ("sigma",)  # the noise follows from the budget
+    assert found.mechanism.uncalibrated == ("sigma",)  # the noise follows from the budget
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +20,8 @@ from labelwall.experiment.plan.ind_knn import best_level, optimise
 from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, threshold_at
 from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.solve import solve
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -202,15 +198,3 @@ def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -
     np.savez(tmp_path / "data.npz", **few)
     with pytest.raises(InvalidInput, match=r"data\.test.*at least 100"):
         best_plan(replace(config, expected_records=500), Request(), Quiet())
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_a_choice_by_the_gaussian_filter_is_affordable(epsilon: float) -> None:
-    """Its rho was solved for other noise than it was given, which is less and dearer."""
-    given = IndKnn(rho=None, sigma_label=0.01, filter="gdp")
-    (solved,) = solve((Priced(given, 1000, 1000),), epsilon, 1e-5)
-    dear = replace(solved, sigma_label=0.001, sigma_count=3.0 / math.sqrt(solved.number("rho")))
-    found = planner._affordable(dear, epsilon, 1e-5)
-    assert certified_epsilon(Plan(epsilon, 1e-5, (Priced(found, 1, 1).slot(),))) <= epsilon
-    assert 0.5 * dear.number("rho") < found.number("rho") <= dear.number("rho")
-    assert planner._affordable(replace(solved, filter="zcdp"), 5.0, 1e-5).rho == solved.rho

@@ -22,12 +22,12 @@ from labelwall.experiment.plan.rehearsal import (
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
@@ -150,7 +150,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
     view = stage.features.views()[0]
     forecast = stage.score(view, config.mechanism, 8).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
-    spec, rows, _ = stage._seen(0, config.mechanism.asks.axes)
+    spec, rows, _ = stage._seen(0, config.mechanism.query_form.axes)
     embedder = Embedder(spec, probe=None)
     right = []
     for seed in range(8):

@@ -11,8 +11,8 @@ from labelwall.experiment.plan import reverse_knn as cells
 from labelwall.experiment.plan.candidates import planner
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 
 VIEW = View("raw", 0, 20, 20, 300)
@@ -76,7 +76,7 @@ def test_least_accuracy_raises_the_margin() -> None:
         assert isinstance(mechanism, ReverseKnn)
         return (
             Score(0.5, 0.95, 0.0)
-            if mechanism.margin > mechanism.number("sigma")
+            if mechanism.margin > mechanism.require("sigma")
             else Score(1.0, 0.7, 0.0)
         )
 

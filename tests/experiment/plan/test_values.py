@@ -8,7 +8,7 @@ import pytest
 from labelwall.experiment.plan.candidates import planner
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.values import explained, neighbours, squared_errors
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 

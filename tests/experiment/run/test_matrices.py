@@ -12,9 +12,9 @@ import pytest
 from labelwall.experiment.linear import measure
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.experiment.run.quality import UNKNOWN, Estimate
-from labelwall.teacher.mechanisms.base import Asks
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.base import QueryForm
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from tests.experiment import tiny
@@ -32,7 +32,7 @@ class Counter:
 def asked(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Receipt:
     x, _ = tiny.rows(60, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    asks = PrivateLinear(steps=3, sigma=0.5).asks
+    asks = PrivateLinear(steps=3, sigma=0.5).query_form
     question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
     return ask_matrices(Counter(count), question, features)[0].receipt
 
@@ -75,11 +75,11 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
 @pytest.mark.parametrize("records", [0, 10_000])
 @pytest.mark.parametrize(
     "asks",
-    [PrivateLinear(steps=3, sigma=50.0).asks, ReverseKnn(cells=6, sigma=50.0).asks],
+    [PrivateLinear(steps=3, sigma=50.0).query_form, ReverseKnn(cells=6, sigma=50.0).query_form],
     ids=["sums", "histogram"],
 )
 def test_counts_within_their_noise_tell_nothing_of_the_labels(
-    tmp_path: Path, asks: Asks, records: int
+    tmp_path: Path, asks: QueryForm, records: int
 ) -> None:
     """Whether there are any records is private: no count says so but by its own noise."""
     rng, (x, _) = np.random.default_rng(0), tiny.rows(60, 3)

@@ -48,10 +48,6 @@ def _pair(curve: str, p: Mapping[str, Any], cap: int) -> tuple[float, float]:
     """(mu, gamma) of the continuous pair; (0, epsilon) of a pure release."""
     if curve in _PURE:
         return 0.0, float(_PURE[curve](p))
-    if curve == "gdp":  # section 20
-        if p["sigma"] ** 2 < 9.4:
-            raise ValueError("the smoothed certificate does not cover so little noise")
-        return math.sqrt(2 * p["rho"] / (1 - 4.7 / p["sigma"] ** 2)), 1.0
     if curve not in _VOTES and curve != "gaussian":
         raise ValueError(f"the smoothed certificate does not cover the curve {curve!r}")
     square = p["sensitivity"] ** 2 if curve == "gaussian" else _VOTES[curve]

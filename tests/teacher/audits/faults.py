@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec

@@ -10,24 +10,23 @@ import pytest
 from labelwall.teacher.audits.as_persons import LATER, for_persons
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.audits.harness import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.mechanisms import counts
-from labelwall.teacher.mechanisms.attributes.mechanism import PrivateKnnAttributes
+from labelwall.teacher.mechanisms import counts, gradient
+from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import Gnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar

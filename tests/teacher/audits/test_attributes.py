@@ -21,11 +21,11 @@ from labelwall.teacher.audits.attributes import (
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.audits.cases import audit_mechanisms, probes
 from labelwall.teacher.audits.harness import PROBE_DELTA
-from labelwall.teacher.mechanisms.attributes.mechanism import (
+from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
     GRID,
+    AttributeVotes,
     GnmaxAttributes,
-    MultiLabel,
     PrivateKnnAttributes,
 )
 from labelwall.teacher.noise.entropy import Entropy
@@ -40,7 +40,7 @@ KINDS = (PrivateKnnAttributes, GnmaxAttributes)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_real_mechanism_is_not_refuted_and_the_audit_sees_a_good_part_of_its_claim(
-    kind: type[MultiLabel],
+    kind: type[AttributeVotes],
 ) -> None:
     mechanism = kind(sigma_vote=50.0)
     findings = audit_mechanisms([mechanism], delta=1e-5, trials=800, confidence=SURE)

@@ -20,12 +20,11 @@ from labelwall.teacher.audits import batch as empirical_batch
 from labelwall.teacher.audits.batch import audit_batch
 from labelwall.teacher.audits.cases import audit_mechanisms, probes
 from labelwall.teacher.audits.harness import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.mechanisms.batch import knn as batch_knn
-from labelwall.teacher.mechanisms.batch import radius
-from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.overlap import Bounds
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms import batch_knn, radius
+from labelwall.teacher.mechanisms.batch import BatchMechanism
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.overlap import Bounds
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.wall.errors import InvalidInput
 
 pytestmark = pytest.mark.fresh_noise

@@ -41,8 +41,8 @@ from labelwall.teacher.audits.vote_laws import JOINT, laws, repeated
 from labelwall.teacher.audits.votes import audit_votes, claimed, sharpest_pairs
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from tests.make import Make, alike, build

@@ -17,8 +17,8 @@ import pytest
 
 from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.audits.private_linear import audit_sums, of_record
-from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms import gradient
+from labelwall.teacher.mechanisms.private_linear import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,

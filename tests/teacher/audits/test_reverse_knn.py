@@ -15,7 +15,7 @@ import pytest
 
 from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.audits.reverse_knn import audit_cells, probe_cells
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.errors import InvalidInput
 

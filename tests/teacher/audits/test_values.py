@@ -18,8 +18,7 @@ from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.audits.cases import audit_mechanisms, probes
 from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.audits.values import audit_values
-from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
     RANGE,
@@ -27,6 +26,7 @@ from labelwall.teacher.mechanisms.values.mechanism import (
     PrivateKnnMedian,
     Regression,
 )
+from labelwall.teacher.mechanisms.votes import SCREEN
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS

@@ -23,9 +23,9 @@ from labelwall.teacher.audits.vote_laws import (
     laws,
 )
 from labelwall.teacher.audits.votes import audit_votes, claimed, run
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.votes import Votes
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from tests.teacher.audits.faults import HalfScale
 
@@ -50,7 +50,7 @@ def test_the_real_mechanism_raises_no_alarm_as_configured_and_with_little_noise(
     )
 
 
-def probe(kind: type) -> NoisyArgmax:
+def probe(kind: type) -> Votes:
     """The mechanism with little noise."""
     ((made, _),) = probes(kind())
     return made

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, shard_numbers
-from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
+from labelwall.teacher.mechanisms.pate import AGGREGATE, Gnmax
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex

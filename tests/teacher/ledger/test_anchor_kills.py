@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.programs.kill_runner import kills
 
 
 @pytest.mark.slow
@@ -21,20 +18,9 @@ def test_kill_before_statements_under_an_anchor(
     anchor_socket = str(request.getfixturevalue("postgres").home) if anchor == "server" else ""
     stride = 29 if socket or anchor_socket else 5
     root = tmp_path / f"forks_{bool(socket):d}_{anchor}"
-    root.mkdir()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.programs.fork_sweep",
-        root,
-        str(stride),
-        socket,
-        anchor_socket,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    kills = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kills) > (12 if stride > 5 else 60)
-    for kill in kills:
+    found = kills("fork_sweep", root, stride, socket, anchor_socket)
+    assert len(found) > (12 if stride > 5 else 60)
+    for kill in found:
         first, second, again = kill["went_on"]
         # One of them continues, and the killed process does not decide which.
         assert first != second, kill
@@ -43,7 +29,6 @@ def test_kill_before_statements_under_an_anchor(
             assert first, kill
         if "drawn" in kill["noted"]:
             assert second if kill["copy_first"] else first, kill
-    assert kills[-1]["finished"]
-    assert kills[-1]["noted"] == ["drawn", "sent"]
+    assert found[-1]["noted"] == ["drawn", "sent"]
     if stride == 5:  # the window is met: committed, not yet anchored, and the copy goes on
-        assert any(kill["ahead"] and kill["copy_first"] and kill["went_on"][0] for kill in kills)
+        assert any(kill["ahead"] and kill["copy_first"] and kill["went_on"][0] for kill in found)

@@ -14,8 +14,6 @@ import pytest
 from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, EventTime
-from labelwall.teacher.service.charts import Chart
-from labelwall.teacher.service.history import History
 from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, client, rows, served
@@ -47,9 +45,6 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         teacher.add(extra)
         now[0] += DAY
         teacher.remove(np.array([3, 500]))
-        history = History(ledger, made.service.plan)
-        history.catch_up()
-        chart = Chart(made.service.plan, 1.0, history)
         charged = ledger.in_custody(lambda connection: event_times.listed(connection, CHARGED))
         changes = ledger.in_custody(lambda opened: event_times.listed(opened, ADDED, REMOVED))
         told = [
@@ -66,15 +61,6 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         EventTime(1_900_000_000 + 2 * DAY, ADDED, 3),
         EventTime(1_900_000_000 + 3 * DAY, REMOVED, 2),
     ]
-    shown = chart.by_time(charged)
-    assert shown is not None
-    assert (shown["first"], shown["last"]) == ("2030-03-17 17:46 UTC", "2030-03-18 17:46 UTC")
-    assert [step.split()[0] for step in str(shown["path"]).split(" H")[1:]] == ["0.00"] * 2 + [
-        "100.00",
-        "100",
-    ]
-    # Both end at what was spent.
-    assert str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert {
             name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -111,26 +97,3 @@ def test_a_change_that_fails_leaves_no_time(
         ledger.in_custody(failing)
     assert ledger.in_custody(lambda connection: event_times.listed(connection, REMOVED)) == []
     made.custodian.close()
-
-
-def test_a_curve_by_time_shows_earlier_charges_and_tolerates_a_clock_set_back() -> None:
-    class Entries:
-        points = ((0, (0,)), (3, (10,)), (5, (20,)), (9, (40,)))
-
-    plan = tiny.Plan(100.0, 1e-5, (tiny.Slot({}, (tiny.MECHANISM.releases(100, 100)[0],)),))
-    chart = Chart(plan, 100.0, Entries())
-    noted = [
-        EventTime(1000, CHARGED, 10, "ann", 4),
-        EventTime(3000, CHARGED, 5, "ann", 6),
-        EventTime(2000, CHARGED, 5, "ann", 8),
-    ]
-    shown = chart.by_time(noted)
-    assert shown is not None
-    places = [step.split()[0] for step in str(shown["path"]).split(" H")[1:]]
-    # Entries up to 5 at the first note, the ninth at the last.
-    assert places == [
-        "0.00",
-        "100.00",
-        "100",
-    ]
-    assert chart.by_time([]) is None

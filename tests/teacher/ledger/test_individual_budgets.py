@@ -25,7 +25,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.ledgers import identities, use_extractor
 from tests.postgres import rows

@@ -29,7 +29,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
 from labelwall.wall.errors import LedgerMismatch

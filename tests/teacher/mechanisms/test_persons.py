@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms import counts as counts_module
+from labelwall.teacher.mechanisms import gradient
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.attributes.mechanism import GRID, ballots
+from labelwall.teacher.mechanisms.attributes import GRID, ballots
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.overlap import clique_bounds
 from labelwall.teacher.mechanisms.counts import shared_votes
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.overlap import clique_bounds
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_PARTS, ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput

@@ -13,16 +13,16 @@ from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms import solve as module
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.pate import Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.solve import estimate, solve
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean
+from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.noise.scales import less_spent, more_noise
 
 DELTA = 1e-5
@@ -81,7 +81,7 @@ def test_few_certificates_are_computed(
     monkeypatch.setattr(module, "certified_epsilon", counted)
     entry = Priced(PrivateKnn(k=100, threshold=50), asked, asked // 2)
     (found,) = solve([entry], epsilon, DELTA)
-    assert found.missing == ()
+    assert found.uncalibrated == ()
     assert 0 < len(computed) <= most
     computed.clear()
     module._levels.cache_clear()
@@ -100,7 +100,7 @@ def test_a_price_that_falls_in_steps_is_followed_to_the_end(
 def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
     given = PrivateKnnMean(threshold=50, sigma_screen=40.0)
     (found,) = solve([Priced(given, 200, 100)], 1.0, DELTA)
-    assert found.number("sigma_screen") == 40.0
+    assert found.require("sigma_screen") == 40.0
     assert 0.99 <= certified([Priced(given, 200, 100)], 1.0) <= 1
     whole = RadiusNeighbours(epsilon=0.25)
     assert solve([Priced(whole, 3, 3)], 0.1, DELTA) == [whole]  # too dear, which the plan refuses
@@ -109,18 +109,18 @@ def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
 def test_noise_of_two_releases_keeps_its_ratio() -> None:
     entry = Priced(PrivateKnnMean(threshold=50, screen_ratio=2.0), 200, 100)
     (found,) = solve([entry], 1.0, DELTA)
-    ratio = found.number("sigma_screen") / found.number("sigma_mean")
+    ratio = found.require("sigma_screen") / found.require("sigma_mean")
     assert ratio == pytest.approx(2.0, rel=2e-3)
 
 
 def test_individual_budgets_have_the_largest_rho_that_the_conversion_allows() -> None:
     for epsilon in (0.05, 1.0, 4.0):
         (found,) = solve([Priced(IndKnn(), 400, 400)], epsilon, DELTA)
-        rho = found.number("rho")
+        rho = found.require("rho")
         step = 1e-7 * 1.001
         dearer = Priced(IndKnn(rho=rho + step, sigma_count=1e5), 400, 400).slot()
         assert certified_epsilon(Plan(epsilon, DELTA, (dearer,))) > epsilon
-        assert found.number("sigma_count") == pytest.approx(math.sqrt(400 / (6 * rho)), abs=0.01)
+        assert found.require("sigma_count") == pytest.approx(math.sqrt(400 / (6 * rho)), abs=0.01)
 
 
 def test_shares_decide_how_mechanisms_split_the_budget() -> None:
@@ -133,9 +133,9 @@ def test_shares_decide_how_mechanisms_split_the_budget() -> None:
     cells, individual, attributes = solve(entries, 1.0, DELTA)
     spent = np.array(
         [
-            2 * 4 / (2 * cells.number("sigma") ** 2),
-            individual.number("rho"),
-            50 * 4 / (2 * attributes.number("sigma_vote") ** 2),
+            2 * 4 / (2 * cells.require("sigma") ** 2),
+            individual.require("rho"),
+            50 * 4 / (2 * attributes.require("sigma_vote") ** 2),
         ]
     )
     np.testing.assert_allclose(spent / spent.sum(), [0.6, 0.3, 0.1], atol=0.002)
@@ -147,7 +147,7 @@ def test_shares_decide_how_mechanisms_split_the_budget() -> None:
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 0.8)])
 def test_pure_costs_add_up_by_their_shares(shares: tuple[float, float]) -> None:
     entries = [Priced(RadiusNeighbours(), 1, 1, share) for share in shares]
-    found = [m.number("epsilon") for m in solve(entries, 1.0, DELTA)]
+    found = [m.require("epsilon") for m in solve(entries, 1.0, DELTA)]
     np.testing.assert_allclose(found, shares, rtol=0.02)
     assert sum(found) <= 1
 
@@ -167,7 +167,7 @@ def test_no_noise_that_can_be_drawn_is_enough() -> None:
 
 def test_less_noise_than_the_least_is_not_asked_for() -> None:
     (found,) = solve([Priced(Lnmax(), 1, 1)], 1e6, DELTA)
-    assert found.number("scale") == 0.01
+    assert found.require("scale") == 0.01
 
 
 def test_an_earlier_level_that_the_accountant_prices_otherwise_is_not_used(
@@ -218,5 +218,5 @@ def test_rounding_is_towards_more_noise() -> None:
 def test_every_solved_field_may_be_null_and_is_by_default(kind: str) -> None:
     made = MECHANISMS[kind]()
     defaults = {entry.name: entry.default for entry in fields(made)}
-    assert made.solved
-    assert all(defaults[name] is None for name in made.solved)
+    assert made.calibrated
+    assert all(defaults[name] is None for name in made.calibrated)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from labelwall.teacher.records.sources import Records, ingest, open_records, stream_records
@@ -65,43 +63,6 @@ def test_a_bad_row_displaces_no_good_row_of_its_id_and_the_first_good_one_stays(
     assert records.inputs.tolist() == [[2, 2]]
 
 
-@settings(max_examples=60)
-@given(
-    rows=st.lists(
-        st.tuples(st.sampled_from([0.0, 1.0, float("nan"), float("inf")]), st.integers(-1, 3)),
-        max_size=6,
-    ),
-    added=st.tuples(st.sampled_from([0.0, 2.0, float("nan")]), st.integers(-1, 3)),
-    data=st.data(),
-)
-def test_an_added_row_changes_no_other_row(tmp_path_factory, rows, added, data):
-    place = data.draw(st.integers(0, len(rows)))
-    tagged = [(*row, identity) for identity, row in enumerate(rows)]
-    longer = [*tagged[:place], (*added, 99), *tagged[place:]]
-    folder = tmp_path_factory.mktemp("rows")
-
-    def kept(table: list[tuple[float, int, int]], name: str) -> list[tuple[float, int, int]]:
-        x, y, ids = (
-            np.array([row[column] for row in table], dtype=kind)
-            for column, kind in enumerate((float, int, int))
-        )
-        records = open_records(
-            write_private(folder / name, np.stack([x, x], axis=1).reshape(-1, 2), y, ids), VECTORS
-        )
-        return list(
-            zip(
-                records.inputs[:, 0].tolist(),
-                records.labels.tolist(),
-                records.ids.tolist(),
-                strict=True,
-            )
-        )
-
-    before, after = kept(tagged, "a.npz"), kept(longer, "b.npz")
-    assert before == [row for row in tagged if np.isfinite(row[0]) and 0 <= row[1] <= 2]
-    assert [row for row in after if row[2] != 99] == before
-
-
 @pytest.mark.parametrize("image", [False, True])
 def test_no_rows_at_all(tmp_path, image):
     task = Task(ClassLabels(("a", "b")), (4, 4, 1)) if image else VECTORS
@@ -109,13 +70,6 @@ def test_no_rows_at_all(tmp_path, image):
     records = open_records(write_private(tmp_path / "a.npz", x, np.zeros(0, dtype=int)), task)
     assert records.inputs.shape == (0, *task.input_shape)
     assert records.labels.shape == records.ids.shape == (0,)
-
-
-def test_rows_that_are_all_bad_leave_no_records(tmp_path):
-    records = open_records(
-        write_private(tmp_path / "a.npz", np.full((3, 2), np.nan), np.zeros(3, dtype=int)), VECTORS
-    )
-    assert records.inputs.shape == (0, 2)
 
 
 @pytest.mark.parametrize(

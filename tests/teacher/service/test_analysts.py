@@ -16,7 +16,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.service import models
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch, Refused
@@ -225,7 +225,7 @@ def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledg
             assert (ann.answer(Queries(rows(30, 1))).outcomes[20:] == Outcome.CAP_REACHED).all()
             assert bob.answer(Queries(rows(20, 2))).receipt.charged["screen"] == 20
             assert bob.answer(Queries(rows(1, 1))).outcomes.tolist() == [Outcome.CAP_REACHED]
-        keys = made.service.auth._keys
+        keys = made.app.state.authenticator.keys
         keys.revoke("ann")
         with client(url, keys.add("ann", "analyst")) as ann:
             assert ann.answer(Queries(rows(30, 1)[::-1])).receipt.served == 30
@@ -319,10 +319,11 @@ def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> No
             )
         assert made.service.analysts is not None
         mine, other = (made.service.analysts.of(name) for name in ("ann", "bob"))
-        assert (set(mine.extractors), set(other.extractors)) == ({SPEC.sha256()}, {OTHER.sha256()})
+        kept = [set(each.extractors._kept) for each in (mine, other)]
+        assert kept == [{SPEC.sha256()}, {OTHER.sha256()}]
         for apart in ("queue", "teacher", "ledger", "bodies", "directory", "extractors"):
             assert getattr(mine, apart) is not getattr(other, apart)
-        assert mine.queue._lock is other.queue._lock is made.service.queue._lock
+        assert mine.queue._settings is other.queue._settings is made.service.queue._settings
 
 
 def test_a_ledger_that_is_gone_answers_nothing(tmp_path: Path) -> None:

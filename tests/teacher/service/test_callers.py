@@ -76,7 +76,7 @@ def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(
     shared: tuple[tiny.Made, str],
 ) -> None:
     made, url = shared
-    keys = made.service.auth._keys
+    keys = made.app.state.authenticator.keys
     dora, emil = keys.add("dora", "analyst"), keys.add("emil", "analyst", expires="2020-01-01")
     assert call(url, dora).status_code == 200
     assert call(url, emil).status_code == 401

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from cryptography import x509
@@ -35,19 +34,7 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
         remote.answer(Queries(rows(2, 5)))
         models.Budget.model_validate(remote.budget(), strict=True)
         models.Charge.model_validate(remote.receipts()[-1], strict=True)
-    body = rows(3, 6)
-    from labelwall.wall.wire import SAFETENSORS, encode
-
-    headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
-    parameters = {"extractor": SPEC.sha256(), "wait": 10}
-    reply = httpx.post(
-        f"{url}/v1/labels",
-        content=encode({"inputs": body}),
-        headers=headers,
-        params=parameters,
-        trust_env=False,
-        timeout=60,
-    )
+    reply = tiny.ask(url, token, rows(3, 6))
     state = models.Job.model_validate(reply.json(), strict=True)
     assert state.status == "done"
     assert state.result is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +16,25 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import network_tests
+from labelwall.teacher.service import extractors, limits
 from labelwall.teacher.service import queue as queues
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.jobs import TaskJob
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.networks.architectures import build, to_safetensors
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, RECORDS, SPEC, client, rows, served
+from tests.teacher.service.tiny import (
+    CLASSES,
+    DIMENSIONS,
+    RECORDS,
+    SPEC,
+    call,
+    client,
+    rows,
+    served,
+)
 
 
 def other(number: int) -> ExtractorSpec:
@@ -31,12 +42,8 @@ def other(number: int) -> ExtractorSpec:
 
 
 def network() -> ExtractorSpec:
-    made = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES)
-    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, to_safetensors(made), scale=50.0)
-
-
-def extractors_in(path: Path) -> list[str]:
-    return [content["sha256"] for content in ledgers.contents(path, "extractor")]
+    weights = to_safetensors(build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES))
+    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
 
 
 def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
@@ -54,47 +61,37 @@ def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
         ann.use_extractor(other(1))
         ann.answer(Queries(rows(3, 1)))  # known: nothing is written
         ann.answer(Queries(rows(3, 2)))
-        assert extractors_in(tmp_path / "ledger.sqlite") == [other(1).sha256()]
+    entries = ledgers.contents(tmp_path / "ledger.sqlite", "extractor")
+    assert [entry["sha256"] for entry in entries] == [other(1).sha256()]
     assert audit(tmp_path / "ledger.sqlite").problems == []
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == cache.MAX_CACHES
 
 
-def test_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
-    config = ServiceConfig(port=0, requests_per_second=1e6, extractors_per_day=12)
-    made = tiny.make(tmp_path, config=config)
+@pytest.mark.parametrize("by", ["count", "bytes"])
+def test_extractors_of_a_day_are_limited_by_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    size = len(encode_extractor(other(1)))
+    limit = ("EXTRACTORS_PER_DAY", 12) if by == "count" else ("UPLOADS_PER_DAY", 11.5 * size)
+    monkeypatch.setattr(limits, *limit)
+    made = tiny.make(tmp_path)
     with (
         served(made) as url,
         client(url, made.tokens["ann"], patience=0) as ann,
         client(url, made.tokens["bob"], patience=0) as bob,
     ):
-        for number in range(1, 12):
+        for number in range(1, 12 if by == "count" else 11):
             ann.use_extractor(other(number))
         with pytest.raises(Refused, match="in a day") as refusal:
             ann.use_extractor(other(12))
         assert refusal.value.code == "too_much"
-        ann.use_extractor(other(11))  # known: sent again for nothing
+        ann.use_extractor(other(10))  # known: sent again for nothing
         bob.use_extractor(other(12))
         assert len(bob.answer(Queries(rows(3, 1))).labels) == 3
 
 
-def test_bytes_of_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path)
-    sent = len(encode_extractor(other(1)))
-    uploads = made.service.allowances.uploads
-    uploads._burst, uploads._rate = 3.5 * sent, 0.0
-    with (
-        served(made) as url,
-        client(url, made.tokens["ann"], patience=0, spec=other(1)) as ann,
-        client(url, made.tokens["bob"], patience=0, spec=other(1)) as bob,
-    ):
-        for number in (2, 3):
-            ann.use_extractor(other(number))
-        with pytest.raises(Refused, match="in a day"):
-            ann.use_extractor(other(4))
-        bob.use_extractor(other(4))
-
-
 def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
+    """Neither from memory, nor its records' features from the disk."""
     made = tiny.make(tmp_path)
     with (
         served(made) as url,
@@ -104,13 +101,16 @@ def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None
         for number in range(20):
             ann.use_extractor(other(number))
         assert other(99).sha256() in made.service.extractors
-        assert len(made.service.extractors) == 8 == len(made.service.senders)
+        assert len(made.service.extractors._kept) == 8
+        assert (tmp_path / cache.cache_name(other(99), "cpu")).exists()
 
 
-def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(tmp_path: Path) -> None:
+def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are stored, and nobody is charged for them: so they are limited by the day."""
+    monkeypatch.setattr(limits, "GROWTH_PER_DAY", 100_000)
     made = tiny.make(tmp_path, asked=16, answered=16)
-    made.service.allowances.growth._burst = 100_000  # bytes
     with (
         served(made) as url,
         client(url, made.tokens["ann"], patience=0) as ann,
@@ -124,22 +124,77 @@ def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(tmp_path: Path) -> Non
     assert (tmp_path / "ledger.sqlite").stat().st_size < 1 << 20
 
 
-def test_a_full_queue_has_a_place_for_others(tmp_path: Path) -> None:
-    config = ServiceConfig(port=0, requests_per_second=1e6, waiting=4)
-    made = tiny.make(tmp_path, config=config)
-    queue = made.service.queue
+def test_a_copy_of_the_ledger_is_made_once_for_each_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one at a time for each caller. Its bytes count in the caller's day."""
+    made, makers = tiny.make(tmp_path), list[str]()
+    export, begun, go_on = made.service.ledger.export, threading.Event(), threading.Event()
 
-    def job(caller: str, number: int) -> queues.TaskJob:
-        return queues.TaskJob(f"{number}", caller, "of a test", 1)
+    def counted(path: Path) -> None:
+        makers.append(threading.current_thread().name)
+        begun.set()
+        assert go_on.wait(60)
+        export(path)
+
+    monkeypatch.setattr(made.service.ledger, "export", counted)
+    ann, bob = made.tokens["ann"], made.tokens["bob"]
+    with served(made) as url, client(url, ann) as remote, ThreadPoolExecutor(2) as pool:
+        remote.answer(Queries(rows(3, 1)))
+        first = pool.submit(call, url, ann, path="ledger")
+        assert begun.wait(60)
+        assert call(url, ann, path="ledger").json()["code"] == "busy"
+        second = pool.submit(call, url, bob, path="ledger")
+        go_on.set()
+        copies = [first.result().content, second.result().content]
+        copies += [call(url, token, path="ledger").content for token in (ann, bob)]
+        assert len(set(copies)) == len(makers) == 1
+        remote.answer(Queries(rows(3, 2)))
+        assert call(url, bob, path="ledger").content != copies[0]
+        assert len(makers) == 2
+        made.service.process.allowances.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
+        assert call(url, ann, path="ledger").json()["code"] == "too_much"
+        assert call(url, bob, path="ledger").status_code == 200
+
+
+def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader of pages holds no lock of the ledger's between or during them."""
+    made = tiny.make(tmp_path)
+    database = made.service.ledger._database
+    reading, charged = database.reading, list[int]()
+    with served(made) as url, client(url, made.tokens["bob"]) as bob:
+        bob.answer(Queries(rows(3, 1)))
+
+        @contextmanager
+        def answering():
+            with reading() as connection:
+                charged.append(bob.answer(Queries(rows(2, 2))).receipt.charged["screen"])
+                yield connection
+
+        monkeypatch.setattr(made.service.ledger._transactions, "reading", answering)
+        assert call(url, made.tokens["ann"], path="ledger").status_code == 200
+    assert charged[0] == 2
+
+
+def test_a_full_queue_has_a_place_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITING", 4)
+    made = tiny.make(tmp_path)
+
+    def submit(caller: str, number: int) -> None:
+        made.service.queue.submit(TaskJob(f"{number}", caller, "of a test", 1))
 
     for number in range(4):
-        queue.submit(job("ann", number))
+        submit("ann", number)
     with pytest.raises(Refused, match="too many requests wait"):
-        queue.submit(job("ann", 5))
-    queue.submit(job("bob", 6))
-    queue.submit(job("bob", 7))
+        submit("ann", 5)
+    submit("bob", 6)
+    submit("bob", 7)
     with pytest.raises(Refused, match="too many requests wait"):
-        queue.submit(job("bob", 8))
+        submit("bob", 8)
     made.custodian.close()
 
 
@@ -166,6 +221,7 @@ def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path: Path, heavy: None) -> None:
+    """Nor from sending one that is light."""
     many = Records(rows(800, 0), np.arange(800) % CLASSES, np.arange(800))  # 80 seconds
     made = tiny.make(tmp_path, records=lambda: many)
     with served(made) as url, client(url, made.tokens["bob"]) as bob:
@@ -175,6 +231,8 @@ def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path: Path, hea
             time.sleep(0.01)
         for seed in range(3):
             assert len(bob.answer(Queries(rows(3, seed))).labels) == 3
+        bob.use_extractor(other(1))
+        assert len(bob.answer(Queries(rows(3, 4))).labels) == 3
         assert Slow.blocks < len(many.ids) // 2  # it is not done by then
         made.service.queue.close()
         sending.join()
@@ -186,6 +244,25 @@ def _send(url: str, token: str, spec: ExtractorSpec) -> None:
         pytest.raises(Refused, match="shutting down"),
     ):
         ann.use_extractor(spec)
+
+
+def test_two_heavy_extractors_both_end(
+    tmp_path: Path, heavy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its slices, and keeps what it has when the other has one."""
+    monkeypatch.setattr(queues, "SLICE", 2)
+    monkeypatch.setattr(Slow, "seconds", 0.02)
+    monkeypatch.setattr(queues, "TURN", 0.0)
+    made, specs = tiny.make(tmp_path), [network(), network()]
+    with served(made) as url, ThreadPoolExecutor(2) as pool:
+
+        def send(name: str, spec: ExtractorSpec) -> None:
+            with client(url, made.tokens[name], spec=spec):
+                pass
+
+        for sent in [pool.submit(send, *each) for each in zip(("ann", "bob"), specs, strict=True)]:
+            sent.result()
+    assert Slow.blocks == RECORDS  # 40 blocks each, none of them twice
 
 
 def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(
@@ -209,30 +286,28 @@ def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(
 def test_features_do_not_depend_on_where_an_embedding_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Records(rows(20, 1), np.zeros(20, np.int64), np.arange(20))
-    held.inputs[7] = np.nan
+    records = Records(rows(20, 1), np.zeros(20, np.int64), np.arange(20))
+    records.inputs[7] = np.nan
     embedder = Embedder(SPEC, probe=None)
-    whole = cache.embed_records(tmp_path, held, SPEC, embedder, lambda *_: None)
+    whole = cache.embed_records(tmp_path, records, SPEC, embedder, lambda *_: None)
     monkeypatch.setattr(cache, "block_rows", lambda _: 3)
     apart = tmp_path / "apart"
     apart.mkdir()
-    heard: list[int] = []
     for _ in range(6):  # each is as if the process had ended
-        parts = cache.Embedding(apart, held, SPEC, embedder, lambda done, _: heard.append(done))
+        parts = cache.Embedding(apart, records, SPEC, embedder, lambda *_: None)
         assert not parts.advance(lambda: True)
         parts.save()
-    parts = cache.Embedding(apart, held, SPEC, embedder, lambda done, _: heard.append(done))
+    parts = cache.Embedding(apart, records, SPEC, embedder, lambda *_: None)
     assert parts.advance(lambda: True)
-    found = parts.result()
     for name in ("features", "labels", "ids"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name))
-    assert 7 not in found.ids
+        np.testing.assert_array_equal(getattr(parts.result(), name), getattr(whole, name))
+    assert 7 not in parts.result().ids
 
 
 def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_tests, "MAX_ROW_SECONDS", 0.0)
+    monkeypatch.setattr(extractors, "MAX_ROW_SECONDS", 0.0)
     made = tiny.make(tmp_path)
     with (
         served(made) as url,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +15,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.teacher.service import keys as keys_module
-from labelwall.teacher.service.auth import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
+from labelwall.teacher.service.limits import RateLimiter
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
@@ -37,37 +37,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return set_to
 
 
+def column(folder: Path, query: str) -> list[object]:
+    with contextlib.closing(sqlite3.connect(folder / KEYS)) as opened:
+        return [value for (value,) in opened.execute(query)]
+
+
 def test_a_token_finds_its_key_and_nothing_else_does(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     ann, carol = keys.add("ann", "analyst", queries=5), keys.add("carol", "custodian")
-    assert [
-        (key.name, key.role, key.queries)
-        for key in (keys.authenticate(ann), keys.authenticate(carol))
-        if key
-    ] == [
+    holders = [keys.authenticate(ann), keys.authenticate(carol)]
+    assert [(key.name, key.role, key.queries) for key in holders if key] == [
         ("ann", "analyst", 5),
         ("carol", "custodian", None),
     ]
-    swapped = ann[:20] + carol[20:]
-    for token in (
-        "",
-        "x",
-        ann[:-1],
-        ann + "0",
-        ann.upper(),
-        swapped,
-        "lw_" + "0" * 16 + "_" + "0" * 64,
-        f"{ann}\n",
-        "' OR 1=1 --",
-    ):
-        assert keys.authenticate(token) is None
+    swapped, unknown = ann[:20] + carol[20:], "lw_" + "0" * 16 + "_" + "0" * 64
+    wrong = ("", "x", ann[:-1], ann + "0", ann.upper(), swapped, unknown, f"{ann}\n", "' OR 1=1 --")
+    assert [keys.authenticate(token) for token in wrong] == [None] * len(wrong)
 
 
 def test_the_file_holds_hashes_alone_and_is_for_its_owner(tmp_path: Path) -> None:
     token = Keys(tmp_path).add("ann", "analyst")
-    secret, text = token.rpartition("_")[2], (tmp_path / KEYS).read_text()
-    assert secret not in text
-    assert digest_of(secret) in text
+    secret, content = token.rpartition("_")[2], (tmp_path / KEYS).read_bytes()
+    assert secret.encode() not in content
+    assert digest_of(secret).encode() in content
     assert (tmp_path / KEYS).stat().st_mode & 0o077 == 0
 
 
@@ -77,8 +69,7 @@ def test_another_process_changes_are_seen_at_once(tmp_path: Path) -> None:
     assert here.authenticate(token)
     there.revoke("ann")
     assert here.authenticate(token) is None
-    renewed = there.add("ann", "analyst")
-    assert here.authenticate(renewed)
+    assert here.authenticate(there.add("ann", "analyst"))
     assert here.authenticate(token) is None
 
 
@@ -92,7 +83,8 @@ def test_a_key_ends(tmp_path: Path, expires: str | None, valid: bool) -> None:
 
 def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
-    (key,) = (keys.add("ann", "analyst", expires="2030-01-01"), *keys.listed().values())[1:]
+    keys.add("ann", "analyst", expires="2030-01-01")
+    (key,) = keys.listed().values()
     assert key.expires == 1893456000.0  # 2030-01-01T00:00Z
     assert key.is_valid(1893455999.9)
     assert not key.is_valid(1893456000.0)
@@ -100,18 +92,23 @@ def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
 
 
 def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock: Clock) -> None:
-    """Neither in the process that saw it expire nor in one that starts afterwards."""
+    """Neither in the process that saw it expire nor in one that starts afterwards.
+
+    A new key for the same name is judged by the current clock, not by the latest time seen.
+    """
     keys = Keys(tmp_path)
     ann = keys.add("ann", "analyst", expires="2027-01-01")
-    bob = keys.add("bob", "analyst", expires="2028-01-01")
+    bob = keys.add("bob", "analyst", expires="2100-01-01")
     assert keys.authenticate(ann)
-    clock("2027-01-01T00:00")
+    clock("2099-01-01T00:00")
     assert keys.authenticate(bob)  # ann's key expires though another one is asked for
     clock("2026-06-01T00:00")
-    assert keys.authenticate(ann) is None
-    assert Keys(tmp_path).authenticate(ann) is None
-    assert Keys(tmp_path).authenticate(bob)
+    for each in (keys, Keys(tmp_path)):
+        assert each.authenticate(ann) is None
+        assert each.authenticate(bob)
     assert "expired 2027-01-01" in render(Keys(tmp_path).listed())
+    assert keys.authenticate(keys.add("ann", "analyst", expires="2027-01-01"))  # no need to revoke
+    assert keys.authenticate(ann) is None
 
 
 def test_a_key_that_a_listing_saw_expire_is_refused_by_a_service_with_an_older_clock(
@@ -138,9 +135,8 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
     early = Keys(tmp_path).add("dora", "analyst", expires="2026-12-01")
     late = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")
 
-    def expired() -> list[str]:
-        entries = json.loads((tmp_path / KEYS).read_text())["keys"].values()
-        return [entry["name"] for entry in entries if entry["expired"]]
+    def expired() -> list[object]:
+        return column(tmp_path, "SELECT name FROM keys WHERE expired ORDER BY name")
 
     made.custodian.close()
     clock("2027-01-01T00:00")
@@ -155,51 +151,24 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
         assert [call(url, token).status_code for token in (early, late)] == [401, 401]
 
 
-def test_a_clock_that_was_far_ahead_ends_keys_for_good_and_they_are_renewed(
-    tmp_path: Path, clock: Clock
-) -> None:
-    """A new key for the same name is judged by the current clock, not by the latest time seen."""
-    keys = Keys(tmp_path)
-    old = keys.add("ann", "analyst", expires="2027-01-01")
-    clock("2099-01-01T00:00")
-    assert keys.authenticate(old) is None
-    clock("2026-06-01T00:00")
-    renewed = keys.add("ann", "analyst", expires="2027-01-01")  # no key has to be revoked first
-    assert keys.authenticate(renewed)
-    assert keys.authenticate(old) is None
-
-
 def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keys_module, "LOCK_SECONDS", 0.0)
     keys = Keys(tmp_path)
     ann, bob = keys.add("ann", "analyst", expires="2027-01-01"), keys.add("bob", "analyst")
     clock("2027-01-01T00:00")
-    (tmp_path / "keys.part").mkdir()
-    for token in (ann, bob):
-        with pytest.raises(LedgerMismatch, match=r"keys\.json can not be written") as refusal:
-            keys.authenticate(token)
-        assert "\n" not in str(refusal.value)
-    clock("2026-06-01T00:00")
-    with pytest.raises(LedgerMismatch):  # what this process saw expire it does not forget
-        keys.authenticate(ann)
-    (tmp_path / "keys.part").rmdir()
+    with contextlib.closing(sqlite3.connect(tmp_path / KEYS)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for token in (ann, bob):
+            with pytest.raises(LedgerMismatch, match=r"keys\.sqlite can not be written") as refusal:
+                keys.authenticate(token)
+            assert "\n" not in str(refusal.value)
+        clock("2026-06-01T00:00")
+        with pytest.raises(LedgerMismatch):  # what this process saw expire it does not forget
+            keys.authenticate(ann)
     assert keys.authenticate(ann) is None
     assert keys.authenticate(bob)
-
-
-def test_a_file_of_before_is_read(tmp_path: Path, clock: Clock) -> None:
-    """It has no word on which keys expired; those whose time is over by the clock have."""
-    token = Keys(tmp_path).add("ann", "analyst", expires="2027-01-01")
-    content = json.loads((tmp_path / KEYS).read_text())
-    for entry in content["keys"].values():
-        entry.pop("expired", None)
-    (tmp_path / KEYS).write_text(json.dumps(content))
-    assert Keys(tmp_path).authenticate(token)
-    clock("2027-01-01T00:00")
-    assert Keys(tmp_path).authenticate(token) is None
-    clock("2026-06-01T00:00")
-    assert Keys(tmp_path).authenticate(token) is None
 
 
 @pytest.mark.parametrize(
@@ -210,6 +179,7 @@ def test_a_file_of_before_is_read(tmp_path: Path, clock: Clock) -> None:
         ("a" * 65, "analyst", None, None),
         ("ann", "root", None, None),
         ("ann", "analyst", 0, None),
+        ("ann", "analyst", 1 << 63, None),
         ("ann", "analyst", None, "soon"),
     ],
 )
@@ -228,46 +198,63 @@ def test_one_valid_key_a_name(tmp_path: Path) -> None:
         keys.add("ann", "analyst")
     with pytest.raises(InvalidInput):
         keys.revoke("bob")
-
-
-def one_key(**changes: object) -> str:
-    whose = {"name": "ann", "role": "analyst", "digest": "0" * 64, "queries": None}
-    until = {"expires": 0.0, "revoked": False, "expired": False}
-    return json.dumps({"format": 1, "keys": {"0" * 16: {**whose, **until, **changes}}})
+    assert len(keys.listed()) == 1
 
 
 DAMAGED = {
-    "nothing": "",
-    "no fields": "{}",
-    "a list": "[]",
-    "another format": '{"format": 2, "keys": {}}',
-    "missing fields": '{"format": 1, "keys": {"x": {"name": "ann"}}}',
-    "an unknown field": one_key(more=1),
-    "expires as text": one_key(expires="2027-01-01"),
-    "expires as no number": one_key(expires=float("nan")),
-    "expired as text": one_key(expired="no"),
-    "revoked as a number": one_key(revoked=0),
-    "queries as text": one_key(queries="5"),
-    "another role": one_key(role="root"),
-    "a short digest": one_key(digest="00"),
+    "text": b"no database" * 100,
+    "another format": "PRAGMA user_version = 2",
+    "another table": "DROP TABLE keys",
+    "a missing column": "ALTER TABLE keys DROP COLUMN expired",
     "a folder": None,
 }
 
 
-@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("name", DAMAGED)
 def test_a_damaged_file_lets_nobody_in(
-    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if text is None:
-        (tmp_path / KEYS).mkdir()
+    damage, path = DAMAGED[name], tmp_path / KEYS
+    if damage is None:
+        path.mkdir()
+    elif isinstance(damage, bytes):
+        path.write_bytes(damage)
     else:
-        (tmp_path / KEYS).write_text(text)
+        Keys(tmp_path).add("ann", "analyst")
+        with contextlib.closing(sqlite3.connect(path)) as opened:
+            if name == "a missing column":  # which a constraint names
+                opened.execute("PRAGMA writable_schema = ON")
+                opened.execute("UPDATE sqlite_master SET sql = replace(sql, 'expired', 'ended')")
+            else:
+                opened.execute(damage)
+            opened.commit()
     with pytest.raises(LedgerMismatch):
         Keys(tmp_path).authenticate("lw_" + "0" * 16 + "_" + "0" * 64)
     assert pipeline.main(["keys", "list", "--custodian_dir", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "keys.json is not readable" in said
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "keys.sqlite is not readable" in error
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "expires = '2027-01-01'",
+        "expired = 'no'",
+        "revoked = 2",
+        "queries = 'five'",
+        "role = 'root'",
+        "digest = '00'",
+        "name = NULL",
+    ],
+)
+def test_a_field_keeps_its_type_and_range(tmp_path: Path, change: str) -> None:
+    Keys(tmp_path).add("ann", "analyst")
+    with (
+        contextlib.closing(sqlite3.connect(tmp_path / KEYS)) as opened,
+        pytest.raises(sqlite3.IntegrityError),
+    ):
+        opened.execute(f"UPDATE keys SET {change}")
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,9 +270,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert Keys(tmp_path).authenticate(token) is None
     assert pipeline.main(["keys", "add", *place]) == 2
     assert "name" in capsys.readouterr().err
-    assert [
-        entry["revoked"] for entry in json.loads((tmp_path / KEYS).read_text())["keys"].values()
-    ] == [True]
+    assert column(tmp_path, "SELECT revoked FROM keys") == [1]
 
 
 def test_a_caller_gets_its_rate_and_no_more() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,17 +13,16 @@ import pytest
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMedian
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import Refused
+from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
-from tests.programs import REPOSITORY, environment
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
@@ -240,27 +236,6 @@ def test_an_extractor_that_would_see_other_records_can_not_be_sent(
         remote.use_extractor(SPEC)
 
 
-def test_threads_share_two_arenas(tmp_path: Path) -> None:
-    """So that the memory of a service does not grow with short requests."""
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("only glibc has arenas to share")
-    command = [sys.executable, "-m", "tests.programs.arenas", str(tmp_path / "info.xml")]
-    options = {"capture_output": True, "check": True, "cwd": REPOSITORY, "env": environment()}
-    alone, shared = (
-        int(subprocess.run(each, **options).stdout) for each in (command, [*command, "shared"])
-    )
-    assert shared <= 2 < alone
-
-
-def test_free_memory_between_what_is_kept_is_returned() -> None:
-    if platform.libc_ver()[0] != "glibc":
-        pytest.skip("only glibc has a heap to trim")
-    command = [sys.executable, "-m", "tests.programs.returned_memory"]
-    options = {"capture_output": True, "check": True, "cwd": REPOSITORY, "env": environment()}
-    before, after = map(float, subprocess.run(command, **options).stdout.split())
-    assert before - after > 100
-
-
 def test_a_service_returns_free_memory_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,16 +246,10 @@ def test_a_service_returns_free_memory_while_it_runs(
         assert all(returned.acquire(timeout=60) for _ in range(3))
 
 
-def test_serve_shares_them_before_a_thread_is_started() -> None:
-    """And before anything is read: an arena that is there stays."""
-    program = """if True:
-        import os
-        from labelwall import pipeline
-        from labelwall.teacher.service import arenas
-
-        arenas.share_arenas = lambda: print(len(os.listdir("/proc/self/task")))
-        assert pipeline.main(["serve", "--config", "missing.yaml"]) == 2
-    """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
-    assert done.stdout == "1\n"
+def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path: Path) -> None:
+    """It is refused at its start, not at the first charge."""
+    made = tiny.make(tmp_path / "custody", anchor=tmp_path / "anchor")
+    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+        remote.answer(Queries(rows(3, 1)))
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        tiny.make(tmp_path / "custody")

@@ -19,25 +19,25 @@ import pytest
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.features import hog
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service import record_routes, route_parts
+from labelwall.teacher.service import requests, routes
 from labelwall.teacher.service.jobs import Job, TaskJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
@@ -129,13 +129,13 @@ def vectors(name: str, **options: object) -> Case:
         labels.astype(np.int64),
         rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
     )
-    counted = name == "gnmax_attributes" or MECHANISMS[name].asks.matrix is not None
+    counted = name == "gnmax_attributes" or MECHANISMS[name].query_form.matrix is not None
     far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     outputs = numbered_space(MECHANISMS[name].label_space, CLASSES).outputs
     plain = BOX if name in ("radius", "batch_knn") else RAW
     spec = network(outputs) if counted else replace(plain, num_classes=outputs)
-    if MECHANISMS[name].asks.landmarks:
+    if MECHANISMS[name].query_form.landmarks:
         near = 40 * np.eye(DIMENSIONS, dtype=np.int8)[np.arange(9) % DIMENSIONS]
         spec = replace(spec, landmarks=near.tobytes())
     embedder = replace(network(outputs), scale=60.0)
@@ -231,7 +231,10 @@ def test_callers_are_told_nothing_of_a_record(
     assert differences(talks) == []
     heard = [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
     assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
-    assert heard[0] != heard[2]
+    present = [
+        talk.made.service.teacher.present(talk.case.extra.ids).all() for talk in talks.values()
+    ]
+    assert present == [False, False, True]
     assert all(talk.shown[-len(talk.heard) :] == talk.heard for talk in talks.values())
     states = {state for reply in talks["never"].seen for state in _states(reply)}
     assert {"queued", "running", "done"} <= states
@@ -289,15 +292,10 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
     monkeypatch.setattr(RequestQueue, "progress", write)
 
 
-def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many of PATE's networks are trained already."""
-    tell_percent(monkeypatch, "training")
-
-
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        record_routes,
+        routes,
         "TaskJob",
         lambda *given, from_custodian=False, **more: TaskJob(*given, **more),
     )
@@ -327,7 +325,7 @@ def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag that changes with the records."""
-    reply = route_parts.JSONResponse
+    reply = requests.JSONResponse
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
@@ -343,7 +341,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
-    monkeypatch.setattr(route_parts, "JSONResponse", Tagged)
+    monkeypatch.setattr(requests, "JSONResponse", Tagged)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +369,7 @@ def test_a_service_that_tells_is_seen(
 def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_training(monkeypatch)
+    tell_percent(monkeypatch, "training")
     assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
 
 

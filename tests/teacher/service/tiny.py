@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,20 +18,22 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.server import address, build_app, listen, server
-from labelwall.teacher.service.state import Service
+from labelwall.teacher.service.server import address, listen, server
+from labelwall.teacher.service.service import Service, Settings, build_service
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.unit import Unit
+from labelwall.wall.wire import SAFETENSORS, encode
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -38,6 +41,7 @@ SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 MECHANISM = PrivateKnn(
     k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
 )
+FAST = ServiceConfig(port=0, requests_per_second=1e6)
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 
 
@@ -113,18 +117,19 @@ def make(
         (folder / "tokens").write_text("\n".join(tokens.values()))  # of a test alone
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     lines: list[dict] = []
-    app = build_app(
-        custodian,
-        records,
-        LEARNED,
-        config=config or ServiceConfig(port=0, requests_per_second=1e6),
-        keys=keys,
-        certified=1.0,  # nothing here asks whether it is true
+    settings = Settings(
+        config=config or FAST,
+        task=LEARNED,
         entropy=entropy,
+        certified=1.0,  # nothing here asks whether it is true
         probe=rows(16, 99),
         batch_size=batch_size,
-        log=lambda event, **fields: lines.append({"event": event, **fields}),
     )
+
+    def log(event: str, **fields: object) -> None:
+        lines.append({"event": event, **fields})
+
+    app = create_app(build_service(custodian, records, settings), keys, log)
     return Made(app, custodian, tokens, lines)
 
 
@@ -162,15 +167,41 @@ def client(
 
 
 def call(
-    url: str, token: str | None, method: str = "GET", path: str = "budget", **arguments: object
+    url: str,
+    token: str | None,
+    method: str = "GET",
+    path: str = "budget",
+    body: bytes | None = None,
+    media: str = SAFETENSORS,
+    **headers: str,
 ) -> httpx.Response:
     """A plain request to a route under /v1."""
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    sent = {} if token is None else {"authorization": f"Bearer {token}"}
+    if body is not None:
+        sent["content-type"] = media
     return httpx.request(
         method,
         f"{url}/v1/{path}",
-        headers=headers,
+        content=body,
+        headers={**sent, **headers},
         trust_env=False,
         timeout=60,
-        **arguments,
     )
+
+
+def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.Response:
+    """A plain request for labels under SPEC."""
+    path = f"labels?extractor={SPEC.sha256()}&wait={wait}"
+    return call(url, token, "POST", path, encode({"inputs": inputs}))
+
+
+def browse(url: str, token: str, path: str = "/", method: str = "GET", **headers: str):
+    """A request of a browser for the custodian's page."""
+    return httpx.request(
+        method, url + path, auth=("any", token), headers=headers, trust_env=False, timeout=60
+    )
+
+
+def text_of(page: httpx.Response) -> str:
+    """A page without its tags."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.text))

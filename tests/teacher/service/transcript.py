@@ -25,12 +25,12 @@ from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service import limits
+from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.jobs import Job
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
-from labelwall.teacher.service.server import build_app
-from labelwall.teacher.service.state import Service
+from labelwall.teacher.service.service import Service, Settings, build_service
 from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.adversary import EACH, POOLED
@@ -39,7 +39,7 @@ from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
 from tests.seeded_noise import SeededNoise
-from tests.teacher.service.tiny import Made, served
+from tests.teacher.service.tiny import FAST, Made, served
 from tests.teacher.shards.tiny import matrix as matrix_of
 from tests.teacher.shards.tiny import streamed
 
@@ -173,8 +173,10 @@ class Conversation:
     def put(self, name: str, spec: ExtractorSpec) -> None:
         self.do(name, "PUT", f"extractors/{spec.sha256()}", encode_extractor(spec))
 
-    def ask(self, name: str, rows: np.ndarray, slot: int = 0) -> None:
-        sha256, mechanism = self.case.spec.sha256(), self.case.mechanism
+    def ask(
+        self, name: str, rows: np.ndarray, slot: int = 0, spec: ExtractorSpec | None = None
+    ) -> None:
+        sha256, mechanism = (spec or self.case.spec).sha256(), self.case.mechanism
         classes, seed = self.case.spec.num_classes, int(np.abs(rows).sum() * 1000)
         matrix = matrix_of(mechanism, self.dimensions, classes, seed)
         route, arrays = "labels", {"inputs": rows}
@@ -253,27 +255,25 @@ def conversation(
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
     space = numbered_space(mechanism.label_space, case.spec.num_classes)
     learned = Task(space, shape)
-    config = ServiceConfig(port=0, requests_per_second=1e6, waiting=WAITING)
+    monkeypatch.setattr(limits, "WAITING", WAITING)
     sharded = (
         partial(ShardedTeacher, streamed(records), scale=scale, input_shape=shape)
         if case.shards
         else None
     )
-    app = build_app(
-        opened,
-        lambda: records,
+    settings = Settings(
+        FAST,
         learned,
-        sharded=sharded,
-        config=config,
-        keys=keys,
-        entropy=SeededNoise(3),
+        SeededNoise(3),
         certified=None,
         probe=case.queries,
-        batch_size=BATCH,
+        sharded=sharded,
         scale=scale,
-        log=lambda *_, **__: None,
+        batch_size=BATCH,
         progress=lambda *now: shown.append(now),
     )
+    service = build_service(opened, lambda: records, settings)
+    app = create_app(service, keys, log=lambda *_, **__: None)
     made = Made(app, opened, tokens)
     found = Conversation(case, made, "", shown=shown)
     found.watch(made.service)
@@ -286,7 +286,7 @@ def conversation(
             return service
 
         made.service.analysts.build = watched
-    with served(made, config) as found.url:
+    with served(made) as found.url:
         yield found
         found.http.close()
 

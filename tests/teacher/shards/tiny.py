@@ -11,23 +11,23 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_teacher import ShardedTeacher
@@ -87,7 +87,7 @@ MECHANISMS: dict[str, AnyMechanism] = {
 
 def spec_of(name: str) -> ExtractorSpec:
     """Raw vectors, or a box for the mechanisms that count in balls; with landmarks for radii."""
-    if MECHANISMS[name].asks.landmarks:
+    if MECHANISMS[name].query_form.landmarks:
         return replace(RAW, landmarks=LANDMARKS)
     return BOX if name.startswith(("radius", "batch")) else RAW
 
@@ -123,11 +123,11 @@ def matrix(
     mechanism: Mechanism, dimensions: int = DIMENSIONS, classes: int = CLASSES, seed: int = 2
 ) -> Matrix | None:
     """A public matrix that a mechanism may be asked by; None where it answers rows."""
-    rng, kind = np.random.default_rng(seed), mechanism.asks.matrix
+    rng, kind = np.random.default_rng(seed), mechanism.query_form.matrix
     if kind is None:
         return None
     outputs = numbered_space(mechanism.label_space, classes).outputs
-    shape = mechanism.asks.shape(dimensions, outputs)
+    shape = mechanism.query_form.shape(dimensions, outputs)
     if kind == "cells":
         return Cells(rng.integers(-63, 64, shape).astype(np.int8))
     return Weights(rng.integers(-1000, 1001, shape).astype(np.int16))

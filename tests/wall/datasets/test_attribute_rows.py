@@ -189,20 +189,6 @@ def test_arrays_of_another_form_are_refused_by_name(
         read()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"source": "mnist", "labels": "attributes"},
-        {"source": "celeba"},
-        {"labels": "several"},
-        {"source": "arrays", "labels": "attributes", "classes": [str(i) for i in range(63)]},
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(settings: dict) -> None:
-    with pytest.raises(InvalidInput, match=r"data\.(labels|classes)"):
-        DataConfig(**settings)
-
-
 # --- CelebA
 
 

@@ -45,5 +45,4 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
         assert len(set(task.labels.names)) == len(task.labels.names)
         assert len(task.input_shape) == 3
     assert SOURCES[name].private_records
-    assert PUBLISHED[name].licence
     assert not SOURCES[name].takes_names

@@ -33,6 +33,21 @@ REPOSITORY = Path(__file__).parents[3]
         ({"channels": 2}, "data.channels"),
         ({"source": "folder", "classes": ["a", "a"]}, "data.classes"),
         ({"source": "mnist", "classes": ["a", "b"]}, "data.classes"),
+        ({"source": "mnist", "labels": "attributes"}, "data.labels"),
+        ({"source": "celeba"}, "data.labels"),
+        ({"labels": "several"}, "data.labels"),
+        (
+            {"source": "arrays", "labels": "attributes", "classes": [str(i) for i in range(63)]},
+            "data.classes",
+        ),
+        ({"source": "arrays", "labels": "value"}, "data.bounds"),
+        ({"source": "arrays", "bounds": [0.0, 1.0]}, "data.bounds"),
+        ({"source": "arrays", "labels": "value", "bounds": [0.0]}, "data.bounds"),
+        ({"labels": "value", "bounds": [0.0, 1.0]}, "data.labels"),
+        (
+            {"source": "arrays", "labels": "value", "bounds": [0, 1], "classes": ["a", "b"]},
+            "data.classes",
+        ),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(settings, field):
@@ -306,8 +321,9 @@ def private_uses(source: str) -> list[str]:
 
 
 def test_only_the_teachers_records_ask_for_private_rows():
-    """Beside them the base of the data sets alone has a reader's name: its two methods call what
-    each data set defines."""
+    """Beside them the published sets alone have a reader's name, for what each of them defines, and
+    the custodian's directory is found by the path of the private rows, which are not opened.
+    """
     files = [REPOSITORY / "pipeline.py"]
     files += [
         path
@@ -319,8 +335,8 @@ def test_only_the_teachers_records_ask_for_private_rows():
         for path in files
         if path.exists()
     }
-    base = asking.pop("wall/datasets/published.py")
-    assert base == {"_private"}
+    assert asking.pop("wall/datasets/published.py") == {"_private"}
+    assert asking.pop("experiment/run/budgets.py") == {"config.private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 
 

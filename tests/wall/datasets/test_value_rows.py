@@ -66,34 +66,3 @@ def test_private_arrays_that_are_no_values_are_refused_without_their_count(
     with pytest.raises(InvalidInput, match="private_y") as refused:
         open_records(config, task)
     assert not {"5", "6"} & set(str(refused.value).replace("float64", ""))
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("public_y", np.array([0, 1, np.nan, 3, 4, 5.0])),
-        ("test_y", np.zeros(4)),
-        ("test_y", np.zeros((6, 1))),
-    ],
-)
-def test_public_arrays_that_are_no_values_are_refused(
-    tmp_path: Path, name: str, values: np.ndarray
-) -> None:
-    config = write(tmp_path, **{name: values})
-    with pytest.raises(InvalidInput, match=name):
-        read_public(config)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"labels": "value"},
-        {"labels": "class", "bounds": [0.0, 1.0]},
-        {"labels": "value", "bounds": [0.0]},
-        {"labels": "value", "bounds": [0.0, 1.0], "classes": ["a", "b"]},
-        {"labels": "value", "bounds": [0.0, 1.0], "source": "mnist"},
-    ],
-)
-def test_settings_that_contradict_are_refused(settings: dict) -> None:
-    with pytest.raises(InvalidInput, match=r"data\.(bounds|labels|classes)"):
-        DataConfig(**{"source": "arrays", "path": "x.npz", **settings})

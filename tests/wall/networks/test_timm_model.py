@@ -115,4 +115,4 @@ def test_settings_that_mean_nothing_exit_with_two(
         == 2
     )
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    assert not (tmp_path / "out.custodian" / "ledger.sqlite").exists()
+    assert not list(tmp_path.rglob("*.custodian/ledger.sqlite"))

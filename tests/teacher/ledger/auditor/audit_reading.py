@@ -11,15 +11,15 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.state import LedgerState, read_body
-from labelwall.teacher.mechanisms.attributes.mechanism import MultiLabel
-from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
+from labelwall.teacher.mechanisms.attributes import AttributeVotes
+from labelwall.teacher.mechanisms.batch import BatchMechanism
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.private_linear import LinearSums
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec, canonical_json
@@ -44,7 +44,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
     if isinstance(mechanism, PrivateKnnMedian):
         cells = range(mechanism.cells)
         return value in [(2 * c + 1) * (STEPS + 1) // (2 * mechanism.cells) for c in cells]
-    if isinstance(mechanism, MultiLabel):
+    if isinstance(mechanism, AttributeVotes):
         noise = 14 * 4096 * mechanism.sigma_vote + 1
         counts = type(value) is list and len(value) <= 62
         return counts and all(-noise <= v <= 4096 * mechanism.max_voters + noise for v in value)
@@ -218,7 +218,7 @@ def _written(
 def _width(mechanism: AnyMechanism, value: Any) -> set[int]:
     if isinstance(mechanism, ReverseKnn):
         return {len(value) // mechanism.cells}
-    return {len(value)} if isinstance(mechanism, MultiLabel) else set()
+    return {len(value)} if isinstance(mechanism, AttributeVotes) else set()
 
 
 def _label(mechanism: AnyMechanism, release: str, value: Any) -> list[int]:

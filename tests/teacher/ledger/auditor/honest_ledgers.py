@@ -7,28 +7,28 @@ import random
 from typing import Any
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.attributes.mechanism import (
+from labelwall.teacher.mechanisms.attributes import (
+    AttributeVotes,
     GnmaxAttributes,
-    MultiLabel,
     PrivateKnnAttributes,
 )
-from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.batch import BatchMechanism
+from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from labelwall.teacher.mechanisms.private_radius import PrivateRadius
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec
@@ -39,8 +39,6 @@ NOISY = {"sigma_screen": 85.0, "sigma_vote": 25.0}
 MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
     PrivateRadius(share=0.02, threshold=10, **NOISY),
-    IndKnn(rho=0.01, sigma_count=40.0, filter="gdp"),
-    IndKnn(rho=0.01, sigma_count=40.0, filter="renyi", order=18),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),
     PrivateLinear(sigma=30.0),
@@ -87,7 +85,7 @@ def drawn(
         return [label, beside, 1, 159]  # (0.1 * 126)^2 is 158.76
     if isinstance(mechanism, BatchMechanism):
         return [label, rng.randint(1, beside), rng.randrange(2), rng.randrange(5000)]
-    if isinstance(mechanism, MultiLabel):
+    if isinstance(mechanism, AttributeVotes):
         return [rng.randrange(-50000, 90000) for _ in range(CLASSES)]
     if isinstance(mechanism, PrivateKnnMean):
         return rng.randrange(-90000, 90000)

@@ -19,7 +19,7 @@ from labelwall.teacher.ledger.auditor.mechanisms import KINDS, PERSONS
 from labelwall.teacher.ledger.auditor.plan import check_plan, check_slot, priced
 from labelwall.teacher.ledger.auditor.results import STEPS
 from labelwall.teacher.ledger.auditor.values import Problem
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.unit import UNITS

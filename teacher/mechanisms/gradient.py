@@ -1,0 +1,229 @@
+"""Sums of a linear model's gradients, in integers: what a record adds depends on it alone.
+
+Every step is exact, so that no record's part depends on its place, on the other records, on the
+batch or on the machine: products and sums are of integers below 2^53 in float64 (whose order of
+summation does not matter then), everything else is int64 (docs/privacy.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+
+import numpy as np
+
+from ...wall.labels.attributes import unpack
+from ...wall.labels.values import STEPS
+from ...wall.matrices import CLIP, COUNT, FRACTION
+from ..search.index import Counted
+from ..search.top_k import compiled
+
+ROWS = 4096  # records whose gradients are computed together
+PARTS = 1 << 22  # entries of persons' parts in memory together
+STEP = 8  # bits: the exponential's argument is rounded to a multiple of 2^-8
+EXPONENT = 24  # bits: the exponential is an integer times 2^-24
+LARGEST = 16  # exp(-16) is counted as 0
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSum:
+    """Sums of all records' clipped gradients, and COUNT for each record.
+
+    A person adds the average of its rows' parts, every entry rounded towards 0. With a ``gain``
+    that is multiplied and clipped again, and COUNT shrinks as the clipped part does, so that sums
+    over counts stay weighted means of gradients (``_boosted``).
+
+    Result: int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records.
+    A record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
+
+    ``weights``: int16 [n_queries, d + 1, c]; ``units``: the residuals' unit for each of them
+    (``residual_unit``), 1..MAX_UNIT; ``bias``: the last input of every record, 1..MAX_BIAS.
+    ``space``: what a record's label is, a key of RESIDUALS. ``gain``: 1..MAX_GAIN.
+    """
+
+    weights: np.ndarray = field(repr=False)
+    units: tuple[int, ...]
+    bias: int
+    space: str = "class"
+    gain: int = 1
+
+    def __call__(self, index: Counted, labels: np.ndarray) -> np.ndarray:
+        features = index.features
+        sums = np.zeros(self.weights.shape, dtype=np.int64)
+        residuals = RESIDUALS[self.space]
+        counted = np.full((len(sums), 1), 0)
+        entries = self.weights[0].size if len(self.weights) else 1
+        for rows, persons in _blocks(index, entries, whole=self.gain == 1):
+            inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
+            squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
+            each = zip(sums, counted, self.weights, self.units, strict=True)
+            for total, records, weights, unit in each:
+                logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
+                found = clipped(residuals(logits, labels[rows], unit), squares)
+                added, number = _summed(inputs, found.astype(np.float64), persons, self.gain)
+                total += added
+                records += number
+        return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
+
+
+def class_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(softmax - label) in multiples of 1/``unit``: int64 [n, c], |entry| <= unit.
+
+    ``logits``: int64 [n, c], times 2^-FRACTION, differences below 2^34; ``labels``: int64 [n].
+    """
+    found = _softmax(logits, unit)
+    found[np.arange(len(found)), labels] -= unit
+    return found
+
+
+def attribute_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(sigmoid - label) of every attribute, as ``class_residuals``; ``labels``: packed."""
+    present = _softmax(np.stack([np.zeros_like(logits), logits], axis=-1), unit)[..., 1]
+    found: np.ndarray = present - unit * unpack(labels, logits.shape[1])
+    return found
+
+
+def value_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(prediction - value) in half ranges, times ``unit``: int64 [n, 1], |entry| <= 2 unit.
+
+    Predictions beyond the range count as its ends. ``labels``: steps, 0..STEPS.
+    """
+    half = 1 << FRACTION >> 1
+    predicted = np.clip((unit * logits + half) >> FRACTION, -unit, unit)
+    found: np.ndarray = predicted - (2 * unit * labels // STEPS - unit)[:, np.newaxis]
+    return found
+
+
+RESIDUALS = {
+    "class": class_residuals,
+    "attributes": attribute_residuals,
+    "value": value_residuals,
+}
+
+
+def _softmax(logits: np.ndarray, unit: int) -> np.ndarray:
+    """Along the last axis, in multiples of 1/``unit``, to the nearest: int64 like ``logits``."""
+    found = np.empty(logits.shape, dtype=np.int64)
+    rows = logits.reshape(-1, logits.shape[-1])
+    _shares(rows, exponentials(), unit, found.reshape(rows.shape))
+    return found
+
+
+@compiled
+def _shares(logits: np.ndarray, table: np.ndarray, unit: int, found: np.ndarray) -> None:
+    """Fill ``found``, int64 [n, k], with the softmax of every row."""
+    shift, last = FRACTION - STEP, len(table) - 1
+    half = 1 << shift >> 1
+    for row in range(len(logits)):
+        largest = logits[row].max()
+        total = 0  # from 2^24 to 2^36
+        for column in range(logits.shape[1]):
+            behind = largest - logits[row, column]  # at least 0
+            power = table[min((behind + half) >> shift, last)]
+            found[row, column] = power
+            total += power
+        for column in range(logits.shape[1]):
+            found[row, column] = (2 * unit * found[row, column] + total) // (2 * total)
+
+
+def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """The residuals, shrunk towards 0 where residual times input is longer than CLIP.
+
+    ``residuals``: int64 [n, c] of |r|^2 <= 2^38; ``squares``: int64 [n], |input|^2 <= 2^24. Then
+    every row has |r|^2 |input|^2 <= CLIP^2: for s = ceil(|r| |input|) > CLIP, the result is at most
+    |r| CLIP / s in length.
+    """
+    products = (residuals * residuals).sum(axis=1) * squares  # at most 2^62
+    long = products > CLIP * CLIP
+    if not long.any():
+        return residuals
+    found, r = residuals.copy(), residuals[long]
+    lengths = ceil_sqrt(products[long])[:, np.newaxis]
+    found[long] = np.sign(r) * (np.abs(r) * CLIP // lengths)  # towards 0
+    return found
+
+
+def ceil_sqrt(squares: np.ndarray) -> np.ndarray:
+    """The smallest integers whose squares are at least ``squares``: int64 [n] of 1..2^62."""
+    found = np.sqrt(squares.astype(np.float64)).astype(np.int64)  # off by one at most
+    found -= found * found >= squares  # now below the root, or just below
+    found -= found * found >= squares
+    found += found * found < squares
+    found += found * found < squares
+    return found
+
+
+@cache
+def exponentials() -> np.ndarray:
+    """2^EXPONENT exp(-i 2^-STEP), rounded down: int64 [LARGEST * 2^STEP + 1]; the last one is 0."""
+    exact = ((Decimal(-i) / (1 << STEP)).exp() for i in range(LARGEST << STEP))
+    found = np.array([int(e * (1 << EXPONENT)) for e in exact] + [0], dtype=np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def _blocks(
+    index: Counted, entries: int, *, whole: bool
+) -> Iterator[tuple[slice | np.ndarray, int]]:
+    """Rows whose parts are summed together, and how many persons they are, each with as many rows.
+
+    0 persons where every row's part is added as it is: those of single rows, if ``whole``.
+    ``entries``: of a part, a count.
+    """
+    if index.persons is None and whole:
+        for start in range(0, len(index), ROWS):
+            yield slice(start, start + ROWS), 0
+        return
+    persons = index.ids if index.persons is None else index.persons
+    order = np.argsort(persons, kind="stable")
+    starts = np.unique(persons[order], return_index=True)[1]
+    sizes = np.diff(np.append(starts, len(order)))
+    for size in np.unique(sizes).tolist():
+        own, apart = starts[sizes == size], size > 1 or not whole
+        together = max(1, min(ROWS // size, PARTS // entries)) if apart else ROWS
+        for first in range(0, len(own), together):
+            part = own[first : first + together]
+            rows = order[(part[:, np.newaxis] + np.arange(size)).ravel()]
+            yield rows, len(part) if apart else 0
+
+
+def _summed(
+    inputs: np.ndarray, residuals: np.ndarray, persons: int, gain: int
+) -> tuple[np.ndarray, int]:
+    """Sum of the parts of rows, or of persons: int64 [d + 1, c], and what counts them.
+
+    ``inputs``: float64 [r, d + 1]; ``residuals``: float64 [r, c], both integers, a person's rows
+    beside each other. Each product is at most CLIP, so that partial sums are exact.
+    """
+    if not persons:
+        return (inputs.T @ residuals).astype(np.int64), COUNT * len(inputs)
+    size = len(inputs) // persons
+    of_rows = inputs.reshape(persons, size, -1).transpose(0, 2, 1)  # [persons, d + 1, size]
+    parts = (of_rows @ residuals.reshape(persons, size, -1)).astype(np.int64)
+    averages = np.sign(parts) * (np.abs(parts) // size)
+    if gain == 1:
+        return averages.sum(axis=0), COUNT * persons
+    boosted, counted = _boosted(averages, gain)
+    return boosted.sum(axis=0), int(counted.sum())
+
+
+def _boosted(averages: np.ndarray, gain: int) -> tuple[np.ndarray, np.ndarray]:
+    """``gain`` times the averages, shrunk to CLIP where longer, and COUNT shrunk alike.
+
+    ``averages``: int64 [n, d + 1, c], each of length CLIP at most. Returns the same form, each of
+    length CLIP at most: for s >= max(CLIP, gain |a|) every entry is at most gain |a_j| CLIP / s;
+    and int64 [n], floor(COUNT CLIP / s). The largest products are below 2^53.
+    """
+    squares = gain**2 * (averages * averages).sum(axis=(1, 2))  # at most 2^12 2^40
+    lengths = np.maximum(CLIP, ceil_sqrt(np.maximum(squares, 1)))
+    shrunk = gain * CLIP * np.abs(averages) // lengths[:, np.newaxis, np.newaxis]
+    return np.sign(averages) * shrunk, COUNT * CLIP // lengths
+
+
+def _with_bias(features: np.ndarray, bias: int) -> np.ndarray:
+    """float64 [n, d + 1] of int8 [n, d]."""
+    inputs = np.empty((len(features), features.shape[1] + 1))
+    inputs[:, :-1], inputs[:, -1] = features, bias
+    return inputs

@@ -1,0 +1,257 @@
+"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, each of
+which pays for its votes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ...wall.errors import InvalidInput
+from ...wall.messages import ABSTAINED, Outcome, Value
+from ..accounting.plan import Release
+from ..ledger.individual_budgets import FULL
+from ..noise.scales import less_spent
+from ..search.kernels import GRID, Select, Similar, cosine, rbf
+from .base import Prepaid
+from .fields import param
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..noise.entropy import Entropy
+    from .earlier_answers import EarlierAnswers, Reused
+
+# The one prepaid release. A query's value under it is [noisy number of neighbours, label].
+ANSWER = "individual_budgets"
+COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
+MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
+MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
+MAX_SCALE = 1e6  # of a field
+
+
+@dataclass(frozen=True)
+class IndKnn(Prepaid):
+    """Weighted votes of similar records, each with a budget of ``rho`` for all answers together.
+
+    Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
+    together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
+    record (its whole presence schedule). The slot is charged in full before the first answer. A
+    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
+    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
+    budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
+    """
+
+    kind: Literal["ind_knn"] = "ind_knn"
+    kernel: Literal["cosine", "rbf"] = param(
+        "cosine",
+        "similarity of two feature vectors: cosine (negative ones count as 0) or rbf, exp(-max(0, "
+        "|x - q|^2 - near^2) / bandwidth^2)",
+    )
+    threshold: float = param(
+        0.5,
+        "records at least this similar to a query are its neighbours; rounded to multiples of "
+        "1/4096",
+        gt=0,
+        le=1,
+    )
+    bandwidth: float = param(
+        1.0,
+        "of the rbf kernel; unused by cosine",
+        unit="lengths of a normalised feature vector",
+        ge=1e-3,
+        le=MAX_SCALE,
+    )
+    near: float = param(
+        0.0,
+        "distance within which a record's similarity is 1; unused by cosine. A narrow bandwidth "
+        "needs it where no record is close: weights are multiples of 1/128",
+        unit="lengths of a normalised feature vector",
+        ge=0,
+        le=MAX_SCALE,
+    )
+    sigma_label: float = param(
+        0.5,
+        "noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, "
+        "30))",
+        unit="votes",
+        ge=1e-3,
+        le=MAX_SCALE,
+    )
+    sigma_count: float | None = param(
+        None,
+        "scale of the discrete Gaussian noise on the number of neighbours; null: sqrt(T / (6 rho)) "
+        "for T planned queries",
+        unit="records",
+        ge=1e-3,
+        le=MAX_SCALE,
+        calibrated=True,
+    )
+    tables: int = param(
+        0,
+        "hash tables; 0 compares with all records, more with those that share a bucket with the "
+        "query in some table (Ind-KNN-Hash)",
+        unit="a count",
+        ge=0,
+        le=1000,
+    )
+    bits: int = param(8, "hyperplanes of a table: 2^bits buckets", unit="a count", ge=1, le=16)
+    hash_seed: int = param(
+        0, "of the hyperplanes; public. Changing it protects nothing", ge=0, le=2**31
+    )
+    rho: float | None = param(
+        None,
+        "budget of one record for all answers; null: what the budget buys",
+        unit="zCDP",
+        ge=1e-9,
+        le=MAX_SCALE,
+        calibrated=True,
+    )
+    reuse: bool = param(
+        False,
+        "whether answered queries vote with their labels, as records do, at no cost; for streams "
+        "of queries that outlast the records' budgets",
+    )
+
+    stages = (ANSWER,)
+    sharded = True
+    persons = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
+            minimum = 1 / math.sqrt(2 * self.rho)
+            rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
+            raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
+
+    def with_noise(self, level: float, asked: int) -> IndKnn:
+        """See ``Mechanism.with_noise``. rho is rounded down to a multiple of 1e-7 at least.
+
+        Counts take a third of it: sigma_count follows from the queries and rho.
+        """
+        rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
+        count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
+        return self.with_values(rho=rho, sigma_count=min(count, MAX_SCALE))
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """One prepaid release, however many queries are asked.
+
+        Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
+        """
+        self.require("sigma_count")
+        return (Release(ANSWER, "zcdp", {"rho": self.require("rho")}, 1, prepaid=True),)
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query; every query is answered."""
+        value = results.get(ANSWER)
+        if isinstance(value, list):
+            return Outcome.ANSWERED, value[1]
+        return Outcome.ABSTAINED, ABSTAINED
+
+    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
+        """Answered queries under one extractor, where they vote (``reuse``)."""
+        if not self.reuse:
+            return None
+        from .earlier_answers import EarlierAnswers
+
+        return EarlierAnswers(path, dimensions, self.outcome)
+
+    def select(self, length: float) -> Select:
+        """See ``Prepaid.select``: the kernel with its threshold."""
+        if self.kernel == "cosine":
+            return cosine(self.threshold)
+        return rbf(self.threshold, self.bandwidth, length, self.near)
+
+    def hashing(self) -> tuple[int, int, int] | None:
+        """See ``Prepaid.hashing``."""
+        return (self.tables, self.bits, self.hash_seed) if self.tables else None
+
+    def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
+        """See ``Prepaid.reserve``: a vote costs most where noise is smallest."""
+        highest = self._count_units() + int(self._prices(self._noise(0))[GRID])
+        times = np.zeros(len(left), dtype=np.int64)
+        for neighbours in similar:
+            times[neighbours.rows] += 1
+        return np.minimum(left, times * highest)  # highest <= 2 FULL + 1, times < 2^20
+
+    def answer(
+        self,
+        similar: Sequence[Similar],
+        left: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int,
+        keys: Sequence[str],
+        entropy: Entropy,
+        reused: Reused | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Answer queries one after the other (UAI23 Algorithm 3); see ``Prepaid.answer``.
+
+        Values are (noisy number of neighbours, label). For each query:
+
+        1. Neighbours are the similar records whose budget covers a count.
+        2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
+        3. The scale s of the label's noise follows from the released number.
+        4. It takes the largest weight w <= kernel whose price its budget covers, and pays it:
+           w^2/(2 s^2).
+        5. The class of the largest sum of weights plus N_Z(0, s^2) is released; ties to the lowest.
+
+        An empty or exhausted neighbourhood is answered the same way. ``reused`` counts in 3 and 5
+        as neighbours that pay nothing: it is public.
+        """
+        left, price = left.copy(), self._count_units()
+        before = left.copy()
+        sigma = self.require("sigma_count")
+        count_noise = entropy.discrete_gaussian(sigma, keys, COUNT_NOISE, 1)[:, 0]
+        values = np.empty((len(keys), 2), dtype=np.int64)
+        for j, neighbours in enumerate(similar):
+            rows = neighbours.rows
+            able = left[rows] >= price
+            classes = (labels[rows] if neighbours.labels is None else neighbours.labels)[able]
+            rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
+            left[rows] -= price
+            values[j, 0] = len(rows) + count_noise[j]
+            known = 0 if reused is None else int(reused.counts[j])
+            scale = self._noise(int(values[j, 0]) + known)
+            prices = self._prices(scale)
+            weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
+            left[rows] -= prices[weights]
+            sums = np.bincount(classes, weights=weights, minlength=num_classes)
+            noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
+            public = 0 if reused is None else reused.sums[j]
+            exact = sums.astype(np.int64)  # sums of integers below 2^53
+            values[j, 1] = (exact + public + noise).argmax()
+        return values, before - left
+
+    def _count_units(self) -> int:
+        """The price of a count, 1/(2 sigma_count^2), in units of rho / FULL, rounded up."""
+        rho = Fraction(self.require("rho"))
+        return math.ceil(FULL / (2 * Fraction(self.require("sigma_count")) ** 2 * rho))
+
+    def _noise(self, neighbours: int) -> int:
+        """The label's noise: sigma_label sqrt(max(neighbours, 30)) in 1/GRID, rounded up."""
+        square = (Fraction(self.sigma_label) * GRID) ** 2 * max(neighbours, MIN_NEIGHBOURS)
+        return math.isqrt(math.ceil(square) - 1) + 1
+
+    def _prices(self, scale: int) -> np.ndarray:
+        """Prices of the weights a/GRID for a in 0..GRID: int64 [GRID + 1] units, rounded up.
+
+        FULL + 1 where no budget covers it.
+        """
+        return _prices(scale, self.require("rho"))
+
+
+@lru_cache(maxsize=1024)
+def _prices(scale: int, rho: float) -> np.ndarray:
+    """(a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up to units of rho/FULL."""
+    above, below = (FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))).as_integer_ratio()
+    prices = np.array(
+        [min(FULL + 1, -(-a * a * above // below)) for a in range(GRID + 1)], dtype=np.int64
+    )
+    prices.flags.writeable = False
+    return prices

@@ -1,0 +1,217 @@
+"""Noisy votes on a query: screened by how many agree, then the class that leads.
+
+Nearest neighbours, a ball's records or classifiers vote: a kind says which, and its fields. Values
+(values.py) are screened likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from ...wall.errors import InvalidInput
+from ...wall.messages import ABSTAINED, Outcome, Value
+from ..accounting.plan import Release
+from ..noise.scales import more_noise
+from .base import Mechanism
+from .fields import param
+
+if TYPE_CHECKING:
+    from ..noise.entropy import Entropy
+    from .voters import Voters
+
+SCREEN, AGGREGATE = "screen", "aggregate"
+
+
+@dataclass(frozen=True)
+class Screened(Mechanism):
+    """Releases an answer to the queries that pass a screening; to all where there is no threshold.
+
+    The screening is one bit: whether the ``largest`` count of votes, cut off at ``max_votes``, plus
+    discrete Gaussian noise exceeds the threshold. One record moves that count by at most 1, so the
+    bit costs ``curves.screening_rdp``. Screening and answer have a sample each where votes are
+    sampled, so they compose as ordinary adaptive releases.
+
+    Class attributes:
+        aggregate: the name of the answer's release.
+    """
+
+    if TYPE_CHECKING:  # fields of the kinds that screen
+        threshold: int  # null, or not there, where nothing is screened
+        screen_ratio: float
+
+    aggregate: ClassVar[str]
+    sharded = True
+    persons = True
+
+    @property
+    def screened(self) -> bool:
+        """Whether there is a threshold."""
+        return vars(self).get("threshold") is not None
+
+    @property
+    def rate(self) -> float:
+        """The probability with which a record is sampled; 1 where all records may vote."""
+        return float(vars(self).get("sampling_probability", 1.0))
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The screening, where there is one, and the answer."""
+        return (SCREEN, self.aggregate) if self.screened else (self.aggregate,)
+
+    @property
+    def uncalibrated(self) -> tuple[str, ...]:
+        """See ``Mechanism.uncalibrated``; without a screening it needs no noise."""
+        names = super().uncalibrated
+        return tuple(n for n in names if n != "sigma_screen" or self.screened)
+
+    @property
+    @abstractmethod
+    def max_votes(self) -> int:
+        """The largest count that is told from a smaller one."""
+
+    @abstractmethod
+    def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """The count that the screening is about, of a new sample: int64 [n_queries]."""
+
+    @abstractmethod
+    def answer_release(self, cap: int) -> Release:
+        """The price of ``cap`` answers."""
+
+    @abstractmethod
+    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy answers of a new sample: int64 [n_queries]."""
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """The price of ``asked`` screenings and ``answered`` answers; without a screening of
+        ``asked`` answers."""
+        if not self.screened:
+            return (self.answer_release(asked),)
+        screening = {
+            "max_votes": self.max_votes,
+            "threshold": self.threshold,
+            "sigma": self.require("sigma_screen"),
+            "sampling_probability": self.rate,
+        }
+        return Release(SCREEN, "screening", screening, asked), self.answer_release(answered)
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Screening bits, or answers, of all queries: int64 [n_queries].
+
+        ``keys``: the queries' identities, charged for this stage already.
+        """
+        if stage != SCREEN:
+            return self.draw_answer(voters, keys, entropy)
+        largest = np.minimum(self.largest(voters, keys, entropy), self.max_votes)
+        noise = entropy.discrete_gaussian(self.require("sigma_screen"), keys, stage, 1)
+        return (largest + noise[:, 0] > self.threshold).astype(np.int64)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        rejected = SCREEN in results and results[SCREEN] != 1
+        return None if rejected else super().next_stage(results)
+
+
+def vote_threshold(default: int, below: int | None = None) -> Any:
+    """The threshold of a screening by the plurality."""
+    text = "the noisy plurality must exceed it for a query to be answered"
+    return param(default, text, unit="votes", ge=0, lt=below)
+
+
+@dataclass(frozen=True)
+class Votes(Screened):
+    """The class with the most noisy votes, where their noisy plurality passes the threshold.
+
+    Guarantee, for one query under add/remove of one record, which moves the votes by 0, by e_a or
+    by e_a - e_b: the bit max_j n_j + Z > threshold costs ``curves.screening_rdp``, the argmax of
+    n_j + Z_j costs ``curves.argmax_rdp``, with discrete Gaussian Z. Where a record displaces no
+    other, its swap is left out. All fields are publishable and fixed without looking at private
+    rows.
+
+    Class attributes:
+        swap: whether a record may move the votes by e_a - e_b, or by e_a alone.
+        limit: the field that no count exceeds.
+    """
+
+    aggregate = AGGREGATE
+    swap: ClassVar[bool] = True
+    limit: ClassVar[str] = "k"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.screened and self.limit and self.threshold > vars(self)[self.limit]:
+            rule = f"between 0 and {self.limit}"
+            raise InvalidInput("mechanism.threshold", rule, self.threshold)
+
+    @property
+    def max_votes(self) -> int:
+        """See ``Screened.max_votes``."""
+        return int(vars(self)[self.limit])
+
+    @abstractmethod
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """Votes of a new sample: int64 [n_queries, n_classes]."""
+
+    def noise(self, keys: Sequence[str], width: int, entropy: Entropy) -> np.ndarray:
+        """Noise on the votes: int64 [n_queries, width]."""
+        return entropy.discrete_gaussian(self.require("sigma_vote"), keys, AGGREGATE, width)
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2), or by 1 without a swap."""
+        sigma = level * math.sqrt(2 if self.swap else 1)
+        screen = vars(self).get("screen_ratio", 1.0) * sigma
+        return self.with_values(sigma_screen=more_noise(screen), sigma_vote=more_noise(sigma))
+
+    def answer_release(self, cap: int) -> Release:
+        """See ``Screened.answer_release``."""
+        argmax: dict[str, Any] = {
+            "sigma": self.require("sigma_vote"),
+            "sampling_probability": self.rate,
+        }
+        return Release(AGGREGATE, "argmax", argmax | ({} if self.swap else {"swap": False}), cap)
+
+    def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """The plurality: int64 [n_queries]."""
+        return self.votes(SCREEN, voters, keys, entropy).max(axis=1)
+
+    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """The class with the most noisy votes, ties to the lowest: int64 [n_queries]."""
+        votes = self.votes(AGGREGATE, voters, keys, entropy)
+        return (votes + self.noise(keys, votes.shape[1], entropy)).argmax(axis=1)
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query."""
+        label = results.get(AGGREGATE)
+        if isinstance(label, int):
+            return Outcome.ANSWERED, label
+        return Outcome.ABSTAINED, ABSTAINED
+
+
+@dataclass(frozen=True)
+class SampledVotes(Votes):
+    """Votes of records of a new Poisson sample for each release, screened by their plurality."""
+
+    if TYPE_CHECKING:  # declared by each kind, which decides the order of its fields
+        sigma_screen: float | None
+        sigma_vote: float | None
+        sampling_probability: float
+
+    @abstractmethod
+    def expected_votes(self, records: int) -> float:
+        """Voters of a query, a mean, of so many records."""
+
+    def spread(self, votes: int) -> float:
+        """Variance of the number of voters over its square, where ``votes`` are expected."""
+        return 0.0
+
+    @classmethod
+    @abstractmethod
+    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: float) -> Self:
+        """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""

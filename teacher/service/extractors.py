@@ -1,0 +1,150 @@
+"""Received extractors: accepted, tested on public rows before a record is embedded, and kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ...wall.wire import decode_extractor
+from ..features.cache import cache_name
+from ..teacher import Teacher
+from .config import ServiceConfig
+from .jobs import Extractor
+from .limits import MIB, OneAtATime
+from .refusals import refused
+
+MAX_EXTRACTORS = 8  # kept in memory
+MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
+NO_NETWORKS = ("hog", "raw", "box")
+
+
+def received(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
+    """A received extractor, if this service accepts it. Sizes are checked before it is built."""
+    spec = decode_extractor(body, media, config.max_body * MIB)
+    if spec.backbone not in config.backbones:
+        rule = f"one of {', '.join(config.backbones)}"
+        raise InvalidInput("extractor.backbone", rule, spec.backbone)
+    shapes, expected = (spec.input_shape, spec.num_classes), (task.input_shape, task.num_classes)
+    if shapes != expected:
+        name = "extractor.input_shape, num_classes"
+        raise InvalidInput(name, f"the data set's {expected}", shapes)
+    if spec.sha256() != sha256:
+        raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
+    return Extractor(spec, sha256)
+
+
+class KeptExtractors:
+    """The extractors that can be asked under: those received last, in memory.
+
+    Where there are too many, the oldest goes of a caller who sent most of them. Which ones are
+    kept is a function of what callers sent. ``directory``: where their records' features are.
+    """
+
+    def __init__(self, directory: Path, device: str) -> None:
+        self._directory, self._device = directory, device
+        self._kept: dict[str, tuple[Extractor, str]] = {}  # by identity: and who sent it
+        self._lock = threading.Lock()
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self._kept
+
+    def get(self, sha256: str) -> Extractor:
+        """A kept extractor. Raises Refused."""
+        known = self._kept.get(sha256)
+        if known is None:
+            raise refused("unknown_extractor")
+        return known[0]
+
+    def keep(self, extractor: Extractor, caller: str) -> None:
+        """Keep an extractor whose features are there, as the newest."""
+        with self._lock:
+            self._kept.pop(extractor.sha256, None)
+            self._kept[extractor.sha256] = extractor, caller
+            while len(self._kept) > MAX_EXTRACTORS:
+                counts = Counter(sender for _, sender in self._kept.values())
+                most = max(counts.values())
+                del self._kept[next(i for i, (_, who) in self._kept.items() if counts[who] == most)]
+            for known, _ in self._kept.values():  # others' caches are deleted first
+                with suppress(FileNotFoundError):
+                    os.utime(self._directory / cache_name(known.spec, self._device))
+
+
+class NetworkTests:
+    """The tests of one teacher's received networks.
+
+    ``probe``: PUBLIC rows of the custodian, on which networks are tested. Callers have no
+    influence on them.
+    ``batch_size``: rows that the teacher embeds together.
+    ``load``: loads what networks need; called before the first is built.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        probe: np.ndarray | None,
+        batch_size: int,
+        load: Callable[[], None],
+    ) -> None:
+        self._teacher, self._probe, self._batch_size = teacher, probe, batch_size
+        self._load = load
+        self._lock, self._one = threading.Lock(), OneAtATime()
+        self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
+
+    def test(self, spec: ExtractorSpec, caller: str) -> None:
+        """Build a received network and test it on public rows, besides the writer's work.
+
+        Networks are tested one by one, and one at a time of each caller. Raises InvalidInput for a
+        network that does not fit or is too slow, Refused for a second one.
+        """
+        if spec.backbone not in NO_NETWORKS:
+            with self._one.by(caller), self._lock:
+                self._load()
+                self._require_fast(spec)
+                self._teacher.embedder(spec, self.probe_for(spec))
+
+    def probe_for(self, spec: ExtractorSpec) -> np.ndarray | None:
+        """The rows to test an extractor on; None for a network that runs row by row.
+
+        A network is tested with its own weights and, since a caller could choose weights that
+        behave well on known rows only, with fresh ones. If one test fails, rows run one by one.
+        """
+        return self._probe if self._rows_independent(spec) else None
+
+    def _require_fast(self, spec: ExtractorSpec) -> None:
+        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
+        alone = self._teacher.embedder(spec, None)
+        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+        row, seconds = np.zeros((1, *spec.input_shape), dtype=dtype), list[float]()
+        for _ in range(3):
+            started = time.perf_counter()
+            alone.features(row)
+            seconds.append(time.perf_counter() - started)
+        if min(seconds) > MAX_ROW_SECONDS:
+            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
+            raise InvalidInput("extractor.backbone", rule, spec.backbone)
+
+    def _rows_independent(self, spec: ExtractorSpec) -> bool:
+        """Whether the architecture with fresh weights embeds rows independently in batches."""
+        if spec.backbone in NO_NETWORKS or self._probe is None:
+            return False
+        architecture = spec.backbone, spec.input_shape
+        if architecture not in self._independent:
+            from ...wall.networks.architectures import build, to_safetensors  # torch
+
+            fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+            tested = self._teacher.embedder(
+                replace(spec, weights=to_safetensors(fresh)), self._probe
+            )
+            self._independent[architecture] = tested.batch_size == self._batch_size
+        return self._independent[architecture]

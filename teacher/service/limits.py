@@ -1,0 +1,273 @@
+"""What callers may use. Every limit is a function of what they send, of counts and of the clock.
+
+None looks at a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from fastapi import Request
+
+from ...wall.errors import Refused
+from .jobs import Job
+from .refusals import refused
+
+MIB = 1 << 20
+DAY = 86400.0  # seconds
+MAX_BUCKETS = 10_000
+BODY_SECONDS = 300.0  # for a whole body
+STALL_SECONDS = 10.0  # without a byte of it
+BODY_RATE = 64 << 10  # bytes per second on average, after STALL_SECONDS
+WAITING = 256  # jobs that wait for the teacher
+CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
+EXTRACTORS_PER_DAY = 100  # new ones of a caller
+UPLOADS_PER_DAY = 2 << 30  # their bytes
+GROWTH_PER_DAY = 64 << 20  # bytes of the ledger's entries that a caller may cause
+COPIES_PER_DAY = 2 << 30  # bytes of copies of the ledger that a caller may read
+
+Peer = tuple[str, int]  # address and port of the other side
+
+
+class RateLimiter:
+    """One token bucket per caller: ``rate`` tokens per second on average.
+
+    A burst may take two seconds' worth, and at least ``burst``. Whoever has a full bucket is
+    forgotten, so that many callers do not fill the memory.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        burst: float = 10.0,
+        refusal: str = "too_fast",
+    ) -> None:
+        self._rate, self._burst, self._clock = rate, max(burst, 2 * rate), clock
+        self._refusal = refusal
+        self._buckets: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, caller: str, tokens: float = 1.0) -> None:
+        """Take tokens. Raises Refused, and takes none, when the caller has fewer."""
+        self._spend(caller, tokens, needed=tokens)
+
+    def require(self, caller: str) -> None:
+        """Raise Refused when the caller has no token at all."""
+        self._spend(caller, 0.0, needed=1e-9)
+
+    def spend(self, caller: str, tokens: float) -> None:
+        """Take tokens for what is done already, also where the caller has fewer."""
+        self._spend(caller, tokens, needed=float("-inf"))
+
+    def _spend(self, caller: str, tokens: float, needed: float) -> None:
+        with self._lock:
+            now = self._clock()
+            left = self._left(caller, now)
+            if left < needed:
+                raise refused(self._refusal)
+            self._buckets[caller] = (left - tokens, now)
+            if len(self._buckets) > MAX_BUCKETS:
+                full = [name for name in self._buckets if self._left(name, now) >= self._burst]
+                for name in full:
+                    del self._buckets[name]
+
+    def _left(self, caller: str, now: float) -> float:
+        left, since = self._buckets.get(caller, (self._burst, now))
+        return min(self._burst, left + (now - since) * self._rate)
+
+
+def daily(amount: float) -> RateLimiter:
+    """A limiter of ``amount`` a day, all of which may be taken at once."""
+    return RateLimiter(amount / DAY, burst=amount, refusal="too_much")
+
+
+class Allowances:
+    """What each caller may send, read and let the service store in a day without being charged.
+
+    ``extractors``: a count; ``uploads``: bytes of extractors; ``growth``: bytes of the ledger's
+    entries; ``copies``: bytes of copies of the ledger. A restart begins a new day.
+    """
+
+    def __init__(self) -> None:
+        self.extractors, self.uploads = daily(EXTRACTORS_PER_DAY), daily(UPLOADS_PER_DAY)
+        self.growth, self.copies = daily(GROWTH_PER_DAY), daily(COPIES_PER_DAY)
+
+
+class OneAtATime:
+    """Lets each caller do one thing of a kind at a time."""
+
+    def __init__(self) -> None:
+        self._callers: set[str] = set()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def by(self, caller: str) -> Iterator[None]:
+        """Within, the caller does it. Raises Refused where it does so already."""
+        with self._lock:
+            if caller in self._callers:
+                raise refused("busy")
+            self._callers.add(caller)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._callers.remove(caller)
+
+
+class QueueLimits:
+    """Limits on queued jobs and their bytes, separate for analysts' and for custodians' requests.
+
+    Beyond them a caller may still use an equal part, so that nobody fills the queue alone; at most
+    twice the limits are ever used.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_jobs, self.max_bytes = WAITING, max_bytes
+
+    def require(self, job: Job, pending: Collection[Job]) -> None:
+        """Raise Refused where the queue is full and the caller has an equal part of it.
+
+        ``pending``: the jobs that wait.
+        """
+        peers = [other for other in pending if other.from_custodian == job.from_custodian]
+        mine = [other for other in peers if other.caller == job.caller]
+        callers = len({other.caller for other in peers} | {job.caller})
+        size, my_size = (sum(other.size for other in each) + job.size for each in (peers, mine))
+        full = len(peers) >= self.max_jobs and len(mine) >= max(1, self.max_jobs // callers)
+        crowded = bool(peers) and size > self.max_bytes and my_size > self.max_bytes // callers
+        if full or crowded:
+            raise refused("busy")
+
+
+class BodyReader:
+    """Reads request bodies: about ``room`` bytes in all at once.
+
+    What counts is what was received. When the room is full, a caller who holds more than an equal
+    part of it is refused; so at most twice the room is ever in use. A body that stops for
+    STALL_SECONDS, comes slower than BODY_RATE, or takes BODY_SECONDS is dropped.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room, self._received = room, Counter[str]()
+
+    @property
+    def in_use(self) -> int:
+        """Bytes of the bodies that are being read."""
+        return self._received.total()
+
+    async def read(self, request: Request, limit: int) -> bytes:
+        """An uncompressed body of at most ``limit`` bytes.
+
+        Raises Refused; a larger body is not read to its end.
+        """
+        if request.headers.get("content-encoding", "identity") != "identity":
+            text = "`content-encoding` must be identity: bodies are not unpacked here."
+            raise Refused("invalid_input", text)
+        declared = request.headers.get("content-length", str(limit))
+        if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
+            raise refused("too_large")
+        caller, body = request.state.caller, bytearray()
+        try:
+            await self._receive(request, limit, caller, body)
+        except TimeoutError as error:
+            text = (
+                f"a body must arrive within {BODY_SECONDS:g} seconds, at {BODY_RATE >> 10} KiB per "
+                f"second on average and without a pause of {STALL_SECONDS:g} seconds."
+            )
+            raise Refused("invalid_request", text) from error
+        finally:
+            self._received[caller] -= len(body)
+            if not self._received[caller]:
+                del self._received[caller]
+        return bytes(body)
+
+    async def _receive(self, request: Request, limit: int, caller: str, body: bytearray) -> None:
+        parts, started = request.stream(), time.monotonic()
+        while True:
+            async with asyncio.timeout(STALL_SECONDS):
+                part = await anext(parts, None)
+            if part is None:
+                return
+            body += part
+            self._received[caller] += len(part)
+            if len(body) > limit:
+                raise refused("too_large")
+            equal_part = self._room // len(self._received)
+            if self.in_use > self._room and self._received[caller] > equal_part:
+                raise refused("busy")
+            passed = time.monotonic() - started
+            late = passed > STALL_SECONDS and len(body) < BODY_RATE * passed
+            if passed > BODY_SECONDS or late:
+                raise TimeoutError
+
+
+class OpenConnection(Protocol):
+    """A connection. ``peer``: its other side."""
+
+    peer: Peer
+
+    def hang_up(self) -> None:
+        """End it."""
+
+
+class ConnectionLimits:
+    """The open connections of a service: at most CONNECTIONS in all, ``by_address`` from one.
+
+    Where a limit is reached, the oldest connection without an admitted request is closed for a new
+    one: a valid key is the only way to keep a place. Where all have one, the new one is closed.
+    One analyst has at most a quarter of all places for requests at the same time, and analysts
+    together leave an eighth to custodians. Used by the event loop's thread alone.
+    """
+
+    def __init__(self, by_address: int) -> None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limit, self._by_address = CONNECTIONS, by_address
+        if descriptors != resource.RLIM_INFINITY:
+            self._limit = min(CONNECTIONS, max(8, descriptors // 2))
+        self._open: dict[Peer, OpenConnection] = {}  # the oldest first
+        self._at_work: Counter[Peer | None] = Counter()
+        self._asking: Counter[str | None] = Counter()  # requests by analyst
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, connection: OpenConnection) -> bool:
+        """Whether a new connection may stay."""
+        near = [peer for peer in self._open if peer[0] == connection.peer[0]]
+        crowded = len(near) >= self._by_address
+        if crowded or len(self._open) >= self._limit:
+            among = near if crowded else self._open
+            idle = next((peer for peer in among if not self._at_work[peer]), None)
+            if idle is None:
+                return False
+            self._open.pop(idle).hang_up()
+        self._open[connection.peer] = connection
+        return True
+
+    def leave(self, connection: OpenConnection) -> None:
+        """The connection is closed."""
+        if self._open.get(connection.peer) is connection:
+            del self._open[connection.peer]
+
+    def begin(self, peer: Peer | None, analyst: str | None) -> None:
+        """A request with a valid key has begun. Raises Refused where an analyst has no place."""
+        if analyst is not None:
+            mine, all_of_them = self._asking[analyst], self._asking.total()
+            if mine >= max(1, self._limit // 4) or all_of_them >= self._limit - self._limit // 8:
+                raise refused("busy")
+            self._asking[analyst] += 1
+        self._at_work[peer] += 1
+
+    def end(self, peer: Peer | None, analyst: str | None) -> None:
+        """The request is answered."""
+        self._at_work = +(self._at_work - Counter([peer]))
+        self._asking = +(self._asking - Counter([analyst]))

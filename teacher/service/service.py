@@ -1,0 +1,347 @@
+"""A running service: a teacher, its queue and its ledger. Analysts may have one each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.progress import Progress, no_progress
+from ..accounting.accountant import certified_epsilon
+from ..accounting.conversion import round_up
+from ..analysts import finish_removing, open_analyst, remove_for_all
+from ..custodian import Custodian
+from ..ledger.auditor.auditor import Finding, audit
+from ..ledger.ledger import Ledger
+from ..ledger.tables import READ_HEAD, read_nonces
+from ..noise.entropy import Entropy
+from ..private_files import log_failure
+from ..records.sources import Records
+from ..shards.config import ScaleConfig
+from ..teacher import Teacher
+from . import models
+from .config import ServiceConfig
+from .extractors import KeptExtractors, NetworkTests
+from .limits import MIB, Allowances, BodyReader, OneAtATime, QueueLimits
+from .queue import QueueSettings, RequestQueue
+from .refusals import refused
+
+COPY = "export.sqlite"
+
+
+def nothing() -> None:
+    """Load nothing: all is loaded already."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all services of one process share.
+
+    Args:
+        config: addresses and limits.
+        task: the public form of the rows and their labels.
+        entropy: the source of sampling bits and noise.
+        certified: the plan's epsilon, None where nothing is certified.
+        probe: PUBLIC rows of the custodian on which received networks are tested. Without them a
+            network runs one row at a time.
+        sharded: makes the teacher where the rows are in shards, as set in ``scale``.
+        batch_size: queries of one step, gathered from all callers.
+        workers, device: as of the Teacher.
+        progress: receives progress over private rows, for the custodian only. It is in no reply.
+        load: loads what the first step needs, while requests are accepted already.
+    """
+
+    config: ServiceConfig
+    task: Task
+    entropy: Entropy
+    certified: float | None
+    probe: np.ndarray | None = None
+    sharded: Callable[..., Teacher] | None = None
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    batch_size: int = 256
+    workers: int = 1
+    device: str = "cpu"
+    progress: Progress = no_progress
+    load: Callable[[], None] = nothing
+
+    @property
+    def body_room(self) -> int:
+        """Bytes of bodies, and of queued requests, at the same time."""
+        return 4 * MIB * self.config.max_body
+
+
+class Process:
+    """What the services of one process have in common besides their settings.
+
+    ``allowances``: what callers may use in a day. ``copying``: one copy of a ledger at a time for
+    each caller. ``report``: records an unexpected failure for the custodian.
+    """
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
+        self.allowances, self.copying = Allowances(), OneAtATime()
+        self.queue_settings = QueueSettings(
+            batch_size=settings.batch_size,
+            limits=QueueLimits(settings.body_room),
+            report=self.report,
+            machine=ThreadPoolExecutor(1, "machine"),
+            watch=settings.progress,
+            load=settings.load,
+            on_growth=self.allowances.growth.spend,
+        )
+
+
+class Service:
+    """What the routes work on, over one opened directory and its ledger.
+
+    ``bodies``, ``record_bodies``: room for analysts' and for the custodian's request bodies.
+    ``extractors``: those that can be asked under.
+    ``dataset``, ``plan``, ``unsafe``, ``adversary``: from the ledger's first entry.
+
+    With a budget for each analyst, each has a service of its own, which shares nothing but
+    ``process`` with the others. The custodian's service then has ``analysts`` and answers no
+    queries: it holds the records and the register.
+    """
+
+    def __init__(
+        self, process: Process, opened: Custodian, open_rows: Callable[[], Records]
+    ) -> None:
+        self.process, self.settings = process, process.settings
+        self.directory, self.dataset, self.ledger = opened.directory, opened.dataset, opened.ledger
+        settings, state = self.settings, opened.ledger.state
+        assert state.plan is not None
+        self.plan, self.unsafe, self.adversary = state.plan, state.unsafe, state.adversary
+        self.teacher = (settings.sharded or partial(Teacher, open_rows))(
+            opened.ledger,
+            opened.directory,
+            settings.task.num_classes,
+            settings.entropy,
+            batch_size=settings.batch_size,
+            workers=settings.workers,
+            device=settings.device,
+            progress=lambda *now: self.queue.progress(*now),
+        )
+        networks = NetworkTests(self.teacher, settings.probe, settings.batch_size, settings.load)
+        self.queue: RequestQueue = RequestQueue(
+            self.teacher, opened.ledger, process.queue_settings, networks, opened.require_lock
+        )
+        self.extractors = KeptExtractors(opened.directory, settings.device)
+        self.bodies, self.record_bodies = (BodyReader(settings.body_room) for _ in range(2))
+        self.copies = LedgerCopies(opened.ledger, opened.directory)
+        self.analysts: Analysts | None = None
+        self.certified = settings.certified
+
+    def stop(self) -> None:
+        """End the writers' work, so that every request gets its reply."""
+        self.queue.close()
+        if self.analysts is not None:
+            for each in self.analysts.open_services().values():
+                each.queue.close()
+
+    def releases_left(self) -> list[models.ReleaseLeft]:
+        """Spent and remaining releases by slot and release. A register has none."""
+        if self.analysts is not None:
+            return []
+        snapshot = self.queue.snapshot
+        return [
+            models.ReleaseLeft(
+                slot=slot,
+                release=release.name,
+                cap=release.cap,
+                spent=snapshot.spent[slot, release.name],
+                left=snapshot.remaining[slot, release.name],
+            )
+            for slot, entry in enumerate(self.plan.slots)
+            for release in entry.releases
+        ]
+
+    def pooled_epsilons(self) -> dict[int, float]:
+        """Epsilon at the plan's delta if 1, 2, 4, ... or all analysts pool answers, by number.
+
+        Analysts are those with a ledger. The accountant composes all releases of that many
+        ledgers. Empty where nothing is certified.
+        """
+        if self.analysts is None or self.certified is None:
+            return {}
+        count = len(self.analysts.names())
+        powers = {1 << power for power in range(count.bit_length())}
+        numbers = sorted(powers | {count}) if count else []
+        return {number: round_up(certified_epsilon(self.plan.pooled(number))) for number in numbers}
+
+
+class LedgerCopies:
+    """The auditors' copy of a ledger in its directory: one for each head, served to all."""
+
+    def __init__(self, ledger: Ledger, directory: Path) -> None:
+        self._ledger, self._path = ledger, directory / COPY
+        self._copied: tuple[int, str] | None = None  # the copy's head
+        self._lock = threading.Lock()
+
+    def open(self) -> BinaryIO:
+        """The copy of the present ledger, open for reading."""
+        with self._lock:
+            return self._newest().open("rb")
+
+    def audit(self) -> Finding:
+        """An audit of the copy."""
+        with self._lock:
+            return audit(self._newest())
+
+    def _newest(self) -> Path:
+        seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
+        if self._copied != (seq, digest) or not self._path.exists():
+            self._ledger.export(self._path)
+            self._copied = seq, digest
+        return self._path
+
+
+class Analysts:
+    """The services of analysts with a ledger each, opened when first needed. Thread-safe.
+
+    They share the records, the machine and its time. Nothing that one analyst sent, or was
+    answered or refused, reaches another.
+
+    ``register``: the custodian's directory.
+    ``records``: its teacher, which answers no queries and holds the records.
+    ``build``: makes a service over an analyst's directory.
+    """
+
+    def __init__(
+        self,
+        register: Custodian,
+        records: Teacher,
+        build: Callable[[Custodian], Service],
+        report: Callable[[], None],
+    ) -> None:
+        self.register, self.records, self.build, self._report = register, records, build, report
+        self._opened: dict[str, tuple[Custodian, Service]] = {}
+        self._lock = threading.Lock()
+        # The register allows one transaction of this process at a time.
+        self._register_lock = threading.Lock()
+        self._closed = False
+
+    def of(self, name: str) -> Service:
+        """An analyst's own service. Raises LedgerMismatch, or Refused where it cannot be opened."""
+        known = self._opened.get(name)
+        if known is not None:
+            return known[1]
+        with self._lock:
+            if self._closed:
+                raise refused("shutting_down")
+            if name not in self._opened:
+                self._opened[name] = self._open(name)
+            return self._opened[name][1]
+
+    def _open(self, name: str) -> tuple[Custodian, Service]:
+        try:
+            with self._register_lock:
+                custodian = open_analyst(self.register, name)
+        except InvalidInput as error:  # another process works there
+            self._report()
+            raise refused("ledger_refused") from error
+        service = self.build(custodian)
+        service.queue.start()
+        return custodian, service
+
+    def names(self) -> list[str]:
+        """Names of analysts with a ledger. Raises LedgerMismatch if the register is unreadable."""
+        with self._register_lock:
+            return sorted(self.register.ledger.analysts())
+
+    def services(self) -> dict[str, Service]:
+        """The services of all analysts with a ledger, opened."""
+        return {name: self.of(name) for name in self.names()}
+
+    def open_services(self) -> dict[str, Service]:
+        """The services opened so far, by analyst."""
+        with self._lock:
+            return {name: service for name, (_, service) in sorted(self._opened.items())}
+
+    def finish_removal(self) -> None:
+        """Complete an interrupted removal of records. Called before the first request."""
+        finish_removing(self.records, self.register.directory)
+
+    def add(self, records: Records) -> None:
+        """Add records for all analysts, from each one's next query on.
+
+        Runs on the machine's thread, so no analyst is answered meanwhile.
+        """
+        self.records.add(records)
+        with self._lock:
+            self._adopt_records()
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Remove records for all analysts: in one transaction, then from each one's caches."""
+        with self._lock:
+            remove_for_all(
+                self.records,
+                self.register.directory,
+                ids,
+                in_use=[custodian.directory for custodian, _ in self._opened.values()],
+                renew=self._adopt_records,
+            )
+
+    def _adopt_records(self) -> None:
+        """Pass the present records to every open teacher.
+
+        Raises Refused if a teacher failed to adopt them: it answers nothing until it has. The
+        change itself is done, and the call may be repeated.
+        """
+        records, failures = self.records.records(), 0
+        for _, service in self._opened.values():
+            try:
+                service.teacher.adopt(records)
+            except Exception:
+                self._report()
+                service.queue.forget_extractor()
+                failures += 1
+        if failures:
+            raise refused("teacher_failed")
+
+    def close(self) -> None:
+        """Finish the current steps, refuse what waits, release the ledgers."""
+        with self._lock:
+            self._closed = True
+            opened = list(self._opened.values())
+        for custodian, service in opened:
+            service.queue.close()
+            custodian.close()
+
+
+def build_service(
+    custodian: Custodian, open_records: Callable[[], Records], settings: Settings
+) -> Service:
+    """The service over a custodian's directory. It reads the private rows here, once.
+
+    Where the directory's ledger is a register, each analyst gets a service over the same rows.
+
+    Raises what reading the private rows raises, before any request; InvalidInput for analysts' own
+    ledgers over shards; LedgerMismatch for a ledger whose anchor was not named.
+    """
+    per_analyst = custodian.ledger.state.is_register()
+    if settings.sharded is not None and per_analyst:
+        raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
+    if custodian.anchor is None and any(custodian.ledger.in_custody(read_nonces)):
+        raise LedgerMismatch(
+            "the ledger has an anchor, which was not named, so nothing could be charged. Name it "
+            "(`anchor`)."
+        )
+    process = Process(settings, custodian.directory)
+    service = Service(process, custodian, open_records)
+    service.teacher.open()
+    if per_analyst:
+
+        def build(opened: Custodian) -> Service:
+            return Service(process, opened, service.teacher.records)
+
+        service.analysts = Analysts(custodian, service.teacher, build, process.report)
+        service.analysts.finish_removal()
+    return service

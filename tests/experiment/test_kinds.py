@@ -1,0 +1,344 @@
+"""Whole runs of every kind of question and label, in one table: planned, run, audited, resumed for
+nothing, reported, predicted and compared."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import yaml
+
+from labelwall import pipeline
+from labelwall.experiment.report.report import write_report
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.train import predict
+from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.values import STEPS, ValueLabels, errors
+from labelwall.wall.messages import ABSTAINED
+from tests.experiment import tiny
+from tests.experiment.checks import PREDICT, QUICK, check_one_error, classified
+
+BASE = """
+budget: {epsilon: 3000.0, delta: 1.0e-5}
+student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
+  doubtful_folds: 2, doubtful_steps: 5}
+custodian_dir: custody
+batch_size: 5
+threads: 1
+workers: 1
+"""
+ATTRIBUTES = (
+    '{source: arrays, labels: attributes, path: data.npz, classes: [left, "up & <b>", far]}'
+)
+VALUES = "{source: arrays, labels: value, bounds: [-10, 30], path: data.npz}"
+SCALE = ValueLabels(-10, 30)
+VOTES = "sampling_probability: 0.5, sigma_screen: 3.0, sigma_vote: 3.0"
+ASKED, SOME = "rounds: [{queries: 12}, {queries: 12}]", "rounds: [{}, {}]"
+
+
+def bits(x: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Three attributes of tiny's three classes: 1, 1 and 2 of them present."""
+    return np.array([[1, 0, 0], [0, 1, 0], [1, 0, 1]])[classes]
+
+
+def value(x: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """A value that tiny's vectors decide, far inside the bounds: float64 [n]."""
+    return np.asarray(8.0 + 4.0 * x[:, 0].astype(np.float64) - 3.0 * x[:, 1])
+
+
+def itself(x: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    return classes
+
+
+@dataclass(frozen=True)
+class Kind:
+    """``settings``: lines of a configuration; ``released``: by the auditor, after two rounds;
+    ``paid``: charges of a prediction of nine rows; ``good``: least share of right labels, or of a
+    value's variance that is explained."""
+
+    settings: str
+    released: dict[str, int]
+    paid: dict[str, int]
+    good: float = 0.5
+    truth: Callable[[np.ndarray, np.ndarray], np.ndarray] = itself
+    data: str = "{source: arrays, path: data.npz}"
+
+
+KINDS = {
+    "sums": Kind(
+        f"mechanism: {{kind: private_linear, steps: 2, sigma: 0.5}}\n{SOME}",
+        {"0/sum": 4},
+        {"sum": 2},
+    ),
+    "sums of attributes": Kind(
+        f"mechanism: {{kind: private_linear_attributes, steps: 2, sigma: 0.5}}\n{SOME}",
+        {"0/sum": 4},
+        {"sum": 2},
+        0.75,
+        bits,
+        ATTRIBUTES,
+    ),
+    "sums of values": Kind(
+        f"mechanism: {{kind: private_linear_value, steps: 2, sigma: 0.5}}\n{SOME}",
+        {"0/sum": 4},
+        {"sum": 2},
+        0.5,
+        value,
+        VALUES,
+    ),
+    "histograms": Kind(
+        "mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}\n" + SOME,
+        {"0/histogram": 2},
+        {"histogram": 1},
+    ),
+    "votes on attributes": Kind(
+        "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sampling_probability: 0.5, "
+        f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",
+        {"0/counts": 24},
+        {"counts": 9},
+        0.6,
+        bits,
+        ATTRIBUTES,
+    ),
+    "means, then medians": Kind(
+        "mechanism: {kind: private_knn_mean, k: 15, sampling_probability: 0.5, sigma_mean: 0.3}\n"
+        "rounds: [{queries: 12}, {queries: 12, mechanism: {kind: private_knn_median, k: 15, "
+        "sampling_probability: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
+        {"0/mean": 12, "1/screen": 12},
+        {"mean": 9},
+        0.3,
+        value,
+        VALUES,
+    ),
+    "batches": Kind(
+        "mechanism: {kind: radius, radius: 0.35, epsilon: 30.0}\nfeatures: box\nbox: [[-5, 7]]\n"
+        + ASKED,
+        {"0/batch": 24},
+        {"batch": 1},
+        0.3,
+    ),
+    "votes by landmarks": Kind(
+        f"mechanism: {{kind: private_radius, share: 0.3, threshold: 4, {VOTES}}}\n{ASKED}",
+        {"0/screen": 24},
+        {"screen": 9},
+    ),
+    "votes on whitened features": Kind(
+        f"mechanism: {{kind: private_knn, k: 15, threshold: 4, {VOTES}}}\nwhiten: 3\n{ASKED}",
+        {"0/screen": 24},
+        {"screen": 9},
+        0.3,
+    ),
+}
+RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(name: str, **others: str) -> Kind:
+    """data.npz and config.yaml in the working folder; ``others``: settings in place of its own."""
+    kind = KINDS[name]
+    tiny.write(Path())
+    with np.load("data.npz") as stored:
+        arrays = dict(stored)
+    for entry in [entry for entry in arrays if entry.endswith("_y")]:
+        arrays[entry] = kind.truth(arrays[f"{entry[:-1]}x"], arrays[entry])
+    np.savez("data.npz", **arrays)
+    settings = yaml.safe_load(f"data: {kind.data}\n{kind.settings}\n{BASE}")
+    settings |= {key: yaml.safe_load(text) for key, text in others.items()}
+    Path("config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    return kind
+
+
+def quality(kind: Kind, labels: np.ndarray, x: np.ndarray, classes: np.ndarray) -> float:
+    """Share of right labels among the answered; of a value's variance, what is explained."""
+    truth = kind.truth(x, classes)
+    if kind.truth is value:
+        answered = labels != ABSTAINED
+        missed = SCALE.decode(labels[answered]) - truth[answered]
+        return float(1 - (missed**2).mean() / truth[answered].var())
+    return float((labels == truth)[labels != ABSTAINED].mean())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = write(name)
+    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert pipeline.main(RUN) == 0
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["epsilon"] == plan["epsilon"] <= 3000
+    x, classes = tiny.rows(40, 2)
+    with np.load("out/round_1/answers.npz") as stored:
+        rows, labels = stored["rows"], stored["labels"]
+    assert len(set(rows.tolist())) == len(rows) == summary["rounds"][0]["asked"]
+    assert quality(kind, labels, x[rows], classes[rows]) >= kind.good
+    told = summary["rounds"][0]["label_accuracy"]
+    if told is not None:
+        assert quality(kind, labels, x[rows], classes[rows]) == pytest.approx(told, abs=1e-4)
+
+    def released() -> dict[str, int]:
+        finding = audit(Path("out/ledger.sqlite"))
+        assert finding.problems == []
+        return {key: count for key, count in finding.released.items() if key in kind.released}
+
+    assert released() == kind.released
+    Path("out/round_2/metrics.json").unlink()  # as if killed before its end
+    Path("out/round_2/answers.npz").unlink()
+    assert pipeline.main(RUN) == 0
+    assert released() == kind.released
+    page = Path("out/report.html").read_text()
+    assert "up & <b>" not in page
+    assert write_report(Path("out")).read_text() == page
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_queries_are_answered_once_and_known_then(name: str) -> None:
+    """The file of queries teaches nothing but its answers; axes and cells are of public rows."""
+    kind = write(name)
+    x, classes = tiny.rows(9, 7)
+    np.savez("q.npz", x=x)
+    assert pipeline.main([*PREDICT, "--quiet"]) == 0
+    charged = json.loads(Path("a.receipt.json").read_text())["charged"]
+    assert {key: count for key, count in charged.items() if key in kind.paid} == kind.paid
+    with np.load("a.npz") as stored:
+        first = dict(stored)
+    assert first["labels"].shape[1:] == ((3,) if kind.truth is bits else ())
+    if kind.truth is value:
+        assert ((first["labels"] >= 0) & (first["labels"] <= STEPS)).all()
+        np.testing.assert_allclose(first["values"], -10 + first["labels"] * 40 / STEPS)
+    elif (first["labels"] != ABSTAINED).any():
+        assert quality(kind, first["labels"], x, classes) >= kind.good - 0.2
+    assert pipeline.main([*PREDICT, "--quiet"]) == 0
+    assert set(json.loads(Path("a.receipt.json").read_text())["charged"].values()) == {0}
+    with np.load("a.npz") as stored:
+        assert np.array_equal(stored["labels"], first["labels"])
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("sums")])
+def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
+    """Refused rows have the shape of this label space; a cap later leaves those steps' model."""
+    kind = write(name, rounds="[{}, {}]")
+    assert pipeline.main([*RUN, *QUICK, "--caps.asked", "3"]) == 0
+    assert Path("out/round_1/linear.safetensors").exists()
+    assert Path("out/round_2/linear.safetensors").exists()
+    with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
+        assert file.metadata()["labels"] in ("class", "attributes", "value")
+    write(name, custodian_dir="another")
+    assert pipeline.main([*RUN, *QUICK, "--run_dir", "two", "--caps.asked", "2"]) == 0
+    with np.load("two/round_2/answers.npz") as stored:
+        assert (stored["labels"] == ABSTAINED).all()
+        assert stored["labels"].ndim == (2 if kind.truth is bits else 1)
+
+
+@pytest.mark.parametrize("name", ["votes on attributes", "means, then medians"])
+def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: None) -> None:
+    """What depends on chance is compared with itself; that students learn, tests/student says."""
+    kind = write(name)
+    assert pipeline.main(RUN) == 0
+    summary = json.loads(Path("out/summary.json").read_text())
+    spec, (x, classes) = (
+        RunFolder(Path("out")).load_extractor(summary["best_round"]),
+        tiny.rows(30, 3),
+    )
+    truth, lines = kind.truth(x, classes), classified(x)
+    page = Path("out/report.html").read_text()
+    if kind.truth is value:
+        predicted = predict(spec, x, SCALE)
+        assert errors(predicted, truth) == pytest.approx(summary["test_errors"])
+        np.testing.assert_allclose([float(line["value"]) for line in lines], predicted, rtol=1e-5)
+        assert "Values of the test split" in page
+        return
+    accuracy = pytest.approx(summary["test_accuracy"])
+    assert (predict(spec, x, AttributeLabels.of(3)) == truth).mean() == accuracy
+    names = ["left", "up & <b>", "far"]
+    present = np.array([[float(line[name]) > 0.5 for name in names] for line in lines])
+    assert (present == truth).mean() == accuracy
+    texts = [", ".join(n for n, bit in zip(names, row, strict=True) if bit) for row in present]
+    assert [line["label"] for line in lines] == [text or "none of them" for text in texts]
+    assert "Attributes of the test split" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "point"),
+    [
+        ("votes on attributes", "{kind: gnmax_attributes, tau: 2, teachers: 3}"),
+        ("means, then medians", "{kind: private_knn_mean, k: 15, sampling_probability: 0.5}"),
+        ("sums of attributes", "{kind: private_linear_attributes}"),
+        ("sums of values", "{kind: private_linear_value}"),
+    ],
+)
+def test_a_comparison_scores_other_labels(
+    name: str, point: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By errors for values; a reference without noise is the same in every run."""
+    kind = write(name)
+    rounds = "{}" if "linear" in point else "{queries: 12}"
+    methods = yaml.safe_load(
+        f"[{{name: m, points: [{{epsilon: 50.0, mechanism: {point}, rounds: [{rounds}]}}]}}, "
+        "{name: all, reference: non_private}]"
+    )
+    base = yaml.safe_load(BASE)
+    settings = {"data": yaml.safe_load(kind.data), "seeds": [0], "methods": methods}
+    settings |= {key: base[key] for key in ("student", "threads", "workers")}
+    settings["student"] |= {"steps": 80, "doubtful_folds": 0}
+    Path("compare.yaml").write_text(yaml.safe_dump(settings))
+    assert pipeline.main(["compare", "--config", "compare.yaml", "--out", "table"]) == 0
+    capsys.readouterr()
+    table = json.loads(Path("table/comparison.json").read_text())["table"]
+    rows = {row["method"]: row for row in table}
+    assert 0 < rows["m"]["epsilon"] <= 50
+    if kind.truth is value:
+        assert rows["all"]["errors"]["r2"] > 0.5
+        assert b"R2 on the test split" in Path("table/accuracy_by_epsilon.svg").read_bytes()
+    else:
+        assert rows["all"]["accuracy"] > 0.6
+    settings["methods"] += [
+        {"name": "x", "baseline": {"kind": "linear_noisy_sgd"}, "epsilons": [1.0]}
+    ]
+    Path("compare.yaml").write_text(yaml.safe_dump(settings))
+    check_one_error(["compare", "--config", "compare.yaml", "--out", "t"], "baseline", capsys)
+
+
+def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    """Counts by a tenth of the range, and rows that are added: values outside move to a bound."""
+    write("means, then medians")
+    assert pipeline.main(["data", "--config", "config.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "200 usable" in shown
+    counts = np.histogram(np.clip(value(*tiny.rows(200, 1)), -10, 30), bins=10, range=(-10, 30))[0]
+    listed = re.findall(r"^  (-?\d+) to (-?\d+) +(\d+)$", shown, re.MULTILINE)
+    assert [tuple(map(int, line[:2])) for line in listed] == [
+        (-10 + 4 * i, -6 + 4 * i) for i in range(10)
+    ]
+    shift = np.cumsum([int(line[2]) for line in listed]) - np.cumsum(counts)
+    assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
+    assert shift[-1] == 0
+    np.savez("q.npz", x=tiny.rows(2, 7)[0])
+    assert (
+        pipeline.main(
+            ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz"]
+        )
+        == 0
+    )
+    x, _ = tiny.rows(4, 8)
+    np.savez(
+        "more.npz",
+        private_x=x,
+        private_y=[1.5, 400.0, np.nan, -3.0],
+        private_id=np.arange(7000, 7004),
+    )
+    assert pipeline.main(["records", "add", "--config", "config.yaml", "--rows", "more.npz"]) == 0
+    assert "3 added" in capsys.readouterr().out

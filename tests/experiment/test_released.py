@@ -1,0 +1,218 @@
+"""What rounds release follows from the ledger's counts and from public rows; plans of several
+mechanisms; labels of several rounds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+from scipy.special import softmax
+
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.linear.model import with_neighbours
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.training import released_labels
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.wall.matrices import inherit, nearest_cells
+from labelwall.wall.messages import Outcome
+from tests import ledgers
+from tests.experiment import tiny
+from tests.experiment.checks import QUICK
+from tests.programs import PROGRAMS, environment
+
+CELLS = 6
+CONFIG = """
+data: {source: arrays, path: data.npz}
+budget: {epsilon: 1000.0, delta: 1.0e-5}
+mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
+rounds: [{}, {}]
+student:
+  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
+   doubtful_folds: 2, doubtful_steps: 5}
+batch_size: 16
+threads: 1
+workers: 1
+"""
+MIXED = """
+budget: {epsilon: 60.0, delta: 1.0e-5}
+features: box
+box: [[-5, 7]]
+mechanism: {kind: batch_knn, conversion: interactive, k: 15, records: 200, epsilon: 20}
+rounds:
+- {queries: 12}
+- queries: 12
+  mechanism: {kind: private_knn, k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0,
+    sampling_probability: 0.2}
+"""
+LINEAR = "mechanism: {kind: private_linear, steps: 2, sigma: 0.5}"
+RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
+
+
+def write(
+    folder: Path, extra: tuple[np.ndarray, int, int] | None = None, linear: bool = False
+) -> None:
+    tiny.write(folder, extra)
+    lines = [LINEAR if linear and "mechanism" in line else line for line in CONFIG.splitlines()]
+    (folder / "config.yaml").write_text("\n".join(lines))
+
+
+def entries(kind: str, folder: Path = Path()) -> list[dict]:
+    return ledgers.contents(folder / "out/ledger.sqlite", kind)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("reach", [1, 3])
+def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) -> None:
+    """Recomputed from public things: cells, public rows under the round's features, released
+    counts, margin and reach."""
+    write(folder)
+    assert pipeline.main([*RUN, *QUICK, "--mechanism.reach", str(reach)]) == 0
+    (value,) = entries("release")[0]["results"].values()
+    counts = np.array(value).reshape(CELLS, tiny.CLASSES)
+    x = tiny.rows(40, 2)[0].astype(np.float64)
+    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(
+        np.int8
+    )
+    with np.load("out/round_1/cells.npz") as stored:
+        cells = nearest_cells(features, stored["centers"], reach)
+    with np.load("out/round_1/answers.npz") as stored:
+        np.testing.assert_array_equal(
+            stored["labels"], inherit(counts, cells, 3)[0][stored["rows"]]
+        )
+
+
+def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Path) -> None:
+    write(folder, linear=True)
+    assert pipeline.main([*RUN, *QUICK]) == 0
+    with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
+        weights, metadata = file.get_tensor("weights"), file.metadata()
+    assert metadata["extractor"] == entries("extractor")[0]["sha256"]
+    with np.load("out/round_1/answers.npz") as stored:
+        labels, rows = stored["labels"], stored["rows"]
+    x = tiny.rows(40, 2)[0].astype(np.float64)[rows]
+    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63)
+    inputs = np.column_stack([features, np.full(len(x), float(metadata["bias"]))])
+    chances = softmax(inputs @ weights, axis=1)
+    nearest = with_neighbours(lambda _: chances, features.astype(np.int8))
+    assert np.array_equal(nearest(features.astype(np.int8)).argmax(axis=1), labels)
+
+
+def on_the_tape(*folders: Path) -> None:
+    driver = PROGRAMS / "tape_run.py"
+    done = subprocess.run(
+        [sys.executable, driver, "7", *folders],
+        env=environment(PYTHONHASHSEED="0"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(
+    tmp_path: Path,
+) -> None:
+    """Same noise, one record more, before all others: its class's count in its cell is one larger,
+    in each round.
+
+    The record sits where its class leads by far, so no label changes; then nothing but counts and
+    hashes may.
+    """
+    extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
+    write(tmp_path / "without")
+    write(tmp_path / "with", extra)
+    on_the_tape(tmp_path / "without", tmp_path / "with")
+    counts = [
+        [np.array(*e["results"].values()) for e in entries("release", tmp_path / name)]
+        for name in ("without", "with")
+    ]
+    for without, added in zip(*counts, strict=True):
+        difference = added - without
+        assert sorted(difference.tolist()) == [0] * (CELLS * tiny.CLASSES - 1) + [1]
+        assert int(difference.argmax()) % tiny.CLASSES == 0
+    names = [
+        {p.relative_to(tmp_path / n / "out") for p in (tmp_path / n / "out").rglob("*")}
+        for n in ("without", "with")
+    ]
+    assert names[0] == names[1]
+    for name in ("cells.npz", "answers.npz", "student.safetensors", "extractor.json"):
+        for number in (1, 2):
+            pair = [
+                (tmp_path / n / f"out/round_{number}/{name}").read_bytes()
+                for n in ("without", "with")
+            ]
+            assert pair[0] == pair[1], (name, number)
+
+
+def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.save_answers(1, np.array([0, 1, 2]), np.array([1, 2, 0]), np.zeros(3, dtype=np.uint8))
+    outcomes = np.array([Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.CAP_REACHED], dtype=np.uint8)
+    folder.save_answers(2, np.array([2, 1, 0]), np.array([-1, 1, -1]), outcomes)
+    # Row 0 was refused: its label stays
+    assert released_labels(folder, 2, 4).tolist() == [
+        1,
+        1,
+        -1,
+        -1,
+    ]
+
+
+def test_past_the_cap_a_round_learns_nothing_new_and_says_so(
+    folder: Path,
+) -> None:
+    write(folder)
+    options = ["--caps.asked", "1", "--rounds", "[{}, {queries: 7}]", *QUICK]
+    assert pipeline.main([*RUN, *options]) == 0
+    summary = json.loads((folder / "out/summary.json").read_text())
+    assert [r["cap_reached"] for r in summary["rounds"]] == [0, 7]
+
+
+def test_rounds_of_several_mechanisms_and_a_budget_that_is_solved(folder: Path) -> None:
+    """A sigma that is left out is solved, and is what the folder of a run has recorded."""
+    write(folder, linear=True)
+    solved = load_config(Path("config.yaml"))
+    solved = replace(solved, mechanism=PrivateLinear())
+    assert solved.plan().slots[0].mechanism["sigma"] > 0  # type: ignore[operator]
+    own = "rounds: [{}, {mechanism: {kind: reverse_knn, cells: 6, sigma: 1.0}}]"
+    settings = Path("config.yaml").read_text()
+    Path("config.yaml").write_text(settings.replace("rounds: [{}, {}]", own))
+    several = [*RUN, *QUICK]
+    assert pipeline.main(several) == 0
+    charges = [c["release"] for c in entries("charge")]
+    assert charges == ["sum", "sum", "histogram"]
+    assert pipeline.main([*several, "--mechanism.sigma", "null"]) == 0
+    assert len(entries("charge")) == 3
+
+
+def test_a_mixed_plan_is_priced_run_and_audited(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pure and Renyi releases."""
+    write(folder)
+    settings = [
+        line for line in CONFIG.splitlines() if not line.startswith(("mech", "rounds", "budget"))
+    ]
+    Path("mixed.yaml").write_text("\n".join(settings) + MIXED)
+    plan = load_config(folder / "mixed.yaml").plan()
+    found = {name: certificate.epsilon for name, certificate in certificates(plan).items()}
+    alone = certificates(type(plan)(60.0, 1e-5, plan.slots[1:]))
+    assert found["pure_added"] == pytest.approx(20 + alone["tight"].epsilon, rel=1e-9)
+    assert pipeline.main([*RUN, "--config", "mixed.yaml"]) == 0
+    assert pipeline.main(["audit", "out/ledger.sqlite", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert shown["consistent"]
+    assert shown["charged"]["0/batch"] == 1
+    assert shown["charged"]["1/screen"] > 1

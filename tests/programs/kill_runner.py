@@ -1,0 +1,97 @@
+"""The runner of all sweeps of kills: a process dies at one point after another, and what it left
+behind is examined. A sweep prints one JSON line a kill.
+
+A sweep runs in a process of its own, so that its forks start without threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from tests.programs import REPOSITORY
+
+
+def kills(program: str, root: Path, stride: int, *arguments: str) -> list[dict[str, Any]]:
+    """The findings of a program's sweep over every ``stride``-th point, up to one that is not met.
+
+    On a server each has a schema, named by ``root``.
+    """
+    root.mkdir()
+    command = [sys.executable, "-m", f"tests.programs.{program}", root, str(stride), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[-1]["finished"]
+    return lines
+
+
+def sweep(
+    root: Path, stride: int, scenario: Callable[[Path, int], tuple[bool, dict[str, Any]]]
+) -> None:
+    """Print what ``scenario(folder, point)`` finds, until it says that no kill was met.
+
+    It returns whether the work was finished, and its findings.
+    """
+    point, finished = 1, False
+    while not finished:
+        folder = root / str(point)
+        folder.mkdir()
+        finished, findings = scenario(folder, point)
+        print(json.dumps({"point": point, "finished": finished, **findings}), flush=True)
+        point += stride
+
+
+def forked(work: Callable[[], object]) -> int:
+    """The exit code of ``work`` in a child, negative for a signal."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:  # a child never returns into its parent's program
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(111)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def is_finished(work: Callable[[], object]) -> bool:
+    """Whether ``work`` came to its end in a child. Raises AssertionError where it failed."""
+    status = forked(work)
+    assert status in (0, -signal.SIGKILL), status
+    return status == 0
+
+
+@contextmanager
+def killed_before(point: int, folder: str, names: Sequence[str]) -> Iterator[None]:
+    """SIGKILL this process before the ``point``-th statement of these files below ``folder``.
+
+    ``folder``: relative to the repository. Raises AssertionError for a name that is not there.
+    """
+    watched = {path for path in (REPOSITORY / folder).rglob("*.py") if path.name in names}
+    assert {path.name for path in watched} == set(names)
+    count = 0
+    is_watched = cache(lambda name: Path(name).resolve() in watched)
+
+    def trace(frame: FrameType, event: str, _: object):
+        nonlocal count
+        if not is_watched(frame.f_code.co_filename):
+            return None
+        if event == "line":
+            count += 1
+            if count == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    yield
+    sys.settrace(None)

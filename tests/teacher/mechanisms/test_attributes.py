@@ -1,0 +1,380 @@
+"""Votes on attributes: clipping, sensitivity by exhaustive search, draws against slow oracles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.accounting.curves import ORDERS, release_rdp
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
+from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.attributes import (
+    COUNTS,
+    GRID,
+    AttributeVotes,
+    GnmaxAttributes,
+    PrivateKnnAttributes,
+    ballots,
+    clipped,
+)
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.poisson_sampling import sampled_votes
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import pack, unpack
+from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.make import plan_of, teach
+
+ATTRIBUTES, D, N = 4, 5, 40
+KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)
+GNMAX = GnmaxAttributes(tau=2, sigma_vote=1.5, teachers=3)
+KEYS = [str(i) for i in range(6)]
+
+
+class Silent:
+    """No noise, everybody in the sample; remembers the noise that was asked for."""
+
+    unsafe = True
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[float, str, int, int]] = []
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        self.drawn.append((sigma, release, len(keys), width))
+        return np.zeros((len(keys), width), dtype=np.int64)
+
+
+def every(c: int) -> np.ndarray:
+    """All vectors of {0, 1}^c: int64 [2^c, c]."""
+    return np.array(list(itertools.product((0, 1), repeat=c)), dtype=np.int64)
+
+
+def slowly(bits: Sequence[int], tau: int) -> list[int]:
+    """CVPR20 Definition 12 with fractions, then down to the grid."""
+    norm = sum(bits)
+    return [int(bit * min(Fraction(tau, norm), 1) * GRID // 1) if norm else 0 for bit in bits]
+
+
+def squares(moves: np.ndarray) -> int:
+    return int((moves**2).sum(axis=-1).max())
+
+
+# --- clipping and its constants
+
+
+@pytest.mark.parametrize("tau", [1, 2, 3, 5, 7])
+def test_votes_are_clipped_as_defined_and_rounded_down(tau: int) -> None:
+    bits = every(7)
+    votes = clipped(bits, tau)
+    np.testing.assert_array_equal(votes, [slowly(row, tau) for row in bits.tolist()])
+    np.testing.assert_array_equal(ballots(pack(bits), 7, tau), votes)
+    assert votes.sum(axis=1).max() <= tau * GRID
+    assert votes.max() <= GRID
+    assert squares(votes) <= tau * GRID**2
+    assert (
+        votes.sum(axis=1) > np.minimum(bits.sum(axis=1), tau) * GRID - 7
+    ).all()  # rounding takes less than 1 an entry
+
+
+@pytest.mark.parametrize("c", range(1, 8))
+def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(c: int) -> None:
+    """All pairs of voters; two with tau attributes each and none in common attain the constant."""
+    for tau in range(1, c + 1):
+        votes = clipped(every(c), tau)
+        (release,) = PrivateKnnAttributes(tau=tau, sigma_vote=100.0).releases(1, 1)
+        accounted = 2 * tau * GRID**2
+        assert release.parameters["sensitivity"] == pytest.approx(accounted**0.5, rel=1e-15)
+        found = squares(votes[:, None] - votes[None, :])
+        assert found <= accounted
+        assert (found == accounted) == (c >= 2 * tau)
+
+
+@given(st.integers(1, 62), st.integers(1, 62), st.data())
+def test_wide_votes_keep_the_constants(c: int, tau: int, data: st.DataObject) -> None:
+    codes = data.draw(st.lists(st.integers(0, (1 << c) - 1), min_size=2, max_size=6))
+    votes = ballots(np.array(codes, dtype=np.int64), c, tau)
+    assert squares(votes) <= tau * GRID**2
+    assert squares(votes[:, None] - votes[None, :]) <= 2 * tau * GRID**2
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_a_record_of_the_sample_adds_its_votes_or_displaces_anothers(k: int) -> None:
+    """Every subset of five records is a sample; each record is taken out of each of them."""
+    rng = np.random.default_rng(k)
+    features = rng.integers(-3, 4, (5, 2)).astype(np.int8)
+    codes, queries = rng.integers(0, 16, 5), rng.integers(-3, 4, (4, 2)).astype(np.int8)
+    votes = ballots(codes, 4, 2)
+
+    def of(rows: list[int]) -> np.ndarray:
+        index = ExactIndex(features[rows], np.array(rows, dtype=np.int64))
+        return sampled_votes(
+            index,
+            votes[rows],
+            queries,
+            k=k,
+            num_classes=4,
+            sampling_probability=1.0,
+            entropy=SystemEntropy(),
+            keys=KEYS[:4],
+            release=COUNTS,
+        )
+
+    allowed = {tuple(v - w) for v in [*votes, 0 * votes[0]] for w in [*votes, 0 * votes[0]]}
+    for size in range(1, 6):
+        for rows in map(list, itertools.combinations(range(5), size)):
+            whole = of(rows)
+            for record in rows:
+                moved = whole - of([row for row in rows if row != record])
+                assert {tuple(move) for move in moved} <= allowed
+                assert squares(moved) <= 2 * 2 * GRID**2
+
+
+def test_a_record_changes_one_classifiers_votes() -> None:
+    rng = np.random.default_rng(0)
+    features, queries = (rng.integers(-63, 64, (n, 3)).astype(np.int8) for n in (30, 20))
+    bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
+
+    def of(rows: np.ndarray) -> np.ndarray:
+        made = train_ensemble(
+            features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
+        )
+        # [teachers, queries, c]
+        return np.stack([clipped(said, 2) for said in made.attributes(queries)])
+
+    whole = of(ids)
+    for record in range(30):
+        moved = whole - of(np.delete(ids, record))
+        assert (moved != 0).any(axis=(1, 2)).sum() <= 1
+        assert squares(moved.sum(axis=0)) <= 2 * 2 * GRID**2
+
+
+# --- prices
+
+
+def test_without_sampling_the_price_is_theorem_13() -> None:
+    for tau, sigma in ((1, 3.0), (10, 150.0), (31, 0.7)):
+        (release,) = GnmaxAttributes(tau=tau, sigma_vote=sigma).releases(9, 9)
+        np.testing.assert_allclose(
+            release_rdp(release, ORDERS), ORDERS * tau / sigma**2, rtol=1e-12
+        )
+        assert release.cap == 9
+
+
+def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> None:
+    """Binomial sums of E[l^j] = exp(j (j - 1) D^2 / (2 sigma^2)) in plain arithmetic."""
+    gamma, tau, sigma = 0.05, 10, 50.0
+    (release,) = PrivateKnnAttributes(
+        tau=tau, sigma_vote=sigma, sampling_probability=gamma
+    ).releases(1, 1)
+    for alpha in (2, 5, 16, 32):
+        terms = [
+            math.comb(alpha, j)
+            * gamma**j
+            * (1 - gamma) ** (alpha - j)
+            * math.exp(j * (j - 1) * tau / sigma**2)
+            for j in range(alpha + 1)
+        ]
+        expected = math.log(math.fsum(terms)) / (alpha - 1)
+        assert release_rdp(release, np.array([float(alpha)]))[0] == pytest.approx(
+            expected, rel=1e-9
+        )
+
+
+def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
+    """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
+    priced = PrivateKnnAttributes(tau=1, sigma_vote=100.0).releases(5, 5)
+    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), priced),))
+    assert "pld_discrete" not in certificates(plan)
+
+
+@pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)
+def test_a_ledger_gives_the_mechanism_back(mechanism: AnyMechanism) -> None:
+    assert from_slot(Slot(mechanism.fields(), mechanism.releases(5, 4))) == mechanism
+
+
+WRONG = [
+    (KNN, {"tau": 0}),
+    (KNN, {"tau": 63}),
+    (KNN, {"k": 0}),
+    (KNN, {"sampling_probability": 0.0}),
+    (KNN, {"threshold": 1.0}),
+    (GNMAX, {"teachers": 0}),
+    (GNMAX, {"sigma_vote": 0.0}),
+    (GNMAX, {"margin": -1.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
+)
+def test_bad_fields_are_refused(mechanism: AttributeVotes, wrong: dict) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        type(mechanism)(**{**mechanism.fields(), **wrong})
+
+
+# --- what noisy counts say
+
+
+def test_an_attribute_is_present_above_the_threshold_and_unsaid_within_the_margin() -> None:
+    mechanism = PrivateKnnAttributes(k=10, threshold=0.3, margin=1.0)
+    counts = [g * GRID for g in (10, 5, -3)] + [
+        3 * GRID + GRID,
+        3 * GRID + GRID + 1,
+        2 * GRID,
+        2 * GRID + 1,
+        3 * GRID,
+    ]
+    assert mechanism.outcome({COUNTS: counts}) == (Outcome.ANSWERED, [1, 1, 0, -1, 1, 0, -1, -1])
+    assert mechanism.outcome({COUNTS: [3 * GRID, 3 * GRID + 5]}) == (Outcome.ABSTAINED, [-1, -1])
+    plain = PrivateKnnAttributes(k=10, threshold=0.3)
+    assert plain.outcome({COUNTS: [3 * GRID, 3 * GRID + 1]}) == (Outcome.ANSWERED, [0, 1])
+    assert plain.next_stage({}) == COUNTS
+    assert plain.next_stage({COUNTS: counts}) is None
+
+
+# --- draws and whole queries
+
+
+def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors whose first entries say which attributes they have, and those, packed."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2, (n, ATTRIBUTES))
+    x = rng.normal(size=(n, D)) * 0.3
+    x[:, :ATTRIBUTES] += 2 * bits - 1
+    return x.astype(np.float32), pack(bits)
+
+
+def electorate(entropy: Entropy) -> Voters:
+    rng = np.random.default_rng(3)
+    features = rng.integers(-9, 10, (N, 3)).astype(np.int8)
+    codes = rng.integers(0, 1 << ATTRIBUTES, N)
+    ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
+    made = train_ensemble(
+        features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)
+    )
+    return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
+
+
+def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
+    silent = Silent()
+    voters = electorate(silent)
+    drawn = KNN.draw(COUNTS, voters, KEYS, silent)
+    bits = unpack(voters.labels, ATTRIBUTES).tolist()
+    for query, found in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
+        order = sorted(
+            range(N),
+            key=lambda i: (
+                int(((voters.index.features[i] - query) ** 2).sum()),
+                int(voters.index.ids[i]),
+            ),
+        )
+        votes = [slowly(bits[i], KNN.tau) for i in order[: KNN.k]]
+        assert found == [sum(column) for column in zip(*votes, strict=True)]
+    assert silent.drawn == [(1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]
+
+
+def test_every_classifier_votes_once() -> None:
+    silent = Silent()
+    voters = electorate(silent)
+    drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)
+    inputs = np.hstack([voters.queries / 63, np.ones((len(KEYS), 1))])
+    says = [
+        (inputs @ weights > 0.5).astype(int).tolist() for weights in voters.ensembles[3].weights
+    ]
+    expected = [
+        [sum(column) for column in zip(*(slowly(s[q], 2) for s in says), strict=True)]
+        for q in range(len(KEYS))
+    ]
+    assert drawn.tolist() == expected
+    assert silent.drawn == [(1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]
+
+
+def test_an_empty_data_set_is_answered_with_noise() -> None:
+    """1,200 counts of scale 1.5 GRID on thousands of integers: at least 100 differ."""
+    nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
+    made = train_ensemble(
+        nobody[0],
+        np.zeros((0, ATTRIBUTES)),
+        nobody[1],
+        num_classes=ATTRIBUTES,
+        teachers=3,
+        key=bytes(32),
+    )
+    queries = np.ones((300, 3), dtype=np.int8)
+    voters = Voters(ExactIndex(*nobody), nobody[1], ATTRIBUTES, queries, ensembles={3: made})
+    for mechanism in (KNN, GNMAX):
+        drawn = mechanism.draw(COUNTS, voters, [str(i) for i in range(300)], SystemEntropy())
+        assert drawn.shape == (300, ATTRIBUTES)
+        assert len(np.unique(drawn)) > 100
+
+
+def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
+    records = Records(*rows(200, 0), np.arange(200))
+    plan = plan_of(mechanism, cap, cap)
+    return teach(folder, plan, records, ExtractorSpec("raw", (D,), ATTRIBUTES))
+
+
+@pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)
+def test_queries_are_charged_answered_by_attribute_and_known_after_a_restart(
+    tmp_path: Path, mechanism: AnyMechanism
+) -> None:
+    """90% of 160 labels are right, with a deviation of 2.4 points: half is 16 deviations away."""
+    x, codes = rows(40, 1)
+    answering = teacher(tmp_path, mechanism)
+    first = answering.answer(Queries(x))
+    assert first.labels.shape == (40, ATTRIBUTES)
+    assert set(np.unique(first.labels)) <= {0, 1}
+    assert first.receipt.charged == {COUNTS: 40}
+    again = teacher(tmp_path, mechanism).answer(Queries(x))
+    np.testing.assert_array_equal(again.labels, first.labels)
+    assert again.receipt.charged == {COUNTS: 0}
+    later = teacher(tmp_path, mechanism).answer(Queries(rows(20, 2)[0]))
+    assert later.outcomes.tolist() == [Outcome.ANSWERED] * 10 + [Outcome.CAP_REACHED] * 10
+    assert (later.labels[10:] == -1).all()
+    answering.export(tmp_path / "export.sqlite")
+    found = audit(tmp_path / "export.sqlite")
+    assert found.consistent
+    if mechanism == KNN:
+        assert (first.labels == unpack(codes, ATTRIBUTES)).mean() > 0.5
+
+
+def test_records_come_and_go_by_their_packed_attributes(tmp_path: Path) -> None:
+    answering = teacher(tmp_path, KNN)
+    x, codes = rows(3, 9)
+    with pytest.raises(InvalidInput, match=r"records\.labels"):
+        answering.add(Records(x, np.full(3, 1 << ATTRIBUTES), np.arange(500, 503)))
+    answering.add(Records(x, codes, np.arange(500, 503)))
+    assert answering.present(np.arange(498, 503)).tolist() == [False, False, True, True, True]
+    assert teacher(tmp_path, KNN).present(np.array([500])).all()
+
+
+def test_a_plan_of_classes_and_attributes_is_refused(tmp_path: Path) -> None:
+    mechanisms: list[AnyMechanism] = [KNN, PrivateKnn(sigma_screen=75.0, sigma_vote=25.0)]
+    plan = Plan(1e9, 1e-5, tuple(Slot(m.fields(), m.releases(5, 5)) for m in mechanisms))
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
+    with pytest.raises(InvalidInput, match="plan"):
+        Teacher(
+            lambda: Records(*rows(5, 0), np.arange(5)),
+            ledger,
+            tmp_path,
+            ATTRIBUTES,
+            SystemEntropy(),
+        )

@@ -1,0 +1,235 @@
+"""k-NN over a batch: shares of epsilon, radii, exact losses by enumeration, refusals."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ball_radii import (
+    POINTS,
+    candidate_radii,
+    cell_numbers,
+    cells_a_side,
+    radii_of_grid,
+)
+from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE
+from labelwall.teacher.mechanisms.batch_knn import COUNT_NOISE, RADIUS_NOISE, BatchKnn
+from labelwall.teacher.mechanisms.overlap import clique_bounds
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Queries
+from tests.teacher.mechanisms import batches
+from tests.teacher.mechanisms.batches import CLASSES, Silent
+
+
+def knn(**fields: Any) -> BatchKnn:
+    return BatchKnn(**{"k": 4, "epsilon": 1.0, "records": 60, **fields})
+
+
+def test_candidates_are_shares_of_the_uniform_radius() -> None:
+    """In the plane: 30 of 4,000 uniform records lie in pi r^2 = 30/4000 of 126^2."""
+    uniform = math.sqrt(30 / 4000 / math.pi) * 126
+    found = candidate_radii(2, 30, 4000, 10)
+    assert found.tolist() == [math.floor((j / 5 * uniform) ** 2) for j in range(1, 11)]
+    line = candidate_radii(1, 30, 4000, 4)  # on a line, 2 r = 30/4000 of the side
+    assert line[1] == math.floor((30 / 4000 * 126 / 2) ** 2)
+    assert candidate_radii(3, 4000, 1, 2).tolist() == [126**2 * 3] * 2  # never beyond the diagonal
+
+
+def test_granularity_is_that_of_su_et_al() -> None:
+    # as the plane's uniform grid of Qardaji et al.
+    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(math.sqrt(212))
+    assert cells_a_side(4, 11_000, Fraction(1)) == 10  # 1100^(1/3) = 10.3
+    # 21 by the rule, but 16^4 points are all there are
+    assert cells_a_side(4, 10**5, Fraction(1)) == 16
+    assert cells_a_side(2, 3, Fraction(1, 10)) == 2
+    for dimensions in range(1, 17):
+        assert cells_a_side(dimensions, 10**9, Fraction(100)) ** dimensions <= POINTS
+
+
+def test_every_record_lies_in_one_cell() -> None:
+    features = np.random.default_rng(0).integers(-63, 64, (500, 3)).astype(np.int8)
+    for cells in (2, 3, 7):
+        numbers = cell_numbers(features, cells)
+        assert 0 <= numbers.min() <= numbers.max() < cells**3
+        counts = batches.voters(features, np.zeros(500, dtype=int), features[:1]).grid_counts(cells)
+        np.testing.assert_array_equal(counts, np.bincount(numbers, minlength=cells**3))
+        assert counts.sum() == 500
+    corners = cell_numbers(np.array([[-63, -63], [63, 63], [-63, 63]], dtype=np.int8), 4)
+    assert corners.tolist() == [0, 15, 12]
+
+
+def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
+    """Uniform counts: a disc of area k / n of the box; one full cell: half of it; none: the box."""
+    middle = np.array([[0, 0]], dtype=np.int8)
+    uniform = math.sqrt(radii_of_grid(middle, np.full(64, 50), 8, 100)[0])
+    assert uniform == pytest.approx(math.sqrt(100 / 3200 / math.pi) * 127, abs=0.5)
+    corner = np.zeros(16, dtype=np.int64)
+    corner[0] = 100
+    half = math.sqrt(radii_of_grid(np.array([[-63, -63]], dtype=np.int8), corner, 4, 50)[0])
+    assert half == pytest.approx(math.sqrt(0.5 * (127 / 4) ** 2 * 4 / math.pi), abs=0.8)
+    everything = radii_of_grid(middle, np.full(16, -1), 4, 5)[0]
+    assert everything >= 2 * 63**2
+    high = radii_of_grid(np.zeros((1, 16), dtype=np.int8), np.full(2**16, 1), 2, 2**15)[0]
+    assert 0 < high <= 16 * 64**2
+
+
+@pytest.mark.parametrize("conversion", ["interactive", "grid"])
+def test_the_balls_hold_about_k_where_nothing_is_noisy(conversion: Any) -> None:
+    rng = np.random.default_rng(0)
+    records = rng.integers(-63, 64, (4000, 2))
+    voters = batches.voters(records, rng.integers(0, CLASSES, 4000), rng.integers(-40, 41, (50, 2)))
+    mechanism = knn(k=40, conversion=conversion, records=4000, candidates=40, epsilon=100.0)
+    found = mechanism.draw(BATCH, voters, [str(i) for i in range(50)], Silent())
+    held = voters.ball_votes(found[:, 3]).sum(axis=1)
+    assert abs(held.mean() - 40) < 6
+    assert np.abs(held - 40).mean() < 12
+
+
+def test_the_shares_add_up_to_epsilon(tmp_path: Path) -> None:
+    """Scales and rates as drawn, for queries that do not overlap (every clique is one query)."""
+    queries, voters = np.array([[-60, -60], [60, 60]]), None
+    rng = np.random.default_rng(1)
+    for conversion, records in itertools.product(("interactive", "grid"), (60, None)):
+        silent = Silent()
+        voters = batches.voters(
+            rng.integers(-63, 64, (60, 2)), rng.integers(0, CLASSES, 60), queries
+        )
+        mechanism = knn(
+            conversion=conversion, records=records, conversion_share=0.3, records_share=0.1, k=1
+        )
+        found = mechanism.draw(BATCH, voters, ["a", "b"], silent)
+        assert found[:, 1].tolist() == [1, 1]
+        scales = {release: scale for release, scale, _, _ in silent.scales}
+        spent = sum(1 / Fraction(scale) for scale in scales.values()) + sum(
+            {2 * rate for _, rate in silent.rates}
+        )
+        assert spent <= 1
+        assert float(spent) == pytest.approx(1.0)
+        assert (COUNT_NOISE in scales) == (records is None)
+        assert (RADIUS_NOISE in scales) == (conversion == "grid")
+        assert scales[LABEL_NOISE] == pytest.approx(1 / (0.7 if records else 0.6))
+
+
+@pytest.mark.parametrize("accounting", ["local", "queries"])
+def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: Any) -> None:
+    """Each query's choice of a radius, enumerated for every neighbour; labels: test_radius."""
+    epsilon, share, queries = 2.0, 0.5, np.array([0, 3, 4, 9, 30, 60])[:, None]
+    mechanism = knn(
+        epsilon=epsilon,
+        conversion="interactive",
+        conversion_share=share,
+        candidate_accounting=accounting,
+        records=40,
+    )
+    radii = candidate_radii(1, mechanism.k, 40, mechanism.candidates)
+    sizes = clique_bounds(queries.astype(np.int8), np.full(6, radii[-1]), accounting).sizes
+    assert accounting == "queries" or 1 < sizes.max() < 6
+
+    def laws(records: np.ndarray) -> np.ndarray:
+        counts = np.array(
+            [[(((records - q) ** 2).sum(axis=1) <= r).sum() for r in radii] for q in queries]
+        )
+        losses = np.abs(counts - mechanism.k)
+        return np.array(
+            [
+                batches.choice_law(row, Fraction(epsilon * share) / (2 * int(s)))
+                for row, s in zip(losses, sizes, strict=True)
+            ]
+        )
+
+    worst = 0.0
+    for seed in range(4):
+        records = np.random.default_rng(seed).integers(-20, 63, (20 * seed, 1))
+        without = laws(records)
+        for place in range(-20, 63):
+            added = laws(np.vstack([records, [[place]]]))
+            worst = max(worst, float(np.abs(np.log(added / without)).max(axis=1).sum()))
+    assert worst <= epsilon * share * (1 + 1e-9)
+    assert worst > 0.3 * epsilon * share or accounting == "queries"
+
+
+def test_a_record_changes_one_cell_of_the_grid_and_counts_within_its_balls_alone() -> None:
+    rng = np.random.default_rng(2)
+    records = rng.integers(-63, 64, (50, 2))
+    labels = rng.integers(0, CLASSES, 50)
+    queries = rng.integers(-63, 64, (8, 2))
+    with_it = batches.voters(records, labels, queries)
+    without = batches.voters(records[1:], labels[1:], queries)
+    difference = with_it.grid_counts(5) - without.grid_counts(5)
+    assert sorted(difference.tolist()) == [0] * 24 + [1]
+    radii = np.array([0, 25, 400, 900])
+    near = ((queries - records[0]) ** 2).sum(axis=1)
+    np.testing.assert_array_equal(
+        with_it.ball_counts(radii) - without.ball_counts(radii), near[:, None] <= radii
+    )
+    moved = with_it.ball_votes(np.full(8, 900)) - without.ball_votes(np.full(8, 900))
+    np.testing.assert_array_equal(moved[:, labels[0]], near <= 900)
+    assert moved.sum() == (near <= 900).sum()
+
+
+def test_the_baseline_is_the_exponential_mechanism_over_the_queries() -> None:
+    silent, queries = Silent(), np.array([[0], [10], [50]])
+    records, labels = np.array([[1], [2], [3], [11], [12]]), np.array([2, 2, 1, 0, 0])
+    found = knn(conversion="none", k=3, epsilon=0.6).draw(
+        BATCH, batches.voters(records, labels, queries), list("abc"), silent
+    )
+    assert found.tolist() == [[2, 3, 1, -1], [0, 3, 1, -1], [0, 3, 1, -1]]
+    assert silent.rates == [(LABEL_NOISE, Fraction(0.6) / 6)] * 3
+    assert silent.scales == []
+
+
+@pytest.mark.parametrize("conversion", ["grid", "interactive", "none"])
+def test_a_teacher_answers_a_batch_for_one_charge(tmp_path: Path, conversion: Any) -> None:
+    mechanism = knn(conversion=conversion, records=None, epsilon=5.0)
+    teacher = batches.teach(tmp_path, mechanism, SystemEntropy())
+    first = teacher.answer(Queries(batches.rows(25, 1)[0]))
+    assert set(first.labels.tolist()) <= {0, 1, 2}
+    assert first.receipt.charged == {BATCH: 1}
+    again = teacher.answer(Queries(batches.rows(25, 1)[0]))
+    assert (again.labels.tolist(), again.receipt.charged) == (first.labels.tolist(), {BATCH: 0})
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "records", "epsilon"),
+    [(17, None, 1.0), (60, 10**6, 1.0), (10, 1000, 1.0), (2, 60, 0.5)],
+)
+def test_a_senseless_grid_is_refused_before_the_charge(
+    dimensions: int, records: int | None, epsilon: float
+) -> None:
+    with pytest.raises(InvalidInput, match=r"mechanism\.conversion.*interactive"):
+        knn(conversion="grid", records=records, epsilon=epsilon).require_batch(5, dimensions)
+
+
+def test_a_senseless_grid_costs_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="interactive"):
+        batches.teach(tmp_path, knn(epsilon=0.1), Silent()).answer(Queries(batches.rows(5, 1)[0]))
+    assert Ledger(tmp_path / batches.LEDGER).state.spent == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"epsilon": -1.0},
+        {"conversion": "guess"},
+        {"conversion_share": 0.0},
+        {"conversion_share": 0.98, "records": None},
+        {"records": 0},
+        {"records_share": 1.0},
+        {"candidates": 0},
+        {"noise": "normal"},
+        {"accounting": "cheap"},
+        {"candidate_accounting": "cheap"},
+    ],
+)
+def test_bad_fields_are_refused(wrong: dict) -> None:
+    with pytest.raises(InvalidInput, match=rf"mechanism\.{next(iter(wrong))}"):
+        knn(**wrong)

@@ -1,0 +1,230 @@
+"""Gradient sums against big integers, for inputs and weights as bad as a caller can choose them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal, getcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from labelwall.teacher.mechanisms import gradient
+from labelwall.teacher.mechanisms.gradient import (
+    GradientSum,
+    ceil_sqrt,
+    clipped,
+    exponentials,
+)
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.matrices import (
+    CLIP,
+    COUNT,
+    MAX_BIAS,
+    MAX_CLASSES,
+    MAX_DIMENSIONS,
+    MAX_UNIT,
+    MAX_WEIGHT,
+    SENSITIVITY,
+    max_unit,
+)
+
+extremes = st.sampled_from([-63, -1, 0, 1, 63]) | st.integers(-63, 63)
+weight = st.sampled_from([-MAX_WEIGHT, -1, 0, 1, MAX_WEIGHT]) | st.integers(-MAX_WEIGHT, MAX_WEIGHT)
+unit = st.sampled_from([1, 2, 1024, MAX_UNIT]) | st.integers(1, MAX_UNIT)
+
+
+def softmax(logits: Sequence[int], unit: int) -> list[int]:
+    """Shares of ``unit`` by rationals and decimals."""
+    getcontext().prec = 50
+    powers = []
+    for logit in logits:
+        # behind the largest logit, to the nearest 1/256, halves upwards
+        steps = math.floor(Fraction(max(logits) - logit, 256) + Fraction(1, 2))
+        exact = (Decimal(-steps) / 256).exp() if steps < 16 * 256 else Decimal(0)
+        powers.append(math.floor(exact * 2**24))
+    return [math.floor(Fraction(unit * p, sum(powers)) + Fraction(1, 2)) for p in powers]
+
+
+def residuals(logits: Sequence[int], label: int, unit: int, space: str) -> list[int]:
+    """Prediction minus truth in units, of any label space."""
+    if space == "class":
+        return [p - unit * (j == label) for j, p in enumerate(softmax(logits, unit))]
+    if space == "attributes":
+        shares = [softmax([0, logit], unit)[1] for logit in logits]
+        return [p - unit * ((label >> j) % 2) for j, p in enumerate(shares)]
+    predicted = math.floor(Fraction(unit * logits[0], 2**16) + Fraction(1, 2))
+    value = math.floor(Fraction(2 * unit * label, 4096)) - unit
+    return [max(-unit, min(unit, predicted)) - value]
+
+
+def oracle(
+    x: Sequence[int],
+    label: int,
+    weights: Sequence[Sequence[int]],
+    unit: int,
+    bias: int,
+    space: str = "class",
+) -> list[int]:
+    """One record's part by Python's integers, rationals and decimals, entry after entry."""
+    inputs = [*x, bias]
+    columns = range(len(weights[0]))
+    logits = [sum(a * row[j] for a, row in zip(inputs, weights, strict=True)) for j in columns]
+    found = residuals(logits, label, unit, space)
+    square = sum(r * r for r in found) * sum(a * a for a in inputs)
+    if square > CLIP**2:
+        length = math.isqrt(square - 1) + 1
+        found = [int(math.copysign(abs(r) * CLIP // length, r)) for r in found]
+    return [r * a for a in inputs for r in found] + [COUNT]
+
+
+def total(
+    x: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    unit: int,
+    bias: int,
+    space: str = "class",
+) -> np.ndarray:
+    """int64 [(d + 1) * c + 1] by the teacher's code, ids in another order than rows."""
+    index = ExactIndex(x, np.arange(len(x))[::-1].copy())
+    return index.total(GradientSum(weights[np.newaxis], (unit,), bias, space), labels)[0]
+
+
+Problem = tuple[np.ndarray, np.ndarray, np.ndarray, int, int, str]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    space = draw(st.sampled_from(["class", "attributes", "value"]))
+    n, d, c = draw(st.integers(0, 6)), draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    if space == "value":
+        c = 1
+    codes = {"class": c - 1, "attributes": 2**c - 1, "value": 4096}[space]
+    x = draw(arrays(np.int8, (n, d), elements=extremes))
+    labels = draw(arrays(np.int64, n, elements=st.integers(0, codes)))
+    scale = draw(st.sampled_from([1, 50, 1000]))  # so that not all probabilities are 0 or 1
+    weights = draw(arrays(np.int16, (d + 1, c), elements=weight)) // scale
+    one = min(draw(unit), max_unit(space, c))
+    return x, labels, weights.astype(np.int16), one, draw(st.integers(1, MAX_BIAS)), space
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems())
+def test_a_sum_is_that_of_big_integers(
+    problem: Problem,
+) -> None:
+    x, labels, weights, *rest = problem
+    parts = [
+        oracle(row, label, weights.tolist(), *rest)
+        for row, label in zip(x.tolist(), labels.tolist(), strict=True)
+    ]
+    expected = [sum(column) for column in zip(*parts, strict=True)] or [0] * (weights.size + 1)
+    assert total(*problem).tolist() == expected
+    for part in parts:
+        assert sum(entry * entry for entry in part) <= SENSITIVITY**2
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(
+    problem: Problem, cut: int, random: object
+) -> None:
+    """Any sharding adds up, and blocks of any size in any order give the same."""
+    x, labels, *rest = problem
+    order = random.sample(range(len(x)), len(x))
+    assert np.array_equal(total(x, labels, *rest), total(x[order], labels[order], *rest))
+    shards = [total(x[k::cut], labels[k::cut], *rest) for k in range(cut)]
+    assert np.array_equal(total(x, labels, *rest), np.sum(shards, axis=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradient, "ROWS", cut)
+        assert np.array_equal(total(x[order], labels[order], *rest), np.sum(shards, axis=0))
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 2**62))
+@example(2**62)
+@example(2**62 - 1)
+@example((2**31 - 1) ** 2)
+@example((2**31 - 1) ** 2 + 1)
+@example((2**31 - 1) ** 2 - 1)
+@example(1)
+@example(2)
+def test_a_root_is_rounded_up_exactly(square: int) -> None:
+    assert ceil_sqrt(np.array([square])).tolist() == [math.isqrt(square - 1) + 1]
+
+
+@given(
+    st.lists(st.integers(-MAX_UNIT, MAX_UNIT), min_size=2, max_size=4),
+    st.integers(1, MAX_DIMENSIONS * 63**2 + MAX_BIAS**2),
+)
+def test_a_residual_is_shrunk_towards_zero_and_never_beyond_the_limit(
+    residuals: list[int], square: int
+) -> None:
+    if sum(r * r for r in residuals) * square > 2**62:
+        return  # softmax minus a label is shorter
+    found = clipped(np.array([residuals]), np.array([square]))[0].tolist()
+    assert sum(r * r for r in found) * square <= CLIP**2
+    assert all(f * r >= 0 and abs(f) <= abs(r) for f, r in zip(found, residuals, strict=True))
+    if sum(r * r for r in residuals) * square <= CLIP**2:
+        assert found == residuals
+
+
+def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit() -> None:
+    """All features, weights, classes and units at their largest, against the oracle."""
+    rng = np.random.default_rng(0)
+    x = np.full((3, MAX_DIMENSIONS), 63, dtype=np.int8)
+    x[1] = -63
+    x[2] = 0
+    for c in (2, 262):  # 2^20 entries at most
+        weights = np.where(rng.random((MAX_DIMENSIONS + 1, c)) < 0.5, -MAX_WEIGHT, MAX_WEIGHT)
+        weights[:, 0], weights[:, 1] = MAX_WEIGHT, -MAX_WEIGHT
+        labels = [0, 1, c - 1]
+        found = total(x, np.array(labels), weights.astype(np.int16), MAX_UNIT, MAX_BIAS)
+        parts = [
+            oracle(row, label, weights.tolist(), MAX_UNIT, MAX_BIAS)
+            for row, label in zip(x.tolist(), labels, strict=True)
+        ]
+        assert found.tolist() == [sum(column) for column in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize(("space", "c"), [*(("attributes", c) for c in (2, 5, 62)), ("value", 1)])
+def test_the_widest_problem_of_other_labels_is_exact(space: str, c: int) -> None:
+    """Wrong in every attribute, and at the other end of the range."""
+    x = np.array([[63] * MAX_DIMENSIONS, [-63] * MAX_DIMENSIONS], dtype=np.int8)
+    weights = np.full((MAX_DIMENSIONS + 1, c), MAX_WEIGHT, dtype=np.int16)
+    unit = max_unit(space, c)
+    everything = 2**c - 1 if space == "attributes" else 4096
+    for labels in ([0, everything], [everything, 0]):
+        found = total(x, np.array(labels), weights, unit, MAX_BIAS, space)
+        parts = [
+            oracle(row, label, weights.tolist(), unit, MAX_BIAS, space)
+            for row, label in zip(x.tolist(), labels, strict=True)
+        ]
+        assert found.tolist() == [sum(column) for column in zip(*parts, strict=True)]
+        assert sum(entry**2 for entry in parts[0]) <= SENSITIVITY**2
+
+
+def test_many_classes_that_tie_are_within_the_bound_of_the_squares() -> None:
+    """Rounding up every probability adds most where all are just above a half."""
+    c = MAX_CLASSES
+    x, weights = np.zeros((1, 1), dtype=np.int8), np.zeros((2, c), dtype=np.int16)
+    for unit in (c // 2, c // 2 + 1, 3 * c // 2, MAX_UNIT):
+        found = total(x, np.array([c - 1]), weights, unit, 1)
+        assert found.tolist() == oracle([0], c - 1, weights.tolist(), unit, 1)
+
+
+def test_the_exponential_is_a_fixed_table() -> None:
+    table = exponentials()
+    assert (len(table), table[0], table[-1]) == (4097, 2**24, 0)
+    assert (np.diff(table) <= 0).all()
+    np.testing.assert_allclose(table[:-1] / 2**24, np.exp(-np.arange(4096) / 256), atol=2**-24)
+
+
+def test_no_record_is_a_sum_of_zeros() -> None:
+    nobody = np.zeros((0, 2), dtype=np.int8), np.zeros(0, dtype=np.int64)
+    assert not total(*nobody, np.zeros((3, 2), dtype=np.int16), 1024, 16).any()
