@@ -231,7 +231,7 @@ class Teacher:
 
     def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
         prepared = self._rows.prepare(spec, embedder)
-        persons, owners = prepared.index.persons, prepared.index.electorate.ids
+        persons, owners = prepared.index.persons, prepared.index.units.ids
         if (persons is None) != (self._unit == "row") and len(prepared.index):
             rule = "given where the unit of privacy is a person, and only there"
             raise InvalidInput("records.persons", rule, f"unit {self._unit}")

@@ -45,7 +45,7 @@ class Index(Ranked, Protocol):
         ...
 
     @property
-    def electorate(self) -> Ranked:
+    def units(self) -> Ranked:
         """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
         ...
 

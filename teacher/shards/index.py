@@ -79,7 +79,7 @@ class ShardedIndex:
         return "ShardedIndex()"
 
     @property
-    def electorate(self) -> Ranked:
+    def units(self) -> Ranked:
         """See Index."""
         return self if self._by_person is None else self._by_person
 
