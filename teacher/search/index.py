@@ -68,7 +68,7 @@ class Index(Ranked, Protocol):
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
         """A sum over the records.
 
-        ``labels``: int64 [n], by row, the ones that the index was made with.
+        ``labels``: int64 [n], by row, those of the index.
         """
         ...
 
