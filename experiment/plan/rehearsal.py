@@ -286,7 +286,7 @@ class Rehearsal:
         )
         with self._folder(view, asks.cells) as folder:
             classes = self._task.num_classes
-            length, seed = unit_length(spec, public.shape[1]), config.seed * 1000 + 1
+            length, seed = unit_length(spec, public.shape[1]), config.round_seed(1)
             asked_of = MatrixRound(
                 config.asks_of(1), 0, seed, classes, length, spec.sha256(), Path(folder)
             )
