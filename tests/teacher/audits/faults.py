@@ -183,7 +183,7 @@ class SilentWhenEmpty(PrivateKnn):
 
 
 class _Voters:
-    """An electorate whose votes come from ``source(voters, keys, release, entropy)``."""
+    """Units whose votes come from ``source(voters, keys, release, entropy)``."""
 
     def __init__(
         self, voters: Any, source: Callable[[Any, Sequence[str], str, Entropy], np.ndarray]
@@ -378,7 +378,7 @@ class RefillsWhenAdded(Teacher):
 
 def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows of a person vote, where they are near."""
-    monkeypatch.setattr(ExactIndex, "electorate", property(lambda index: index))
+    monkeypatch.setattr(ExactIndex, "units", property(lambda index: index))
 
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
