@@ -1,8 +1,4 @@
-"""Mechanisms, entropies and teachers that are broken on purpose, each in one way. They exist for
-the audits to catch.
-
-All claim what their parents claim: fields, plan and ledger look as if nothing were wrong.
-"""
+"""Mechanisms that are broken on purpose, each in one way, and claim what their parents claim."""
 
 from __future__ import annotations
 
@@ -31,19 +27,14 @@ from labelwall.teacher.mechanisms.values import (
     PrivateKnnMean,
     Regression,
 )
-from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar
 from labelwall.teacher.search.poisson_sampling import thinned
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.messages import ExtractorSpec
-from tests.seeded_noise import SeededNoise
 
 Scale = Callable[[float, str], float]
 
@@ -106,13 +97,6 @@ def drawing(mechanism: Mechanism, scale: Scale = half, rate: int = 1) -> Any:
 def half_on(name: str) -> Scale:
     """Half the noise on one release."""
     return lambda scale, release: scale / 2 if release == name else scale
-
-
-class HalfTheNoise(PrivateKnn):
-    """Draws noise of half the scale that is accounted."""
-
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, Scaled(entropy, half))
 
 
 def silent(mechanism: Mechanism) -> Any:
@@ -364,15 +348,6 @@ class ChargesAfterTheBatch(NobodyPays):
         return values, self.reserve(similar, left)
 
 
-class RefillsWhenAdded(Teacher):
-    """A record that comes again starts anew."""
-
-    def add(self, records: Records) -> None:
-        super().add(records)
-        budgets = self._ledger.individual_budgets
-        budgets.spent[0][budgets.serials(records.ids)] = 0
-
-
 # --- persons ---
 
 
@@ -419,61 +394,3 @@ def counted_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
         return Similar(people.numbers[near.rows], near.weights, labels[near.rows])
 
     monkeypatch.setattr(ByPerson, "strongest", strongest)
-
-
-# --- sources of noise, and teachers ---
-
-
-class SeededEntropy(SeededNoise):
-    """Repeatable draws that pass for the system's."""
-
-    unsafe = False
-
-    def __init__(self) -> None:
-        super().__init__(seed=0)
-
-
-class GlobalEntropy(SystemEntropy):
-    """Noise from numpy's global generator, which anybody may have seeded."""
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.rint(np.random.normal(0, sigma, (len(keys), width))).astype(np.int64)
-
-
-class ForkedEntropy(SystemEntropy):
-    """A generator seeded by the system, once: processes forked afterwards draw alike."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.default_rng()
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.rint(self._generator.normal(0, sigma, (len(keys), width))).astype(np.int64)
-
-
-class CentredByPrivateMean(Teacher):
-    """Centres features by the mean of the private rows."""
-
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
-        mean = self.records().inputs.mean(axis=0, dtype=np.float64)
-        super().use_extractor(replace(spec, center=tuple(mean.tolist())), probe)
-
-
-class ChecksAfterRelease(Teacher):
-    """Draws for everyone who is due, then asks the ledger who may have the result."""
-
-    def _settle(self, slot: int, batch: list[str], voters: Voters) -> None:
-        mechanism = self._mechanisms[slot]
-        for stage in mechanism.stages:
-            results = self._ledger.state.results
-            due = [i for i in batch if mechanism.next_stage(results.get(i, {})) == stage]
-            drawn = mechanism.draw(
-                stage, voters.select([batch.index(i) for i in due]), due, self._entropy
-            )
-            charge = self._ledger.charge(slot, stage, due)
-            if charge.granted:
-                results = dict(zip(due, drawn.tolist(), strict=True))
-                self._ledger.record(charge, {i: results[i] for i in charge.granted})
