@@ -106,7 +106,8 @@ class Embedding:
         done = np.ones(len(self._digests), dtype=bool)
         done[self._missing[self._done :]] = False
         digests = [digest for digest, there in zip(self._digests, done, strict=True) if there]
-        _save(self._cache, _Cached(digests, self._features[done], self._finite[done]))
+        content = _Cached(digests, self._features[done], self._finite[done])
+        _save(self._cache, content, self._records.ids[done])
         _forget_oldest(self._cache)
         self._saved_at = time.monotonic()
 
@@ -231,11 +232,12 @@ def _load(cache: Path) -> _Cached | None:
     return _Cached([row.tobytes() for row in digests], features, finite)
 
 
-def _save(cache: Path, content: _Cached) -> None:
+def _save(cache: Path, content: _Cached, ids: np.ndarray) -> None:
+    """``ids``: for the custodian, who can see whose features a cache has."""
     digests = np.frombuffer(b"".join(content.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
     scratch = cache.with_suffix(".part")
     with scratch.open("wb") as file:
-        np.savez(file, digests=digests, features=content.features, finite=content.finite)
+        np.savez(file, digests=digests, features=content.features, finite=content.finite, ids=ids)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(cache)
