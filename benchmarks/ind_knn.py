@@ -125,12 +125,20 @@ def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return x, labels, image_features.read(cache, "test", scaling)[0][PUBLIC:]
 
 
+class Everything:
+    """Selects every record that the index looks at."""
+
+    def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+        return Similar(np.arange(len(cross)), np.ones(len(cross)))
+
+    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
+        return np.full(len(norms), np.iinfo(np.int32).max)
+
+
 def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:
     """(share of the records that hashing looks at, its recall of neighbours at the threshold)."""
     hashing = mechanism.hashing()
-    candidates = index.similar(
-        queries, lambda cross, _, __: Similar(np.arange(len(cross)), np.ones(len(cross))), hashing
-    )
+    candidates = index.similar(queries, Everything(), hashing)
     exact, hashed = (
         index.similar(queries, mechanism.select(1.0), among) for among in (None, hashing)
     )

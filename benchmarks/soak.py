@@ -65,7 +65,7 @@ class Life:
     problems: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        os.environ["MALLOC_ARENA_MAX"] = "2"  # as `labelwall serve` sets it for itself
+        os.environ["MALLOC_ARENA_MAX"] = "2"  # as the unit in docs/service.md does
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = SETTING, self.folder, theirs, self.port, self.ledger, CAP

@@ -120,9 +120,9 @@ def losses(cap, curve, *p):
 
 def by_distribution(releases, delta, points=1 << 18):
     """The sum of all copies' losses: spread over a grid, mean kept; one Fourier transform."""
-    found, epsilons = [losses(cap, *fields) for cap, fields in releases], []
+    copies, epsilons = [losses(cap, *fields) for cap, fields in releases], []
     for sign in (1, -1):
-        laws = [(n, q * np.exp(s) if sign > 0 else q, sign * s) for n, q, s in found]
+        laws = [(n, q * np.exp(s) if sign > 0 else q, sign * s) for n, q, s in copies]
         spread = sum(n * (p @ s**2 - (p @ s) ** 2) for n, p, s in laws)
         step = 2 * (12 * math.sqrt(spread) + max(np.abs(s).max() for _, _, s in laws)) / points
         transform, total = 1.0, step * (np.arange(points) - points // 2)
@@ -144,7 +144,7 @@ plan = json.load(sys.stdin)
 delta, slots = plan["delta"], {r["slot"]: r for r in plan["rounds"]}.values()
 used = [(cap, priced(name, r["mechanism"])) for r in slots for name, cap in r["caps"].items()]
 best = min(ORDERS, key=lambda alpha: composed(alpha, used, delta, rough=True))
-found = [composed(best, used, delta, rough=False)]
+epsilons = [composed(best, used, delta, rough=False)]
 if all(curve in ("screening", "argmax", "gaussian") for _, (curve, *_) in used):
-    found.append(by_distribution(used, delta))
-print(f"{min(found):.4f}")
+    epsilons.append(by_distribution(used, delta))
+print(f"{min(epsilons):.4f}")

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.config.config import (
+    BudgetConfig,
+    CapsConfig,
+    Config,
+    PrivacyConfig,
+    RoundConfig,
+)
 from labelwall.experiment.config.settings import load_config
+from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.wall.datasets.sources import DataConfig
 
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 COMPARISONS = [path for path in FILES if path.stem.startswith("compare_")]
@@ -64,3 +77,12 @@ def test_mnist_paper_has_the_papers_parameters() -> None:
         1e-5,
     )
     assert config.student.backbone == "mnist_cvpr20"
+
+
+def test_settings_are_few_enough_to_know() -> None:
+    """Names under which YAML files and options set something; a mechanism's own count once."""
+    groups = (Config, DataConfig, BudgetConfig, PrivacyConfig, CapsConfig, RoundConfig)
+    kinds = (*groups, StudentConfig, ScaleConfig, ServiceConfig)
+    names = {(kind.__name__, entry.name) for kind in kinds for entry in fields(kind)}
+    own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
+    assert len(names) + len(own) <= 150

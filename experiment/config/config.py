@@ -271,6 +271,10 @@ class Config:
         """What round ``number`` asks, with the noise that the budget decides."""
         return self.solved().mechanism_of(number).query_form
 
+    def round_seed(self, number: int) -> int:
+        """Of the public randomness of round ``number``."""
+        return self.seed * 1000 + number
+
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
 

@@ -78,7 +78,7 @@ def ask(
         asked = MatrixRound(
             config.asks_of(number),
             config.slots()[number - 1],
-            config.seed * 1000 + number,
+            config.round_seed(number),
             experiment.task.num_classes,
             unit_length(extractor, features.shape[1]),
             extractor.sha256(),

@@ -11,6 +11,7 @@ from .public_features import PublicFeatures
 from .quality import Estimate, estimate_of
 from .run_folder import RunFolder
 from .teachers import Answering
+from .training_rows import TrainingRows, training_rows_of
 
 
 @dataclass
@@ -24,6 +25,11 @@ class Experiment:
     teacher: Answering
     console: Console
     features: PublicFeatures
+
+    def training_rows(self) -> TrainingRows:
+        """What trains the student's backbone."""
+        student, first = self.config.student, self.config.first
+        return training_rows_of(student.backbone, first, self.task, self.public, self.features)
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""

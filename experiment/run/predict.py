@@ -73,7 +73,7 @@ def predict(
             question = MatrixRound(
                 config.recorded(plan).asks_of(number),
                 slot,
-                config.seed * 1000 + number,
+                config.round_seed(number),
                 task.num_classes,
                 unit_length(extractor, public.shape[1]),
                 extractor.sha256(),

@@ -62,7 +62,7 @@ def run(
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    check_student(config, first_extractor(config.first, task), task)  # fails early
+    check_student(config.student, first_extractor(config.first, task), task)  # fails early
     features = PublicFeatures(config.computing, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)

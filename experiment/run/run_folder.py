@@ -186,13 +186,9 @@ class RunFolder:
         np.save(content, labels)
         self.write_bytes(self.round(number) / "training_labels.npy", content.getvalue())
 
-    def load_training_labels(self, number: int) -> np.ndarray | None:
-        """Labels as saved; None in a folder of an earlier version."""
-        path = self.round(number) / "training_labels.npy"
-        if not path.exists():
-            return None
-        found: np.ndarray = np.load(path, allow_pickle=False)
-        return found
+    def load_training_labels(self, number: int) -> np.ndarray:
+        """Labels as saved."""
+        return np.asarray(np.load(self.round(number) / "training_labels.npy", allow_pickle=False))
 
     def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
         """Store the student's extractor: weights as safetensors, the other fields as JSON."""

@@ -17,7 +17,6 @@ from ...student.train import TrainedStudent, train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
-from ..config.config import Config
 from ..linear.model import stored_probabilities, virtual_rows
 from .asking import asking_extractor
 from .experiment import Experiment
@@ -25,7 +24,7 @@ from .matrices import CLASSIFIER
 from .metrics import calibration, round_metrics
 from .quality import Estimate, best_round, by_agreement
 from .run_folder import RunFolder
-from .training_rows import TrainingRows, training_rows_of
+from .training_rows import TrainingRows
 
 
 def train_round(
@@ -45,19 +44,15 @@ def train_round(
     estimates = [*experiment.estimates(number - 1), estimate]
     worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
     labels = released_labels(folder, number, len(experiment.public.inputs), worse)
-    if not has_label(labels).any():
-        raise LabelwallError(
-            "no query was answered, so there is nothing to train on. "
-            "Lower the threshold or ask more queries."
-        )
+    _require_labels(labels, answers)
     soft = released_probabilities(folder, number, labels, worse)
-    training_rows = training_rows_of(config, task, experiment.public, experiment.features)
+    training_rows = experiment.training_rows()
     judging = partial(experiment.console.progress, "checking labels")
     cleaned = drop_doubtful(
         config.student,
         training_rows.pool,
         labels,
-        seed=config.seed * 1000 + number,
+        seed=config.round_seed(number),
         progress=judging,
         soft=soft,
         workers=config.workers,
@@ -90,6 +85,16 @@ def train_round(
     return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
 
+def _require_labels(labels: np.ndarray, answers: Answers) -> None:
+    """Raises LabelwallError where no row has a label."""
+    if has_label(labels).any():
+        return
+    cure = "Lower the threshold or ask more queries."
+    if (answers.outcomes == Outcome.CAP_REACHED).all():
+        cure = "The budget of these records is spent; only what spent it is answered again."
+    raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
+
+
 def _trained(
     experiment: Experiment,
     number: int,
@@ -103,8 +108,10 @@ def _trained(
     temperature.
     """
     config = experiment.config
-    processes = _processes(config, training_rows) if last else 1
-    choosing = _choosing(config, number, training_rows, labels, soft)
+    processes = 1
+    if last and config.student.calibration_folds:
+        processes = min(2, process_count(config.workers, config.student, training_rows.pool))
+    choosing = _choosing(experiment, number, training_rows, labels, soft)
     chosen = parallel(processes, [choosing] if processes > 1 else [])
     with threads(share_of_threads(processes)):
         trained = train(
@@ -112,7 +119,7 @@ def _trained(
             training_rows.pool,
             labels,
             run_dir=experiment.folder.round(number),
-            seed=config.seed * 1000 + number,
+            seed=config.round_seed(number),
             test_x=training_rows.test_inputs,
             test_y=experiment.public.test_labels,
             progress=partial(experiment.console.progress, "training the student"),
@@ -125,19 +132,15 @@ def _trained(
 def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
     """A round's metrics with the temperature of its student, chosen now where it was not chosen
     beside the training.
-
-    A folder of an earlier version does not have the labels that are needed.
     """
-    config, folder, console = experiment.config, experiment.folder, experiment.console
-    labels = folder.load_training_labels(number)
-    if labels is None or "temperature" in metrics:
+    folder, console = experiment.folder, experiment.console
+    if "temperature" in metrics:
         return metrics
-    training_rows = training_rows_of(
-        config, experiment.task, experiment.public, experiment.features
-    )
+    labels = folder.load_training_labels(number)
+    training_rows = experiment.training_rows()
     soft = released_probabilities(folder, number, labels)
     taught = with_virtual_rows(experiment, number, training_rows, labels, soft)
-    choosing = _choosing(config, number, *taught)
+    choosing = _choosing(experiment, number, *taught)
     chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
     outputs = training_rows.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
@@ -147,22 +150,15 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
 
 
 def _choosing(
-    config: Config,
+    experiment: Experiment,
     number: int,
     training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
 ) -> partial[float]:
     """The choice of a temperature for the student of a round, which trains on ``labels``."""
-    seed = config.seed * 1000 + number
-    return partial(temperature, config.student, training_rows.pool, labels, seed=seed, soft=soft)
-
-
-def _processes(config: Config, training_rows: TrainingRows) -> int:
-    """2 where a temperature can be chosen beside the training of its student, otherwise 1."""
-    if not config.student.calibration_folds:
-        return 1
-    return min(2, process_count(config.workers, config.student, training_rows.pool))
+    student, seed = experiment.config.student, experiment.config.round_seed(number)
+    return partial(temperature, student, training_rows.pool, labels, seed=seed, soft=soft)
 
 
 def released_labels(
@@ -227,7 +223,7 @@ def with_virtual_rows(
         return training_rows, labels, soft
     if not path.exists():
         return training_rows, labels, soft
-    rows = virtual_rows(public, experiment.config.seed * 1000 + number)
+    rows = virtual_rows(public, experiment.config.round_seed(number))
     features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
     rows, said = rows[finite], stored_probabilities(path, features[finite])
     taught = replace(

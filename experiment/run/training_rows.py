@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...student.config import StudentConfig
 from ...student.data import Pool
 from ...student.export import export
 from ...student.linear import LINEAR, LinearRows, with_head
@@ -17,7 +18,7 @@ from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.config import Config
+from ..config.first_features import FirstFeatures
 from .extractors import first_extractor
 from .public_features import PublicFeatures
 
@@ -79,15 +80,15 @@ class LinearTrainingRows(TrainingRows):
 
 
 def training_rows_of(
-    config: Config, task: Task, public: PublicData, features: PublicFeatures
+    backbone: str, first: FirstFeatures, task: Task, public: PublicData, features: PublicFeatures
 ) -> TrainingRows:
-    """What trains the student's backbone."""
-    backbone, labels, inputs = config.student.backbone, task.labels, public.inputs
+    """What trains the student's ``backbone``."""
+    labels, inputs = task.labels, public.inputs
     statistics = Preprocessing.of_public(inputs)
     pool = Pool(inputs, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
         return TrainingRows(pool, public.test_inputs, backbone)
-    network = first_extractor(config.first, task) if inputs.ndim == 4 else None
+    network = first_extractor(first, task) if inputs.ndim == 4 else None
     plain, test = inputs, public.test_inputs
     if network is not None:
         plain, test = features.plain(network), features.plain(network, "test")
@@ -95,15 +96,15 @@ def training_rows_of(
     return LinearTrainingRows(rows.pool, rows.test, backbone, rows, pool, network)
 
 
-def check_student(config: Config, features: ExtractorSpec, task: Task) -> None:
+def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
     """Raises InvalidInput where the student can not be trained on such inputs.
 
     ``features``: of the first round.
     """
     shape = task.input_shape
-    if config.student.backbone == LINEAR and len(shape) == 3:
+    if student.backbone == LINEAR and len(shape) == 3:
         if not features.weights:
             rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
             raise InvalidInput("student.backbone", rule, LINEAR)
         shape = (1,)
-    check(config.student, shape, task.labels)
+    check(student, shape, task.labels)

@@ -150,8 +150,8 @@ def _split(atoms: Atoms, grid: float, share: float) -> PLDPmf:
     index = below.astype(np.int64) - low
     dense = np.bincount(index, mass * (1 - upper), minlength=int(index.max()) + 2)
     dense += np.bincount(index + 1, mass * upper, minlength=len(dense))
-    held = np.flatnonzero(dense > 0)
-    if len(held) > _LONGEST_LIST:  # a dictionary of millions would take seconds
-        low, dense = low + int(held[0]), dense[held[0] : held[-1] + 1]
+    present = np.flatnonzero(dense > 0)
+    if len(present) > _LONGEST_LIST:  # a dictionary of millions would take seconds
+        low, dense = low + int(present[0]), dense[present[0] : present[-1] + 1]
         return DensePLDPmf(grid, low, dense, infinite, True)
-    return create_pmf({low + int(i): float(dense[i]) for i in held}, grid, infinite, True)
+    return create_pmf({low + int(i): float(dense[i]) for i in present}, grid, infinite, True)

@@ -15,15 +15,15 @@ from .smoothed import composed_mu, gaussian_pair
 
 def explain(plan: Plan) -> list[str]:
     """The lines that `audit --explain` prints. Sections are docs/privacy.md's."""
-    found = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
-    name, best = found[0]
+    ranked = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
+    name, best = ranked[0]
     lines = [f"the plan's releases, and epsilon at delta {plan.delta:g} by {name}:"]
     for slot, planned in enumerate(plan.slots):
         for release in planned.releases:
             lines += [f"  slot {slot}: {_release(release)}", f"    {_price(release, name, best)}"]
     lines += ["composition of all caps, adaptive and interleaved (section 6):"]
     lines += [f"  {line}" for line in _composition(plan, name, best)]
-    others = ", ".join(f"{other} {c.epsilon:.6f}" for other, c in found[1:])
+    others = ", ".join(f"{other} {c.epsilon:.6f}" for other, c in ranked[1:])
     lines += [f"the smallest of all certificates counts: {name} {best.epsilon:.6f}"]
     return [*lines, f"  the others: {others}"] if others else lines
 

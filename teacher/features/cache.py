@@ -150,7 +150,7 @@ def embed_records(
 
 
 def forget(records: Records, *directories: Path) -> None:
-    """Delete every cache in ``directories`` with a row of a record that is not in ``records``."""
+    """Rewrite every cache in ``directories`` without the records that are not in ``records``."""
     present = set(row_digests(records)) if directories else set()
     for directory in directories:
         _forget(directory, present, None)
@@ -167,8 +167,9 @@ def forget_shards(directory: Path, kept: Path | None = None) -> None:
 
 
 def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
-    """Delete every cache with a row that is not in ``present``, and every one that is damaged.
+    """Rewrite every cache without the rows that are not in ``present``; delete a damaged one.
 
+    The others' features stay, so that a removal does not let everybody wait for their embedding.
     ``kept``: a cache that its extractor is about to rewrite; it stays.
     """
     for part in directory.glob("embeddings-*.part"):
@@ -177,8 +178,12 @@ def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
         if cache == kept:
             continue
         cached = _load(cache)
-        if cached is None or not present.issuperset(cached.digests):
+        if cached is None:
             cache.unlink()
+        elif not present.issuperset(cached.digests):
+            age = cache.stat()
+            _save(cache, cached.only(present))
+            os.utime(cache, ns=(age.st_atime_ns, age.st_mtime_ns))  # it was not used
 
 
 def _forget_oldest(newest: Path) -> None:
@@ -210,6 +215,12 @@ class _Cached:
     digests: list[bytes]
     features: np.ndarray
     finite: np.ndarray
+
+    def only(self, present: set[bytes]) -> _Cached:
+        """The rows whose digests are ``present``."""
+        rows = np.array([digest in present for digest in self.digests], dtype=bool)
+        digests = [digest for digest in self.digests if digest in present]
+        return _Cached(digests, self.features[rows], self.finite[rows])
 
 
 def _load(cache: Path) -> _Cached | None:

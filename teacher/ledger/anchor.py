@@ -50,7 +50,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ...wall.errors import LedgerMismatch
-from .anchor_store import AnchoredEntry, FileStore, LockedAnchor, ServerStore, Store
+from .anchor_store import AnchoredEntry, AnchorRow, FileStore, ServerStore
 from .database import Place
 from .url import LedgerUrl
 
@@ -82,7 +82,7 @@ class Anchor:
     """
 
     def __init__(self, place: Place) -> None:
-        self._store: Store
+        self._store: FileStore | ServerStore
         self._store = ServerStore(place) if isinstance(place, LedgerUrl) else FileStore(place)
         self.begun: int | None = None
 
@@ -91,7 +91,7 @@ class Anchor:
         return self._store.exists()
 
     @contextmanager
-    def locked(self, position: Position) -> Iterator[LockedAnchor]:
+    def locked(self, position: Position) -> Iterator[FileStore | AnchorRow]:
         """Lock the anchor, which on entry durably stores ``position.newest``.
 
         Nobody else moves it before the exit. The caller has locked the ledger, so ``position``

@@ -14,10 +14,9 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -48,38 +47,8 @@ class AnchoredEntry:
     nonce: str = ""
 
 
-class LockedAnchor(Protocol):
-    """An anchor that this process has locked."""
-
-    def read(self) -> AnchoredEntry | None:
-        """What it stores durably, None where there is no anchor. Raises LedgerMismatch."""
-        ...
-
-    def write(self, entry: AnchoredEntry) -> None:
-        """Replace what it stores. Raises LedgerMismatch.
-
-        Durable when this returns; on a server, when ``Store.locked`` ends.
-        """
-        ...
-
-
-class Store(Protocol):
-    """A place for one anchor. ``name``: what errors call it."""
-
-    name: str
-
-    def exists(self) -> bool: ...
-
-    def locked(self) -> AbstractContextManager[LockedAnchor]:
-        """Lock the anchor against all other processes; the lock ends with this process.
-
-        Raises LedgerMismatch after 30 seconds of waiting.
-        """
-        ...
-
-
 class FileStore:
-    """A file, mode 0600.
+    """A file, mode 0600. ``name``: what errors call it.
 
     A link is refused: a rename would separate its names, and each would let another copy continue.
     """
@@ -93,7 +62,11 @@ class FileStore:
         return os.path.lexists(self._path)
 
     @contextmanager
-    def locked(self) -> Iterator[LockedAnchor]:
+    def locked(self) -> Iterator[FileStore]:
+        """Lock the anchor against all other processes; the lock ends with this process.
+
+        Raises LedgerMismatch after 30 seconds of waiting.
+        """
         with self._failures():
             descriptor = self._lock()
         try:
@@ -104,6 +77,7 @@ class FileStore:
             os.close(descriptor)
 
     def read(self) -> AnchoredEntry | None:
+        """What it stores durably, None where there is no anchor. Raises LedgerMismatch."""
         with self._failures():
             try:
                 descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -122,6 +96,7 @@ class FileStore:
             return stored
 
     def write(self, entry: AnchoredEntry) -> None:
+        """Replace what it stores, durably. Raises LedgerMismatch."""
         scratch = self._path.with_name(self.name + ".part")
         content = {"format": FORMAT, "entry": entry.seq, "hash": entry.hash, "nonce": entry.nonce}
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -202,18 +177,21 @@ class ServerStore:
             return slot.read() is not None
 
     @contextmanager
-    def locked(self) -> Iterator[LockedAnchor]:
+    def locked(self) -> Iterator[AnchorRow]:
+        """As ``FileStore.locked``; what is written is durable when the lock ends."""
         if not self._exists and not self._database.exists():
             self._database.create(
                 lambda connection: metadata.create_all(connection, checkfirst=False)
             )
         self._exists = True
         with self._database.transaction() as connection:
-            yield _Row(connection)
+            yield AnchorRow(connection)
 
 
 @dataclass(frozen=True)
-class _Row:
+class AnchorRow:
+    """A server's anchor, locked by its open transaction."""
+
     connection: sa.Connection
 
     def read(self) -> AnchoredEntry | None:

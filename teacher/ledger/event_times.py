@@ -73,7 +73,7 @@ def listed(connection: sa.Connection, *kinds: str, newest: int | None = None) ->
     if not sa.inspect(connection).has_table(event_times.name):
         return []
     chosen = sa.select(event_times).where(event_times.c.kind.in_(kinds))
-    found = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
+    rows = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
     return [
-        EventTime(row.time, row.kind, row.size, row.caller, row.position) for row in reversed(found)
+        EventTime(row.time, row.kind, row.size, row.caller, row.position) for row in reversed(rows)
     ]

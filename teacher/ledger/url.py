@@ -95,5 +95,5 @@ def _parts(text: str, setting: str) -> tuple[SplitResult, int | None, list[tuple
     _refuse(setting, f"of the form {FORM}")
 
 
-def _refuse(setting: str, rule: str, found: str = "another form") -> NoReturn:
-    raise InvalidInput(setting, rule, found)
+def _refuse(setting: str, rule: str, value: str = "another form") -> NoReturn:
+    raise InvalidInput(setting, rule, value)

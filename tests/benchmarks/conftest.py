@@ -1,17 +1,25 @@
-"""Benchmarks as modules, on a tiny cache of features."""
+"""Benchmarks as modules, on few rows: ten classes of vectors where they expect images' features."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
+CHUNK = 1000
+# In the order of their imports.
+ACCURACY = (
+    *("image_features", "kept", "figure_numbers", "figures", "linear_sgd"),
+    *("ind_knn_choice", "ind_knn_accuracy"),
+)
 
 
 @pytest.fixture
@@ -20,23 +28,57 @@ def load(monkeypatch: pytest.MonkeyPatch):
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, found)  # dataclasses look their module up
-        spec.loader.exec_module(found)
-        return found
+        loaded = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, loaded)  # dataclasses look their module up
+        spec.loader.exec_module(loaded)
+        return loaded
 
     return lambda *names: [module(name) for name in names]
 
 
 @pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`run(module, options, path, ...)`: what a command prints; torch's threads are as before."""
+
+    def output(module: ModuleType, options: str, *values: object) -> str:
+        monkeypatch.setattr(
+            sys, "argv", [f"{module.__name__}.py", *options.format(*values).split()]
+        )
+        threads = torch.get_num_threads()
+        try:
+            module.main()
+        finally:
+            torch.set_num_threads(threads)
+        return capsys.readouterr().out
+
+    return output
+
+
+@pytest.fixture
 def radius(load) -> ModuleType:
     """benchmarks/radius.py with 200 rows in place of KEEL's, one batch a fold and few settings."""
-    _, tables, made = load("figures", "tables", "radius")
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(200, 2)).astype(np.float32)
+    _, tables, module = load("figures", "tables", "radius")
+    rows = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
     tables.TABLES["banana"] = replace(
         tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64))
     )
-    made.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
-    made.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
-    return made
+    module.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
+    module.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
+    return module
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A folder of features: one chunk of each split, 140 test rows and 1,000 private ones."""
+    for split, rows, seed in (("test", 140, 1), ("train", CHUNK, 2)):
+        x, y = clusters(rows, seed)
+        np.savez(tmp_path / f"{split}_000.npz", features=x, labels=y)
+    return tmp_path
+
+
+def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [n, 16] around ten centres, labels int64 [n]."""
+    centres = np.random.default_rng(0).normal(size=(10, 16))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, n)
+    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels

@@ -1,6 +1,6 @@
 """Renyi DP of one release of each kind, under add/remove of one record.
 
-A curve is found by its name in ``CURVES``. Curves are pure functions of numpy arrays: an upper
+``CURVES`` maps a name to its curve. Curves are pure functions of numpy arrays: an upper
 bound in both directions, with sums exact over the discrete Gaussian and rounding upwards. The
 sampler uses a rational number <= gamma as its sampling probability, and every divergence here is
 convex in gamma and zero at gamma = 0, hence larger at gamma itself.
@@ -100,7 +100,7 @@ def check_release(release: Release) -> None:
         raise InvalidInput(f"{name}.cap", f"an integer between 0 and {MAX_CAP}", release.cap)
     parameters = CURVES[release.curve].parameters()
     required = {parameter for parameter, needed in parameters.items() if needed}
-    found = set(release.parameters) if isinstance(release.parameters, dict) else set()
-    if not required <= found <= set(parameters):
-        raise InvalidInput(f"{name}.parameters", f"{list(parameters)}", sorted(map(str, found)))
+    given = set(release.parameters) if isinstance(release.parameters, dict) else set()
+    if not required <= given <= set(parameters):
+        raise InvalidInput(f"{name}.parameters", f"{list(parameters)}", sorted(map(str, given)))
     check_arguments(ORDERS, **release.parameters)

@@ -58,8 +58,8 @@ def check_arguments(orders: np.ndarray, **parameters: object) -> None:
     """Raise InvalidInput for orders not above 1 or a parameter outside its range."""
     valid = orders.ndim == 1 and orders.dtype == np.float64
     if not (valid and np.isfinite(orders).all() and (orders > 1).all()):
-        found = f"{orders.dtype} {list(orders.shape)}"
-        raise InvalidInput("orders", "float64 [n_orders], finite and above 1", found)
+        shape = f"{orders.dtype} {list(orders.shape)}"
+        raise InvalidInput("orders", "float64 [n_orders], finite and above 1", shape)
     for name, value in parameters.items():
         rule, holds = _RULES[name]
         if not holds(value):

@@ -3,7 +3,7 @@
 A charge pays for draws, and one release records what a charge paid for. No query has two results
 under one name. A query reaches a mechanism's second release only by a 1 from its screening. A
 refusal is stored where the cap is reached, and ends a query. It may name a query that was answered:
-by another process, after the refusing one had found that it was due.
+by another process, after the refusing one had seen that it was due.
 """
 
 from __future__ import annotations
@@ -95,16 +95,18 @@ class History:
         if body["charge"] not in self._open:
             raise Problem("releases without an unused charge before it")
         key, paid, extractor = self._open[body["charge"]]
-        priced, found = self._priced[key], body["results"]
+        priced, results = self._priced[key], body["results"]
         if priced.charging != ONCE:
             del self._open[body["charge"]]
-        self.released[key] += len(found)
-        if priced.charging == BY_QUERY and len(found) != paid:
-            raise Problem(f"releases {len(found)} results, more or fewer than it paid for: {paid}")
-        for identity, value in found.items():
+        self.released[key] += len(results)
+        if priced.charging == BY_QUERY and len(results) != paid:
+            raise Problem(
+                f"releases {len(results)} results, more or fewer than it paid for: {paid}"
+            )
+        for identity, value in results.items():
             self._require_due(identity, key)
             self._results.setdefault(identity, {})[key[1]] = value
-            self._check(priced, value, len(found), extractor)
+            self._check(priced, value, len(results), extractor)
 
     def _require_due(self, identity: str, key: Key) -> None:
         """Raise Problem unless a query may have this release now."""
@@ -121,18 +123,18 @@ class History:
             )
 
     def _check(self, priced: Priced, value: Any, beside: int, extractor: str) -> None:
-        results = priced.results
-        if not results.holds(value, beside):
+        possible = priced.results
+        if not possible.holds(value, beside):
             raise Problem(
                 f"releases something else than its curve prices: {priced.name!r} must be "
-                f"{results.words}. Found {shown(value)}"
+                f"{possible.words}. Found {shown(value)}"
             )
-        label, width = results.label(value), results.width(value)
+        label, width = possible.label(value), possible.width(value)
         if label is not None:
             self._largest_label = max(self._largest_label, label)
         if width is not None:
             self._widths.add(width)
-        if results.outputs is not None and self._sums.setdefault(extractor, len(value)) != len(
+        if possible.outputs is not None and self._sums.setdefault(extractor, len(value)) != len(
             value
         ):
             raise Problem(f"releases sums of different lengths for the extractor {extractor}")

@@ -148,9 +148,9 @@ def _confident(f: Fields) -> list[Priced]:
     return [screen, _winner(f["sigma_vote"], 1.0)]
 
 
-def _batch(made: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
+def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
     """A batch is epsilon-DP as a whole: section 15."""
-    return lambda f: [Priced("batch", "pure", {"epsilon": f["epsilon"]}, made(f), BY_BATCH)]
+    return lambda f: [Priced("batch", "pure", {"epsilon": f["epsilon"]}, results_of(f), BY_BATCH)]
 
 
 def _balls(f: Fields) -> Results:

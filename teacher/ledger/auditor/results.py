@@ -131,9 +131,9 @@ def ball(*, everyone: bool, radius: float | None) -> Results:
     def holds(value: Any, beside: int) -> bool:
         if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:
             return False
-        found, bound, exact, square = value
+        label, bound, exact, square = value
         counted = (bound, exact) == (beside, 1) if everyone else 1 <= bound <= beside and exact <= 1
-        return _is_label(found) and counted and squares[0] <= square <= squares[1]
+        return _is_label(label) and counted and squares[0] <= square <= squares[1]
 
     words = "[class, bound of a clique among the batch, 0 or 1, squared radius]"
     return Results(words, _of_a_batch(holds), label=lambda v: v[0])

@@ -47,7 +47,7 @@ def killed(
 
 
 def slot_of(anchor: Place) -> type:
-    return anchor_store._Row if isinstance(anchor, LedgerUrl) else FileStore
+    return anchor_store.AnchorRow if isinstance(anchor, LedgerUrl) else FileStore
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
@@ -33,35 +33,16 @@ class Running:
     url: str
     folder: Path
 
-    def send(
-        self,
-        method: str,
-        path: str,
-        body: bytes = b"",
-        media: str = SAFETENSORS,
-        role: str = "ann",
-        **headers: str,
-    ) -> httpx.Response:
-        headers = {
-            "authorization": f"Bearer {self.made.tokens[role]}",
-            "content-type": media,
-            **headers,
-        }
-        return httpx.request(
-            method,
-            f"{self.url}/v1/{path}",
-            content=body,
-            headers=headers,
-            trust_env=False,
-            timeout=60,
-        )
+    def send(self, sent: tuple[str, str, bytes, str], role: str = "ann", **headers: str):
+        method, path, body, media = sent
+        return tiny.call(self.url, self.made.tokens[role], method, path, body, media, **headers)
 
-    def head(self) -> tuple[int, str, int]:
-        """(newest entry, its hash, noted calls): what no bad request may change."""
+    def state(self) -> tuple[object, ...]:
+        """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
         ledger = Ledger(self.folder / "ledger.sqlite")
-        found = ledger.state.seq, ledger.state.head, len(self.made.service.queue.usage.calls())
+        calls, ids = self.made.service.queue.usage.calls(), self.made.service.teacher.records().ids
         ledger.close()
-        return found
+        return ledger.state.seq, ledger.state.head, len(calls), ids.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -77,209 +58,107 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield Running(made, url, folder)
 
 
-def vectors(**changes: object) -> bytes:
-    return encode({"inputs": rows(3, 1), **changes})
+Sent = tuple[str, str, bytes, str]  # method, path, body and its media type
 
 
-def sent(spec: ExtractorSpec, name: str | None = None) -> tuple[str, str, bytes]:
-    """A PUT of an extractor, under its own identity or another."""
-    return "PUT", f"extractors/{name or spec.sha256()}?wait=30", encode_extractor(spec)
+def post(path: str, body: bytes = b"", media: str = SAFETENSORS) -> Sent:
+    return "POST", path, body, media
 
 
-def network(**tensors: object) -> ExtractorSpec:
+def get(path: str) -> Sent:
+    return "GET", path, b"", SAFETENSORS
+
+
+def labels(more: str = "", body: bytes | None = None) -> Sent:
+    return post(LABELS + more, encode({"inputs": rows(3, 1)}) if body is None else body)
+
+
+def inputs(array: np.ndarray) -> Sent:
+    return labels(body=encode({"inputs": array}))
+
+
+def matrix(kind: str, name: str, array: np.ndarray) -> Sent:
+    return post(f"{kind}?extractor={SPEC.sha256()}&wait=30", encode({name: array}))
+
+
+def put(spec: ExtractorSpec, name: str | None = None) -> Sent:
+    """An extractor under its own identity or another."""
+    path = f"extractors/{name or spec.sha256()}?wait=30"
+    return "PUT", path, encode_extractor(spec), SAFETENSORS
+
+
+def plain(backbone: str, shape: tuple[int, ...] = (DIMENSIONS,), classes: int = CLASSES) -> Sent:
+    return put(ExtractorSpec(backbone, shape, classes))
+
+
+def network(**tensors: torch.Tensor | None) -> ExtractorSpec:
     """A small network with other tensors than it should have."""
     state = backbones.build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
-    weights = safetensors.torch.save(
-        {name: value for name, value in {**state, **tensors}.items() if value is not None}
-    )
+    changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
+    weights = safetensors.torch.save(changed)
     return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
 
 
-def nan_network() -> ExtractorSpec:
-    import torch
-
-    return network(**{"head.bias": torch.full((CLASSES,), torch.nan)})
-
-
-def extra_network() -> ExtractorSpec:
-    import torch
-
-    return network(more=torch.zeros(1))
-
-
-BODIES = {
-    f"labels: {name}": ("POST", LABELS, body, media, {}) for name, (body, media) in BAD.items()
-} | {
-    "labels: NaN": (
-        "POST",
-        LABELS,
-        encode({"inputs": np.full((1, DIMENSIONS), np.nan, np.float32)}),
-        SAFETENSORS,
-        {},
-    ),
-    "labels: another shape": (
-        "POST",
-        LABELS,
-        encode({"inputs": np.zeros((1, DIMENSIONS + 1), np.float32)}),
-        SAFETENSORS,
-        {},
-    ),
-    "labels: images": (
-        "POST",
-        LABELS,
-        encode({"inputs": np.zeros((1, DIMENSIONS), np.uint8)}),
-        SAFETENSORS,
-        {},
-    ),
-    "labels: too many rows": (
-        "POST",
-        LABELS,
-        encode({"inputs": np.zeros((MAX_ROWS + 1, 1), np.float32)}),
-        SAFETENSORS,
-        {},
-    ),
-    "labels: too large": ("POST", LABELS, bytes((1 << 20) + 1), SAFETENSORS, {}),
-    "labels: a bomb": (
-        "POST",
-        LABELS,
-        gzip.compress(bytes(1 << 24)),
-        SAFETENSORS,
-        {"content-encoding": "gzip"},
-    ),
-    "labels: a bomb that hides": ("POST", LABELS, gzip.compress(bytes(1 << 24)), SAFETENSORS, {}),
-    "labels: another slot": ("POST", f"{LABELS}&slot=1&wait=30", vectors(), SAFETENSORS, {}),
-    "labels: a negative slot": ("POST", f"{LABELS}&slot=-1", vectors(), SAFETENSORS, {}),
-    "labels: a huge slot": ("POST", f"{LABELS}&slot={10**30}", vectors(), SAFETENSORS, {}),
-    "labels: SQL as slot": ("POST", f"{LABELS}&slot={SQL}", vectors(), SAFETENSORS, {}),
-    "labels: SQL as extractor": ("POST", f"labels?extractor={SQL}", vectors(), SAFETENSORS, {}),
-    "labels: no extractor": ("POST", "labels", vectors(), SAFETENSORS, {}),
-    "labels: an unknown extractor": (
-        "POST",
-        f"labels?extractor={'0' * 64}",
-        vectors(),
-        SAFETENSORS,
-        {},
-    ),
-    "labels: an endless wait": ("POST", f"{LABELS}&wait=1e9", vectors(), SAFETENSORS, {}),
-    "labels: a wait of no number": ("POST", f"{LABELS}&wait=nan", vectors(), SAFETENSORS, {}),
-    "cells: of a mechanism without": (
-        "POST",
-        f"cells?extractor={SPEC.sha256()}&wait=30",
-        encode({"centers": np.zeros((2, DIMENSIONS), np.int8)}),
-        SAFETENSORS,
-        {},
-    ),
-    "cells: floats": (
-        "POST",
-        f"cells?extractor={SPEC.sha256()}",
-        encode({"centers": rows(2, 1)}),
-        SAFETENSORS,
-        {},
-    ),
-    "cells: none": (
-        "POST",
-        f"cells?extractor={SPEC.sha256()}",
-        encode({"centers": np.zeros((0, 6), np.int8)}),
-        SAFETENSORS,
-        {},
-    ),
-    "weights: of a mechanism without": (
-        "POST",
-        f"weights?extractor={SPEC.sha256()}&wait=30",
-        encode({"weights": np.zeros((DIMENSIONS + 1, 2), np.int16)}),
-        SAFETENSORS,
-        {},
-    ),
-    "weights: too large": (
-        "POST",
-        f"weights?extractor={SPEC.sha256()}",
-        encode({"weights": np.full((3, 2), -(2**15), np.int16)}),
-        SAFETENSORS,
-        {},
-    ),
-    "weights: not a number": (
-        "POST",
-        f"weights?extractor={SPEC.sha256()}",
-        encode({"weights": np.full((3, 2), np.nan, np.float32)}),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: unknown backbone": (
-        *sent(ExtractorSpec("os.system", (DIMENSIONS,), CLASSES)),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: timm's": (
-        *sent(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES)),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: for images": (*sent(ExtractorSpec("hog", (28, 28, 1), CLASSES)), SAFETENSORS, {}),
-    "extractor: hog of vectors": (
-        *sent(ExtractorSpec("hog", (DIMENSIONS,), CLASSES)),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: many classes": (
-        *sent(ExtractorSpec("mlp", (DIMENSIONS,), 1 << 19)),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: pickled weights": (
-        *sent(replace(SPEC, backbone="mlp", weights=pickle.dumps({}))),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: no weights": (*sent(replace(SPEC, backbone="mlp")), SAFETENSORS, {}),
-    "extractor: one tensor more": (*sent(extra_network()), SAFETENSORS, {}),
-    "extractor: one tensor less": (*sent(network(**{"head.bias": None})), SAFETENSORS, {}),
-    "extractor: NaN": (*sent(nan_network()), SAFETENSORS, {}),
-    "extractor: a center of another length": (
-        *sent(replace(SPEC, center=(0.0,) * 5)),
-        SAFETENSORS,
-        {},
-    ),
-    "extractor: another's name": (*sent(SPEC, "0" * 64), SAFETENSORS, {}),
-    "extractor: SQL as name": (*sent(SPEC, SQL), SAFETENSORS, {}),
-    "extractor: too large": (
-        "PUT",
-        f"extractors/{'0' * 64}",
-        bytes((1 << 20) + 1),
-        SAFETENSORS,
-        {},
-    ),
-    "records: by an analyst": (
-        "POST",
-        "records",
-        vectors(labels=np.zeros(3, np.int64), ids=np.arange(3)),
-        SAFETENSORS,
-        {},
-    ),
-    "removals: by an analyst": (
-        "POST",
-        "records/removals",
-        b'{"ids": [1]}',
-        "application/json",
-        {},
-    ),
-    "jobs: SQL": ("GET", f"jobs/{SQL}", b"", SAFETENSORS, {}),
-    "jobs: a path": ("GET", "jobs/..%2f..%2fetc%2fpasswd", b"", SAFETENSORS, {}),
-    "receipts: none": ("GET", "receipts?newest=0", b"", SAFETENSORS, {}),
-    "receipts: too many": ("GET", f"receipts?newest={10**30}", b"", SAFETENSORS, {}),
-    "a route that is none": ("GET", "..%2fkeys.sqlite", b"", SAFETENSORS, {}),
-    "a method that is none": ("DELETE", "records", b"", SAFETENSORS, {}),
+NOWHERE = "0" * 64
+BODIES = {f"labels: {name}": post(LABELS, body, media) for name, (body, media) in BAD.items()} | {
+    "labels: NaN": inputs(np.full((1, DIMENSIONS), np.nan, np.float32)),
+    "labels: another shape": inputs(np.zeros((1, DIMENSIONS + 1), np.float32)),
+    "labels: images": inputs(np.zeros((1, DIMENSIONS), np.uint8)),
+    "labels: too many rows": inputs(np.zeros((MAX_ROWS + 1, 1), np.float32)),
+    "labels: too large": labels(body=bytes((1 << 20) + 1)),
+    "labels: a bomb that hides": labels(body=gzip.compress(bytes(1 << 24))),
+    "labels: another slot": labels("&slot=1&wait=30"),
+    "labels: a negative slot": labels("&slot=-1"),
+    "labels: a huge slot": labels(f"&slot={10**30}"),
+    "labels: SQL as slot": labels(f"&slot={SQL}"),
+    "labels: SQL as extractor": post(f"labels?extractor={SQL}"),
+    "labels: no extractor": post("labels"),
+    "labels: an unknown extractor": post(f"labels?extractor={NOWHERE}"),
+    "labels: an endless wait": labels("&wait=1e9"),
+    "labels: a wait of no number": labels("&wait=nan"),
+    "cells: of a mechanism without": matrix("cells", "centers", np.zeros((2, DIMENSIONS), np.int8)),
+    "cells: floats": matrix("cells", "centers", rows(2, 1)),
+    "cells: none": matrix("cells", "centers", np.zeros((0, 6), np.int8)),
+    "weights: of a mechanism without": matrix("weights", "weights", np.zeros((7, 2), np.int16)),
+    "weights: too large": matrix("weights", "weights", np.full((3, 2), -(2**15), np.int16)),
+    "weights: floats": matrix("weights", "weights", np.full((3, 2), np.nan, np.float32)),
+    "extractor: unknown backbone": plain("os.system"),
+    "extractor: timm's": plain("timm/resnet18"),
+    "extractor: for images": plain("hog", (28, 28, 1)),
+    "extractor: hog of vectors": plain("hog"),
+    "extractor: many classes": plain("mlp", classes=1 << 19),
+    "extractor: pickled weights": put(replace(SPEC, backbone="mlp", weights=pickle.dumps({}))),
+    "extractor: no weights": plain("mlp"),
+    "extractor: one tensor more": put(network(more=torch.zeros(1))),
+    "extractor: one tensor less": put(network(**{"head.bias": None})),
+    "extractor: NaN": put(network(**{"head.bias": torch.full((CLASSES,), torch.nan)})),
+    "extractor: a center of another length": put(replace(SPEC, center=(0.0,) * 5)),
+    "extractor: another's name": put(SPEC, NOWHERE),
+    "extractor: SQL as name": put(SPEC, SQL),
+    "extractor: too large": ("PUT", f"extractors/{NOWHERE}", bytes((1 << 20) + 1), SAFETENSORS),
+    "records: by an analyst": post("records", encode({"inputs": rows(3, 1)})),
+    "removals: by an analyst": post("records/removals", b'{"ids": [1]}', "application/json"),
+    "jobs: SQL": get(f"jobs/{SQL}"),
+    "jobs: a path": get("jobs/..%2f..%2fetc%2fpasswd"),
+    "receipts: none": get("receipts?newest=0"),
+    "receipts: too many": get(f"receipts?newest={10**30}"),
+    "a route that is none": get("..%2fkeys.sqlite"),
+    "a method that is none": ("DELETE", "records", b"", SAFETENSORS),
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", [*BODIES, "labels: a bomb"])
 def test_bad_input_of_an_analyst(running: Running, name: str) -> None:
-    method, path, body, media, headers = BODIES[name]
-    before = running.head()
-    reply = running.send(method, path, body, media, **headers)
+    before = running.state()
+    if name in BODIES:
+        reply = running.send(BODIES[name])
+    else:
+        bomb = labels(body=gzip.compress(bytes(1 << 24)))
+        reply = running.send(bomb, **{"content-encoding": "gzip"})
     assert 400 <= reply.status_code < 500, reply.text
     assert set(reply.json()) == {"code", "message"}
     assert SQL not in reply.text
-    assert running.head() == before
+    assert running.state() == before
 
 
 REMOVALS = [
@@ -315,50 +194,39 @@ ADDED: dict[str, dict[str, np.ndarray]] = {
 }
 
 
+def removal(text: str) -> Sent:
+    return post("records/removals?wait=30", text.encode(), "application/json")
+
+
 @pytest.mark.parametrize("text", REMOVALS, ids=lambda text: text[:24])
 def test_bad_removals_of_a_custodian(running: Running, text: str) -> None:
-    before = running.head(), running.made.service.teacher.records().ids.tolist()
-    reply = running.send(
-        "POST", "records/removals?wait=30", text.encode(), "application/json", role="carol"
-    )
+    before = running.state()
+    reply = running.send(removal(text), "carol")
     assert 400 <= reply.status_code < 500, reply.text
-    assert (running.head(), running.made.service.teacher.records().ids.tolist()) == before
+    assert running.state() == before
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_bad_records_of_a_custodian(running: Running, name: str) -> None:
-    before = running.head(), running.made.service.teacher.records().ids.tolist()
-    reply = running.send(
-        "POST", "records?wait=30", encode({**LABELLED, **ADDED[name]}), role="carol"
-    )
+    before = running.state()
+    body = encode({**LABELLED, **ADDED[name]})
+    reply = running.send(post("records?wait=30", body), "carol")
     assert reply.status_code == 422, reply.text
-    assert (running.head(), running.made.service.teacher.records().ids.tolist()) == before
+    assert running.state() == before
 
 
 def test_the_table_can_pass(running: Running) -> None:
     """Good requests of the same kinds are accepted, so bad ones are refused for their fault."""
-    before = running.head()
-    assert running.send("POST", f"{LABELS}&wait=30", vectors()).status_code == 200
-    file = (
-        b"\x93NUMPY\x01\x00v\x00"
-        + b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 6), }".ljust(117)
-        + b"\n"
-    )
-    assert (
-        running.send("POST", f"{LABELS}&wait=30", file + rows(3, 2).tobytes(), NPY).status_code
-        == 200
-    )
-    assert (
-        running.send("POST", "records?wait=30", encode(LABELLED), role="carol").status_code == 200
-    )
-    assert (
-        running.send(
-            "POST", "records/removals?wait=30", b'{"ids": [900, 901]}', "application/json", "carol"
-        ).status_code
-        == 200
-    )
-    method, path, body = sent(network())
-    assert running.send(method, path, body).status_code == 200
-    method, path, body = sent(SPEC)
-    assert running.send(method, path, body).status_code == 200
-    assert running.head()[2] == before[2] + 2
+    before = running.state()
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 6), }".ljust(117) + b"\n"
+    npy = b"\x93NUMPY\x01\x00v\x00" + header + rows(3, 2).tobytes()
+    good = [
+        (labels("&wait=30"), "ann"),
+        (post(f"{LABELS}&wait=30", npy, NPY), "ann"),
+        (post("records?wait=30", encode(LABELLED)), "carol"),
+        (removal('{"ids": [900, 901]}'), "carol"),
+        (put(network()), "ann"),
+        (put(SPEC), "ann"),
+    ]
+    assert [running.send(*each).status_code for each in good] == [200] * len(good)
+    assert running.state()[2] == before[2] + 2

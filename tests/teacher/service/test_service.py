@@ -19,7 +19,7 @@ from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import Refused
+from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
@@ -244,3 +244,12 @@ def test_a_service_returns_free_memory_while_it_runs(
     monkeypatch.setattr("labelwall.teacher.service.app.return_free_memory", returned.release)
     with served(tiny.make(tmp_path)):
         assert all(returned.acquire(timeout=60) for _ in range(3))
+
+
+def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path: Path) -> None:
+    """It is refused at its start, not at the first charge."""
+    made = tiny.make(tmp_path / "custody", anchor=tmp_path / "anchor")
+    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+        remote.answer(Queries(rows(3, 1)))
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        tiny.make(tmp_path / "custody")
