@@ -25,6 +25,7 @@ from labelwall.teacher.mechanisms.attributes import (
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE
 from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinearAttributes,
 )
