@@ -87,7 +87,7 @@ def main() -> None:
         started, keys = time.perf_counter(), [f"{row}" for row in range(len(batch))]
         for release in ("screen", "aggregate"):
             sampled_votes(
-                index.electorate,
+                index.units,
                 labels,
                 batch,
                 k=K,

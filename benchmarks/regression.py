@@ -130,7 +130,7 @@ def answered(mechanism: Regression, voters: Voters) -> np.ndarray:
     return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64)
 
 
-def electorate(repeat: int) -> tuple[Voters, np.ndarray]:
+def voters_of(repeat: int) -> tuple[Voters, np.ndarray]:
     """(the private rows before QUERIES public ones, those rows' own values, float64 [QUERIES])."""
     x, y = diamonds()
     features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
@@ -141,7 +141,7 @@ def electorate(repeat: int) -> tuple[Voters, np.ndarray]:
 
 def lines(repeats: int) -> Iterator[str]:
     """The table, row by row."""
-    scenes = [electorate(repeat) for repeat in range(repeats)]
+    scenes = [voters_of(repeat) for repeat in range(repeats)]
     yield f"| answers to {QUERIES} queries | epsilon | answered | RMSE | MAE | R2 |"
     yield "|---|---|---|---|---|---|"
     reference = []

@@ -6,14 +6,14 @@ One key, `labelwall`, holds one JSON object, so that the same student gives the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
 import safetensors
 import safetensors.torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..wall.datasets.table import Scaling
 from ..wall.errors import InvalidInput, MissingData
@@ -27,8 +27,7 @@ FORMAT = 1
 KEY = "labelwall"
 NETWORK = "network"  # the kind of a student whose tensors are a network of wall.networks
 MAX_BYTES = MAX_WEIGHT_BYTES + (1 << 20)  # of a file
-MAX_SIDE, MAX_DIMENSIONS = 4096, 1 << 20  # of inputs
-MAX_TEXT = 1000  # characters
+MAX_SIDE, MAX_DIMENSIONS = 1024, 1 << 20  # of images, as data.image_size; of vectors
 RESIZE = "upright by EXIF, central square, bilinear"  # as wall.datasets.readers does it
 
 
@@ -107,110 +106,98 @@ class StudentInfo:
 
         Raises InvalidInput, which names the field, for anything that ``to_json`` does not write.
         """
-        rules = _RULES if isinstance(fields, dict) and "table" in fields else _WITHOUT_TABLE
-        values = _checked("metadata", fields, rules)
-        preprocessing = _checked("preprocessing", values["preprocessing"], _PREPROCESSING)
-        labels = _checked("labels", values["labels"], _LABELS)
-        privacy = _checked("privacy", values["privacy"], _PRIVACY)
-        shape, mean, std = (
-            tuple(numbers)
-            for numbers in (values["input_shape"], preprocessing["mean"], preprocessing["std"])
+        try:
+            file = _File.model_validate(fields)
+            labels = label_space(**file.labels.model_dump())
+        except ValidationError as error:
+            place = error.errors(include_input=False, include_url=False)[0]["loc"]
+            raise _damaged(str(place[0]) if place else "metadata") from None
+        except ValueError as error:  # as many bounds as values have not
+            raise _damaged("labels") from error
+        shape, (mean, std) = (
+            tuple(file.input_shape),
+            (file.preprocessing.mean, file.preprocessing.std),
         )
         channels = shape[2] if len(shape) == 3 else 0
-        if (len(mean), len(std)) != (channels, channels) or not all(std):
+        if len(shape) == 2 or (len(shape) == 3 and max(shape) > MAX_SIDE):
+            raise _damaged("input_shape")
+        if (len(mean), len(std)) != (channels, channels):
             raise _damaged("preprocessing")
         table = None
-        if "table" in values:
-            numbers = _checked("table", values["table"], _TABLE)
-            width = (sum(numbers["widths"]), len(numbers["mean"]), len(numbers["deviation"]))
-            if width != shape * 3 or len(numbers["features"]) != len(numbers["widths"]):
+        if file.table is not None:
+            widths, numbers = file.table.widths, (file.table.mean, file.table.deviation)
+            if {sum(widths), *map(len, numbers)} != {*shape} or len(widths) != len(
+                file.table.features
+            ):
                 raise _damaged("table")
-            table = Scaling.from_json(numbers)
+            table = Scaling.from_json(file.table.model_dump())
+        privacy = Privacy(**file.privacy.model_dump())
         return cls(
-            values["backbone"],
+            file.backbone,
             shape,
-            mean,
-            std,
-            label_space(**labels),
-            float(values["temperature"]),
-            Privacy(**privacy),
-            values["kind"],
-            values["version"],
+            tuple(mean),
+            tuple(std),
+            labels,
+            file.temperature,
+            privacy,
+            file.kind,
+            file.version,
             table,
         )
 
 
-Rule = Callable[[Any], bool]
+Text = Annotated[str, Field(max_length=1000)]
+Number = Annotated[float, Field(ge=-1e30, le=1e30)]
+Positive = Annotated[float, Field(ge=1e-30, le=1e30)]
+Count = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
-def _text(found: object) -> bool:
-    return isinstance(found, str) and len(found) <= MAX_TEXT
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-def _number(low: float, high: float) -> Rule:
-    """A number from ``low`` to ``high``; NaN is none."""
-    return lambda found: type(found) in (int, float) and low <= found <= high
+class _Preprocessing(_Strict):
+    mean: list[Number]
+    std: list[Positive]
+    resize: Text
 
 
-def _list(rule: Rule) -> Rule:
-    return lambda found: isinstance(found, list) and all(map(rule, found))
+class _Labels(_Strict):
+    kind: Text
+    names: list[Text]
+    bounds: list[Number]
 
 
-def _shape(found: object) -> bool:
-    """(dimensions,), or (height, width, channels)."""
-    if not (isinstance(found, list) and all(type(side) is int and side >= 1 for side in found)):
-        return False
-    return (len(found) == 1 and found[0] <= MAX_DIMENSIONS) or (
-        len(found) == 3 and max(found) <= MAX_SIDE
-    )
+class _Privacy(_Strict):
+    epsilon: Annotated[float, Field(ge=0, le=1e30)] | None
+    delta: Annotated[float, Field(ge=0, le=1)]
+    certificate: Text
+    adversary: Text
+    ledger_head: Text
+    dataset: Text
+    unit: Unit
 
 
-_FINITE, _POSITIVE = _number(-1e30, 1e30), _number(1e-30, 1e30)
-_WITHOUT_TABLE: dict[str, Rule] = {
-    "format": lambda found: found == FORMAT,
-    "kind": lambda found: found == NETWORK,
-    "version": _text,
-    "backbone": _text,
-    "input_shape": _shape,
-    "preprocessing": lambda found: isinstance(found, dict),
-    "labels": lambda found: isinstance(found, dict),
-    "temperature": _POSITIVE,
-    "privacy": lambda found: isinstance(found, dict),
-}
-_RULES = {**_WITHOUT_TABLE, "table": lambda found: isinstance(found, dict)}
-_PREPROCESSING: dict[str, Rule] = {
-    "mean": _list(_FINITE),
-    "std": _list(_number(0, 1e30)),
-    "resize": _text,
-}
-_LABELS: dict[str, Rule] = {"kind": _text, "names": _list(_text), "bounds": _list(_FINITE)}
-_PRIVACY: dict[str, Rule] = {
-    "epsilon": lambda found: found is None or _number(0, 1e30)(found),
-    "delta": _number(0, 1),
-    **dict.fromkeys(("certificate", "adversary", "ledger_head", "dataset"), _text),
-    "unit": lambda found: found in get_args(Unit),
-}
-_TABLE: dict[str, Rule] = {
-    "features": _list(_text),
-    "widths": _list(lambda found: type(found) is int and found >= 1),
-    "mean": _list(_FINITE),
-    "deviation": _list(_POSITIVE),
-}
+class _Table(_Strict):
+    features: list[Text]
+    widths: list[Count]
+    mean: list[Number]
+    deviation: list[Positive]
 
 
-def _checked(name: str, fields: object, rules: dict[str, Rule]) -> dict[str, Any]:
-    """``fields``, which have exactly the names of ``rules`` and keep these. Raises InvalidInput."""
-    if not isinstance(fields, dict):
-        raise _damaged(name)
-    if "format" in rules and (fields.get("format"), fields.get("kind")) != (FORMAT, NETWORK):
-        version = f"of format {FORMAT} and kind {NETWORK}, which this version reads"
-        raise InvalidInput("student", version, "another one")
-    if fields.keys() != rules.keys():
-        raise _damaged(name)
-    for field_name, rule in rules.items():
-        if not rule(fields[field_name]):
-            raise _damaged(field_name if name == "metadata" else name)
-    return fields
+class _File(_Strict):
+    """What ``to_json`` writes. A stranger's file is believed in nothing that is not here."""
+
+    format: Literal[1]
+    kind: Literal["network"]
+    version: Text
+    backbone: Text
+    input_shape: Annotated[list[Count], Field(min_length=1, max_length=3)]
+    preprocessing: _Preprocessing
+    labels: _Labels
+    temperature: Positive
+    privacy: _Privacy
+    table: _Table | None = None
 
 
 def _damaged(name: str) -> InvalidInput:

@@ -51,6 +51,8 @@ class Teacher:
         workers: threads that compute features.
         device: type of the one that computes networks, products and lists: cpu, or an accelerator.
         progress: callback for the progress of work on private rows; for the custodian alone.
+        rows: what holds the records: PrivateRows in this process, or ShardedRows, whose stream of
+            rows stands in place of ``open_records``.
 
     Raises InvalidInput for a device that is not there, and for a test tape on a ledger that
     certifies a guarantee.
@@ -58,7 +60,7 @@ class Teacher:
 
     def __init__(
         self,
-        open_records: Callable[[], Records],
+        open_records: Callable[..., Any],
         ledger: Ledger,
         directory: Path,
         num_classes: int,
@@ -68,6 +70,7 @@ class Teacher:
         workers: int = 1,
         device: str = "cpu",
         progress: Progress = no_progress,
+        rows: Callable[..., PrivateRows] = PrivateRows,
     ) -> None:
         if device != "cpu":
             from .search.devices import device_of  # torch
@@ -85,7 +88,7 @@ class Teacher:
             mechanism.require_unit(self._unit)
         self._space = space_of(self._mechanisms, num_classes)
         self._progress = progress
-        self._rows = self._private_rows(
+        self._rows = rows(
             open_records,
             ledger,
             self._space,
@@ -99,11 +102,6 @@ class Teacher:
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
         self._embedders: dict[tuple[str, bool], Embedder] = {}
-
-    def _private_rows(
-        self, open_records: Callable[[], Records], *arguments: Any, **place: Any
-    ) -> PrivateRows:
-        return PrivateRows(open_records, *arguments, **place)
 
     @property
     def unit(self) -> Unit:
@@ -231,7 +229,7 @@ class Teacher:
 
     def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
         prepared = self._rows.prepare(spec, embedder)
-        persons, owners = prepared.index.persons, prepared.index.electorate.ids
+        persons, owners = prepared.index.persons, prepared.index.units.ids
         if (persons is None) != (self._unit == "row") and len(prepared.index):
             rule = "given where the unit of privacy is a person, and only there"
             raise InvalidInput("records.persons", rule, f"unit {self._unit}")

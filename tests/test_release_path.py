@@ -128,7 +128,8 @@ def forbidden(name: str) -> str:
 
 def test_an_answer_loads_neither_planning_nor_audits() -> None:
     code = (
-        "import sys, labelwall.teacher.sharded_teacher, labelwall.teacher.service.server\n"
+        "import sys, labelwall.teacher.teacher, labelwall.teacher.sharded_rows\n"
+        "import labelwall.teacher.service.server\n"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -71,7 +71,7 @@ class Labelled:
 
 
 @dataclass
-class Silent:
+class ZeroNoise:
     """Entropy that draws zeros and notes the scale of the noise that it was asked for."""
 
     scale: float = 0.0
@@ -120,7 +120,7 @@ class RehearsingTeacher:
 
     def count(self, matrix: Matrix) -> NoisyCounts:
         """See ``Teacher.count``; nothing is charged."""
-        silent, (stage,) = Silent(), self.mechanism.stages
+        silent, (stage,) = ZeroNoise(), self.mechanism.stages
         parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
         sums = np.stack([self._sums(matrix, part, stage, silent) for part in parts])
         factor = self.records / len(self.labels)
@@ -131,7 +131,7 @@ class RehearsingTeacher:
         rows = self.mechanism.query_form.cells or 1
         return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
-    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: Silent) -> np.ndarray:
+    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
         index = ExactIndex(self.features[part], np.arange(len(part)))
         one = matrix.entries[np.newaxis]
         voters = Voters(index, self.labels[part], self.classes, one, self.length)

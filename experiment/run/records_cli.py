@@ -36,24 +36,24 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     """
     directory = _directory(config)
     task = describe(config.data)
-    found = ingest_more(
+    ingested = ingest_more(
         rows,
         task,
         lambda done, total: console.progress("reading rows (percent)", done, total),
         config.privacy.unit,
         config.data.person,
     )
-    usable = found.records
+    usable = ingested.records
     with local_teacher(
         config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
-    counts = {text: int((found.verdicts == reason).sum()) for reason, text in REASONS.items()}
+    counts = {text: int((ingested.verdicts == reason).sum()) for reason, text in REASONS.items()}
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     lines = [
-        f"{len(found.labels)} rows found, {len(usable.ids)} usable",
+        f"{len(ingested.labels)} rows found, {len(usable.ids)} usable",
         f"left out: {bad or 'none'}",
     ]
     if dry_run and present:
@@ -112,10 +112,10 @@ def parse_persons(config: Config, text: str | None, file: Path | None) -> np.nda
     if file is not None and not file.is_file():
         raise MissingData(f"`persons_file` must be an existing text file. Found {str(file)!r}.")
     named = (text.split(",") if text else []) + (file.read_text().splitlines() if file else [])
-    found = np.unique(codes_of([name for name in named if name.strip()]))
-    if NOBODY in found or not len(found):
+    codes = np.unique(codes_of([name for name in named if name.strip()]))
+    if NOBODY in codes or not len(codes):
         raise InvalidInput("persons", f"ids of at most {MAX_LENGTH} characters", "something else")
-    return found
+    return codes
 
 
 def _directory(config: Config) -> Path:

@@ -172,9 +172,10 @@ def teacher_factory(
         unit = config.privacy.unit
         return partial(Teacher, lambda: open_records(config.data, task, reading, unit))
     stream = partial(stream_records, config.data, task, unit=config.privacy.unit)
-    from ...teacher.sharded_teacher import ShardedTeacher  # torch
+    from ...teacher.sharded_rows import ShardedRows  # torch
 
-    return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
+    rows = partial(ShardedRows, scale=config.scale, input_shape=task.input_shape)
+    return partial(Teacher, stream, rows=rows)
 
 
 @contextmanager

@@ -94,9 +94,7 @@ class BatchKnn(BatchMechanism):
         if self.conversion == "none":
             return self._baseline(voters, keys, epsilon, entropy)
         for_count, for_radii, for_labels = (epsilon * share for share in self._shares())
-        records = self.records or _noisy_count(
-            len(voters.index.electorate), for_count, keys, entropy
-        )
+        records = self.records or _noisy_count(len(voters.index.units), for_count, keys, entropy)
         radii = self._radii(voters, records, for_radii, keys, entropy)
         bounds = clique_bounds(voters.queries, radii, self.accounting)
         votes = voters.ball_votes(radii)

@@ -144,4 +144,6 @@ def _annotated(cls: type) -> set[str]:
 
 
 def _text(bound: float) -> str:
-    return str(bound) if isinstance(bound, int) and bound < 10**9 else f"{bound:g}"
+    if bound == MAX_SCALE:
+        return "2^50"
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"

@@ -67,7 +67,7 @@ class Voters:
         Persons, each with its most similar row, where the unit of privacy is a person.
         """
         found = self.index.similar(self.queries, select, hashing)
-        persons = self.index.electorate
+        persons = self.index.units
         if not isinstance(persons, ByPerson):
             return found
         return [persons.strongest(near, self.index.ids, self.labels) for near in found]
@@ -87,7 +87,7 @@ class Voters:
         where None.
         """
         return sampled_votes(
-            self.index.electorate,
+            self.index.units,
             self.labels if ballots is None else ballots,
             self.queries,
             k=k,

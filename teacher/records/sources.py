@@ -157,6 +157,7 @@ def stream_records(
             return
         done, total, rows = block
         yield done, total, rows.records
+        del block, rows
 
 
 def ingest_more(
@@ -293,13 +294,14 @@ def _array_blocks(
     names += [PERSONS] if unit == "person" else []
     if size is None:
         whole = [arrays.required_member(path, name) for name in names]
-        total, parts = len(whole[0]), iter([tuple(whole)])
+        total, parts = len(whole[0]), iter([dict(zip(names, whole, strict=True))])
         counts = list(map(len, whole))
     else:
         counts = [arrays.member_rows(path, name) for name in names]
         total = counts[0]
-        members = (arrays.member_blocks(path, name, size, start) for name in names)
-        parts = zip(*members, strict=True)
+        members = {name: arrays.member_blocks(path, name, size, start) for name in names}
+        steps = range(start, total, size)
+        parts = ({name: next(blocks) for name, blocks in members.items()} for _ in steps)
     unequal = [name for name, count in zip(names, counts, strict=True) if count != total]
     if unequal:
         rule = f"one number for each row of {INPUTS}"
@@ -308,14 +310,12 @@ def _array_blocks(
     if unit == "person" and IDS not in names and start:
         before = next(arrays.member_blocks(path, PERSONS, start))
         places.of(codes_in(PERSONS, before, start))
-    for part in parts:
-        columns = dict(zip(names, part, strict=True))
-        yield (
-            done + len(part[0]),
-            total,
-            _array_rows(task, columns, done, places),
-        )
-        done += len(part[0])
+    for columns in parts:
+        rows = _array_rows(task, columns, done, places)
+        done += len(rows.ids)
+        del columns
+        yield done, total, rows
+        del rows  # before the next block is read
 
 
 def _array_rows(

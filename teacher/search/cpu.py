@@ -92,7 +92,7 @@ class ExactIndex:
         return f"{type(self).__name__}()"
 
     @property
-    def electorate(self) -> Ranked:
+    def units(self) -> Ranked:
         """See Index."""
         return self if self._by_person is None else self._by_person
 

@@ -24,9 +24,9 @@ def device_of(name: str) -> torch.device:
 
     Raises InvalidInput if this machine has none: a substitute would compute other features.
     """
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if name != "cpu" and (found is None or found.type != name):
-        rule = f"cpu{'' if found is None else f' or {found.type}'} on this machine"
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if name != "cpu" and (present is None or present.type != name):
+        rule = f"cpu{'' if present is None else f' or {present.type}'} on this machine"
         raise InvalidInput("device", rule, name)
     _fix_cublas_workspace()
     return torch.device(name)
@@ -104,11 +104,11 @@ def _is_exact(product: DeviceProduct, device: torch.device, rows: int, dimension
     entries[1] = -LARGEST
     left, right = (-2 * entries[:rows]).to(torch.int8), entries.to(torch.int8)
     try:
-        found = product(left.to(device), right.to(device)).cpu()
+        products = product(left.to(device), right.to(device)).cpu()
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
     expected = (left.double() @ right.double().T).to(torch.int32)  # integers far below 2^53
-    return torch.equal(found, expected)
+    return torch.equal(products, expected)
 
 
 def aligned(count: int) -> int:

@@ -45,7 +45,7 @@ class Index(Ranked, Protocol):
         ...
 
     @property
-    def electorate(self) -> Ranked:
+    def units(self) -> Ranked:
         """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
         ...
 
@@ -68,7 +68,7 @@ class Index(Ranked, Protocol):
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
         """A sum over the records.
 
-        ``labels``: int64 [n], by row, the ones that the index was made with.
+        ``labels``: int64 [n], by row, those of the index.
         """
         ...
 

@@ -37,7 +37,7 @@ def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product)
     [tables * bits, d]; bits <= 16.
     """
     tables = len(planes) // bits
-    found = np.empty((len(features), tables), dtype=np.uint16)
+    buckets = np.empty((len(features), tables), dtype=np.uint16)
     weights = (1 << np.arange(bits)).astype(np.uint16)
     doubled = minus_twice(planes)
     for start in range(0, len(features), HASH_ROWS):
@@ -45,8 +45,8 @@ def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product)
         cross = np.empty((len(planes), len(part)), dtype=np.int32)
         product(doubled, part, cross)  # -2 r.x
         sides = (cross <= 0).reshape(tables, bits, len(part))
-        found[start : start + HASH_ROWS] = np.einsum("tbn,b->nt", sides, weights)
-    return found
+        buckets[start : start + HASH_ROWS] = np.einsum("tbn,b->nt", sides, weights)
+    return buckets
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -98,7 +98,7 @@ def gathered_products(
         part = rows[start : start + GATHER_ROWS]
         block = gathered[: len(part)]
         np.take(features, part, axis=0, out=block, mode="clip")  # other modes copy a second time
-        found = np.empty((1, len(part)), dtype=np.int32)
-        product(doubled, block, found)
-        cross[:, start : start + len(part)] = found
+        own = np.empty((1, len(part)), dtype=np.int32)
+        product(doubled, block, own)
+        cross[:, start : start + len(part)] = own
     return cross[0]

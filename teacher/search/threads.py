@@ -66,5 +66,5 @@ def _use_one_thread() -> None:
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """This process's thread pools, found once: the search takes milliseconds."""
+    """This process's thread pools, looked up once: the search takes milliseconds."""
     return ThreadpoolController()

@@ -82,10 +82,10 @@ def _own_token() -> dict[str, str]:
     from ray import _raylet  # compiled: its names are unknown to type checkers
 
     loader: Any = vars(_raylet)["AuthenticationTokenLoader"].instance()
-    found: dict[str, str] = loader.get_token_for_http_header() if loader.has_token() else {}
-    if not found:
+    header: dict[str, str] = loader.get_token_for_http_header() if loader.has_token() else {}
+    if not header:
         raise InvalidInput("RAY_AUTH_TOKEN", "the cluster's token, in the environment", None)
-    return found
+    return header
 
 
 def require_locked(address: str, token: Mapping[str, str]) -> None:

@@ -49,17 +49,17 @@ class ShardedIndex:
         done, persons = [0] * self._pool.size, []
         for low, high in zip(limits, [*limits, None][1:], strict=True):
             first = sum(done)
-            found = self._pool.ask("rows_between", self._extractor, low, high)
-            ids, labels = (np.concatenate([part[column] for part in found]) for column in (0, 1))
+            parts = self._pool.ask("rows_between", self._extractor, low, high)
+            ids, labels = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
             order = np.argsort(ids, kind="stable")
             self.labels[first : first + len(ids)] = labels[order]
             rows = np.empty(len(ids), dtype=np.int32)
             rows[order] = np.arange(first, first + len(ids), dtype=np.int32)
-            for shard, (own_ids, *_) in enumerate(found):
+            for shard, (own_ids, *_) in enumerate(parts):
                 own, rows = rows[: len(own_ids)], rows[len(own_ids) :]
                 self._rows[shard][done[shard] : done[shard] + len(own)] = own
                 done[shard] += len(own)
-            owners = [own for *_, own in found if own is not None]
+            owners = [own for *_, own in parts if own is not None]
             persons += [np.concatenate(owners)[order]] if owners else []
         return persons
 
@@ -67,8 +67,8 @@ class ShardedIndex:
     def ids(self) -> np.ndarray:
         """int64 [n], ascending."""
         ids = np.empty(len(self), dtype=np.int64)
-        found = self._pool.ask("ids", self._extractor)
-        for rows, own in zip(self._rows, found, strict=True):
+        of_shards = self._pool.ask("ids", self._extractor)
+        for rows, own in zip(self._rows, of_shards, strict=True):
             ids[rows] = own
         return ids
 
@@ -79,7 +79,7 @@ class ShardedIndex:
         return "ShardedIndex()"
 
     @property
-    def electorate(self) -> Ranked:
+    def units(self) -> Ranked:
         """See Index."""
         return self if self._by_person is None else self._by_person
 
@@ -93,13 +93,13 @@ class ShardedIndex:
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
         """See Index."""
-        found = []
+        similar = []
         of_shards = self._pool.ask("similar", self._extractor, queries, select, hashing)
         for parts in zip(*of_shards, strict=True):
             rows = [own[part.rows] for own, part in zip(self._rows, parts, strict=True)]
             weights = np.concatenate([part.weights for part in parts])
-            found.append(Similar(np.concatenate(rows).astype(np.int32), weights))
-        return found
+            similar.append(Similar(np.concatenate(rows).astype(np.int32), weights))
+        return similar
 
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
         """The sum of the shards' counts; see Index.

@@ -19,7 +19,7 @@ from labelwall.teacher.shards.pools import RayPool
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
-from tests.teacher.test_sharded_teacher import asked
+from tests.teacher.test_sharded_rows import asked
 
 
 @pytest.mark.parametrize("device", DEVICES)

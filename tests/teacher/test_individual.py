@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
@@ -21,6 +20,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.make import plan_of, teach
 from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES, N = 6, 3, 60
@@ -46,18 +46,8 @@ def teacher(
     held: Records | None = None,
     slots: int = 1,
 ) -> Teacher:
-    folder.mkdir(exist_ok=True)
-    path = folder / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),) * slots)
-    ledger = (
-        Ledger(path)
-        if path.exists()
-        else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    )
-    held = records() if held is None else held
-    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy, batch_size=batch_size)
-    made.use_extractor(SPEC)
-    return made
+    plan = plan_of(MECHANISM, 1, slots=slots)
+    return teach(folder, plan, held or records(), SPEC, entropy, batch_size)
 
 
 def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import FULL
@@ -23,6 +22,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from tests.make import plan_of
 
 D, CLASSES, MANY = 6, 3, 1 << 40
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
@@ -156,10 +156,6 @@ TELLING = [
 ]
 
 
-def plan() -> Plan:
-    return Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),))
-
-
 def data(with_record: bool, near: bool) -> Records:
     """Twelve records, ``near`` the queries or far from all of them; and one under the first query,
     or
@@ -181,7 +177,7 @@ class World:
     near: bool = True
 
     def __post_init__(self) -> None:
-        Ledger.create(self.place, dataset="d", plan=plan(), unsafe=False)
+        Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
 
     def run(self, order: str, asked: dict[str, np.ndarray]) -> tuple[object, ...]:
         """All that is public of what they do: each one's outcome, and the entries."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
@@ -23,6 +22,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.make import plan_of
 from tests.postgres import Server
 from tests.teacher.ledger.cutting import Wire, wire_to
 
@@ -43,10 +43,6 @@ def wire(postgres: Server) -> Iterator[Wire]:
         yield made
 
 
-def plan(mechanism: PrivateKnn | IndKnn) -> Plan:
-    return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(40, 40)),))
-
-
 def through(wire: Wire, url: LedgerUrl) -> LedgerUrl:
     return replace(url, socket=str(wire.home))
 
@@ -57,7 +53,7 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
 ) -> None:
     url, anchor = postgres.schema(), tmp_path / "anchor.json"
     ledger = Ledger.create(
-        through(wire, url), dataset="d", plan=plan(KNN), unsafe=False, anchor=anchor
+        through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False, anchor=anchor
     )
     wire.arm(COMMIT, 1, stored)
     with pytest.raises(LedgerMismatch):
@@ -119,7 +115,9 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
         url = postgres.schema()
         witness, directory = Witness(url), tmp_path / str(number)
         directory.mkdir()
-        ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(mechanism), unsafe=False)
+        ledger = Ledger.create(
+            through(wire, url), dataset="d", plan=plan_of(mechanism, 40), unsafe=False
+        )
         teacher = Teacher(
             lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2
         )
@@ -159,7 +157,7 @@ def test_a_connection_that_breaks_before_the_commit_changes_nothing(
     postgres: Server, wire: Wire, at: bytes
 ) -> None:
     url = postgres.schema()
-    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
+    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False)
     for answered in (False, True):
         wire.arm(at, 1, answered)
         with pytest.raises(LedgerMismatch):
@@ -173,7 +171,7 @@ def test_updates_of_records_can_be_repeated(
     postgres: Server, wire: Wire, stored: bool, tmp_path: Path
 ) -> None:
     url, ids = postgres.schema(), np.arange(30)
-    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
+    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False)
     teacher = Teacher(
         lambda: Records(X[:20], Y[:20], ids[:20]), ledger, tmp_path, 3, SystemEntropy()
     )

@@ -17,6 +17,7 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Queries
+from tests.make import plan_of
 from tests.teacher.shards import tiny
 
 SHARDS = pytest.mark.parametrize("shards", [0, 3])
@@ -146,7 +147,7 @@ def test_a_ledger_for_one_unit_is_refused_for_the_other(tmp_path: Path) -> None:
     mechanism = tiny.MECHANISMS["private_knn"]
     for number, units in enumerate((("row", "person"), ("person", "row"))):
         place = tmp_path / str(number)
-        plans = [tiny.plan_of(mechanism, 10, unit) for unit in units]
+        plans = [plan_of(mechanism, 10, unit=unit) for unit in units]
         open_custodian(place, data={}, plan=plans[0], unsafe=True).close()
         with pytest.raises(LedgerMismatch, match=f"privacy.unit: {units[0]}. Found '{units[1]}'"):
             open_custodian(place, data={}, plan=plans[1], unsafe=True)

@@ -118,7 +118,14 @@ def load(spec: ExtractorSpec) -> Backbone:
 def _named(spec: ExtractorSpec) -> Backbone:
     try:
         return build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-    except (RuntimeError, TypeError, OverflowError) as error:
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AssertionError,
+        LookupError,
+    ) as error:
         rule = f"of a shape that {spec.backbone} takes"
         raise InvalidInput("input_shape", rule, list(spec.input_shape)) from error
 

@@ -31,15 +31,16 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(
 ) -> None:
     new = configured(mechanism)
     assert [slot.mechanism[name] for slot in new.plan().slots] == [number, number]
-    assert all(name not in s.mechanism for s in configured(mechanism, PrivacyConfig()).plan().slots)
+    rows = configured(mechanism, PrivacyConfig()).plan().slots
+    assert all(slot.mechanism[name] is None for slot in rows)
 
 
 @pytest.mark.parametrize(("mechanism", "name"), [(CELLS, "parts"), (LINEAR, "gain")])
-def test_a_plan_from_before_is_kept(mechanism: Mechanism, name: str) -> None:
-    """It names no such field, which meant 1; a number that is given is another plan."""
-    new, before = configured(mechanism), configured(replace(mechanism, **{name: 1}))
-    plan = before.plan()
-    assert all(name not in slot.mechanism for slot in plan.slots)
+def test_a_recorded_plan_is_kept(mechanism: Mechanism, name: str) -> None:
+    """A number that is left out is the ledger's; one that is given is another plan."""
+    new, single = configured(mechanism), configured(replace(mechanism, **{name: 1}))
+    plan = single.plan()
+    assert all(slot.mechanism[name] == 1 for slot in plan.slots)
     assert new.plan() != plan
     assert new.recorded(plan).plan() == plan
     assert new.recorded(new.plan()).plan() == new.plan()
@@ -48,6 +49,6 @@ def test_a_plan_from_before_is_kept(mechanism: Mechanism, name: str) -> None:
     assert new.as_given(given).plan() == given.plan()
 
 
-def test_values_of_persons_are_averaged_as_before() -> None:
+def test_values_of_persons_are_averaged_alone() -> None:
     (slot, _) = configured(PrivateLinearValue(sigma=9.0)).plan().slots
-    assert "gain" not in slot.mechanism
+    assert slot.mechanism["gain"] == 1

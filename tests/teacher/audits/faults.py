@@ -100,7 +100,7 @@ class SilentWhenEmpty(PrivateKnn):
 
 
 class _Voters:
-    """An electorate whose votes come from somewhere else: ``source(voters, keys, release,
+    """Units whose votes come from somewhere else: ``source(voters, keys, release,
     entropy)``.
     """
 

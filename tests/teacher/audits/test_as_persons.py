@@ -87,7 +87,7 @@ def test_faithful_code_passes_and_shows_what_rows_show(name: str) -> None:
 
 def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
     """All rows of a person vote, where they are near."""
-    monkeypatch.setattr(ExactIndex, "electorate", property(lambda index: index))
+    monkeypatch.setattr(ExactIndex, "units", property(lambda index: index))
 
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:

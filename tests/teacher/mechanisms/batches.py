@@ -22,7 +22,7 @@ CLASSES = 3
 LEDGER = "ledger.sqlite"
 
 
-class Silent:
+class ZeroNoise:
     """No noise, and the best of every choice; records the draws. Unsafe: nothing is certified."""
 
     unsafe = True

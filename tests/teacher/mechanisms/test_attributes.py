@@ -47,7 +47,7 @@ GNMAX = GnmaxAttributes(tau=2, sigma_vote=1.5, teachers=3)
 KEYS = [str(i) for i in range(6)]
 
 
-class Silent:
+class ZeroNoise:
     """No noise, everybody in the sample; remembers the noise that was asked for."""
 
     unsafe = True
@@ -262,7 +262,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), pack(bits)
 
 
-def electorate(entropy: Entropy) -> Voters:
+def voters_of(entropy: Entropy) -> Voters:
     rng = np.random.default_rng(3)
     features = rng.integers(-9, 10, (N, 3)).astype(np.int8)
     codes = rng.integers(0, 1 << ATTRIBUTES, N)
@@ -274,8 +274,8 @@ def electorate(entropy: Entropy) -> Voters:
 
 
 def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
-    silent = Silent()
-    voters = electorate(silent)
+    silent = ZeroNoise()
+    voters = voters_of(silent)
     drawn = KNN.draw(COUNTS, voters, KEYS, silent)
     bits = unpack(voters.labels, ATTRIBUTES).tolist()
     for query, found in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
@@ -292,8 +292,8 @@ def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
 
 
 def test_every_classifier_votes_once() -> None:
-    silent = Silent()
-    voters = electorate(silent)
+    silent = ZeroNoise()
+    voters = voters_of(silent)
     drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)
     inputs = np.hstack([voters.queries / 63, np.ones((len(KEYS), 1))])
     says = [

@@ -26,7 +26,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
 from tests.teacher.mechanisms import batches
-from tests.teacher.mechanisms.batches import CLASSES, Silent
+from tests.teacher.mechanisms.batches import CLASSES, ZeroNoise
 
 
 def knn(**fields: Any) -> BatchKnn:
@@ -87,7 +87,7 @@ def test_the_balls_hold_about_k_where_nothing_is_noisy(conversion: Any) -> None:
     records = rng.integers(-63, 64, (4000, 2))
     voters = batches.voters(records, rng.integers(0, CLASSES, 4000), rng.integers(-40, 41, (50, 2)))
     mechanism = knn(k=40, conversion=conversion, records=4000, candidates=40, epsilon=100.0)
-    found = mechanism.draw(BATCH, voters, [str(i) for i in range(50)], Silent())
+    found = mechanism.draw(BATCH, voters, [str(i) for i in range(50)], ZeroNoise())
     held = voters.ball_votes(found[:, 3]).sum(axis=1)
     assert abs(held.mean() - 40) < 6
     assert np.abs(held - 40).mean() < 12
@@ -98,7 +98,7 @@ def test_the_shares_add_up_to_epsilon(tmp_path: Path) -> None:
     queries, voters = np.array([[-60, -60], [60, 60]]), None
     rng = np.random.default_rng(1)
     for conversion, records in itertools.product(("interactive", "grid"), (60, None)):
-        silent = Silent()
+        silent = ZeroNoise()
         voters = batches.voters(
             rng.integers(-63, 64, (60, 2)), rng.integers(0, CLASSES, 60), queries
         )
@@ -176,7 +176,7 @@ def test_a_record_changes_one_cell_of_the_grid_and_counts_within_its_balls_alone
 
 
 def test_the_baseline_is_the_exponential_mechanism_over_the_queries() -> None:
-    silent, queries = Silent(), np.array([[0], [10], [50]])
+    silent, queries = ZeroNoise(), np.array([[0], [10], [50]])
     records, labels = np.array([[1], [2], [3], [11], [12]]), np.array([2, 2, 1, 0, 0])
     found = knn(conversion="none", k=3, epsilon=0.6).draw(
         BATCH, batches.voters(records, labels, queries), list("abc"), silent
@@ -210,7 +210,9 @@ def test_a_senseless_grid_is_refused_before_the_charge(
 
 def test_a_senseless_grid_costs_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="interactive"):
-        batches.teach(tmp_path, knn(epsilon=0.1), Silent()).answer(Queries(batches.rows(5, 1)[0]))
+        batches.teach(tmp_path, knn(epsilon=0.1), ZeroNoise()).answer(
+            Queries(batches.rows(5, 1)[0])
+        )
     assert Ledger(tmp_path / batches.LEDGER).state.spent == {}
 
 

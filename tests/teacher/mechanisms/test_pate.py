@@ -38,7 +38,7 @@ ALL = [
 ]
 
 
-class Silent:
+class ZeroNoise:
     """No noise; remembers what was asked for."""
 
     unsafe = True
@@ -105,7 +105,7 @@ def votes_of(folder: Path, queries: np.ndarray) -> np.ndarray:
 def test_without_noise_answers_are_the_ensembles_plurality(
     tmp_path: Path, mechanism: Lnmax | Gnmax | ConfidentGnmax
 ) -> None:
-    queries, silent = rows(50, 1)[0], Silent()
+    queries, silent = rows(50, 1)[0], ZeroNoise()
     answers = teacher(tmp_path, mechanism, silent).answer(Queries(queries))
     votes = votes_of(tmp_path, queries)
     passed = (

@@ -279,7 +279,7 @@ def test_many_rows_say_more_precisely_what_one_says() -> None:
 
 
 def test_a_second_ballot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ExactIndex, "electorate", property(lambda index: index))
+    monkeypatch.setattr(ExactIndex, "units", property(lambda index: index))
     with pytest.raises(FOUND):
         test_votes()
 

@@ -46,7 +46,7 @@ SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 MECHANISM = PrivateLinear(sigma=2.0)
 
 
-class Silent:
+class ZeroNoise:
     """No noise; notes what was drawn. Unsafe, so its ledger certifies nothing."""
 
     unsafe = True
@@ -84,7 +84,7 @@ def weights(seed: int) -> np.ndarray:
 
 
 def test_every_entry_gets_noise_and_records_that_are_not_finite_add_nothing(tmp_path: Path) -> None:
-    silent = Silent()
+    silent = ZeroNoise()
     found = teacher(tmp_path, silent).count(Weights(weights(1))).counts
     assert found is not None
     assert found.shape == (1, WIDTH)
@@ -94,7 +94,7 @@ def test_every_entry_gets_noise_and_records_that_are_not_finite_add_nothing(tmp_
 
 def test_at_weights_of_zero_the_sum_is_the_mean_of_each_class(tmp_path: Path) -> None:
     """And its residuals, of length sqrt(2/3), are in units that use the whole limit."""
-    made = teacher(tmp_path, Silent())
+    made = teacher(tmp_path, ZeroNoise())
     zero = np.zeros((DIMENSIONS + 1, CLASSES), dtype=np.int16)
     found = made.count(Weights(zero)).counts
     assert found is not None
@@ -140,7 +140,7 @@ FOREIGN: dict[str, Weights | Cells | Queries] = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_does_not_fit_is_refused_before_anything_is_charged(tmp_path: Path, name: str) -> None:
-    made, asked = teacher(tmp_path, Silent()), FOREIGN[name]
+    made, asked = teacher(tmp_path, ZeroNoise()), FOREIGN[name]
     with pytest.raises(InvalidInput):
         made.answer(asked) if isinstance(asked, Queries) else made.count(asked)
     assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
@@ -184,7 +184,7 @@ def test_an_identity_tells_entries_shape_kind_extractor_and_mechanism_apart() ->
 
 
 def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: Path) -> None:
-    class Broken(Silent):
+    class Broken(ZeroNoise):
         def discrete_gaussian(self, *args: object) -> np.ndarray:
             raise MemoryError("how much a private row needs")
 

@@ -26,7 +26,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.messages import Outcome, Queries
 from tests.teacher.mechanisms import batches
-from tests.teacher.mechanisms.batches import CLASSES, Silent
+from tests.teacher.mechanisms.batches import CLASSES, ZeroNoise
 
 MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
 
@@ -36,7 +36,7 @@ def ask(teacher: Teacher, x: np.ndarray) -> Any:
 
 
 def test_answers_are_those_of_a_loop(tmp_path: Path) -> None:
-    silent = Silent()
+    silent = ZeroNoise()
     (x, y), (q, _) = batches.rows(60, 0), batches.rows(30, 1)
     answers = ask(batches.teach(tmp_path, MECHANISM, silent), q)
     expected = []
@@ -55,7 +55,7 @@ def test_answers_are_those_of_a_loop(tmp_path: Path) -> None:
 
 
 def test_what_lies_outside_the_box_is_moved_to_its_edge(tmp_path: Path) -> None:
-    teacher = batches.teach(tmp_path, MECHANISM, Silent())
+    teacher = batches.teach(tmp_path, MECHANISM, ZeroNoise())
     pair = ask(teacher, np.array([[1.0, 0.5], [9.0, 0.5]])).labels
     assert pair[0] == pair[1]
 
@@ -132,7 +132,7 @@ def test_draws_follow_the_exact_law(noise: Any) -> None:
 
 
 def test_noise_is_that_of_each_queries_clique() -> None:
-    silent, queries = Silent(), np.array([[0], [1], [2], [40], [41], [60]])
+    silent, queries = ZeroNoise(), np.array([[0], [1], [2], [40], [41], [60]])
     epsilon = 0.3
     mechanism = RadiusNeighbours(radius=1 / 126, epsilon=epsilon)
     found = mechanism.draw(
@@ -182,7 +182,7 @@ def test_one_charge_a_batch_and_stored_answers_for_ever(tmp_path: Path) -> None:
 
 
 def test_past_the_cap_all_are_refused_and_nothing_is_drawn(tmp_path: Path) -> None:
-    (q, _), silent = batches.rows(30, 1), Silent()
+    (q, _), silent = batches.rows(30, 1), ZeroNoise()
     teacher = batches.teach(tmp_path, MECHANISM, silent, batches=1)
     ask(teacher, q[:10])
     drawn = len(silent.scales)
@@ -194,7 +194,7 @@ def test_past_the_cap_all_are_refused_and_nothing_is_drawn(tmp_path: Path) -> No
 
 
 def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: Path) -> None:
-    class Broken(Silent):
+    class Broken(ZeroNoise):
         def discrete_laplace(self, *args: object) -> np.ndarray:
             raise MemoryError("how much a private row needs")
 
@@ -202,14 +202,14 @@ def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: 
         ask(batches.teach(tmp_path, MECHANISM, Broken()), batches.rows(5, 1)[0])
     assert "private row" not in str(caught.value)
     assert Ledger(tmp_path / batches.LEDGER).state.spent == {(0, BATCH): 1}
-    healed = ask(batches.teach(tmp_path, MECHANISM, Silent()), batches.rows(5, 1)[0])
+    healed = ask(batches.teach(tmp_path, MECHANISM, ZeroNoise()), batches.rows(5, 1)[0])
     assert healed.receipt.left == {BATCH: 0}  # the batch that was lost is paid again
 
 
 def test_a_batch_that_is_too_large_is_refused_before_the_charge(tmp_path: Path) -> None:
     many = np.random.default_rng(0).random((MAX_QUERIES + 1, 2))
     with pytest.raises(InvalidInput, match="in a batch"):
-        ask(batches.teach(tmp_path, MECHANISM, Silent()), many)
+        ask(batches.teach(tmp_path, MECHANISM, ZeroNoise()), many)
     assert Ledger(tmp_path / batches.LEDGER).state.spent == {}
 
 

@@ -34,7 +34,7 @@ MECHANISM = ReverseKnn(cells=5, neighbours=2, sigma=3.0)
 few = st.sampled_from([-63, -1, 0, 1, 63])  # ties and duplicates
 
 
-class Silent:
+class ZeroNoise:
     """No noise; counts what was drawn. Unsafe, so its ledger certifies nothing."""
 
     unsafe = True
@@ -112,7 +112,7 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
 
 def test_votes_are_those_of_a_loop(tmp_path: Path) -> None:
     x, y = rows(40, 0)
-    cells, silent = centers(1), Silent()
+    cells, silent = centers(1), ZeroNoise()
     counted = teacher(tmp_path, silent).count(Cells(cells)).counts
     normed = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     quantised = np.clip(np.rint(63 * normed), -63, 63).astype(int)
@@ -143,7 +143,7 @@ def test_one_charge_a_set_of_cells_and_the_same_counts_when_asked_again(tmp_path
 
 
 def test_past_the_cap_there_are_no_counts_and_nothing_is_drawn(tmp_path: Path) -> None:
-    silent = Silent()
+    silent = ZeroNoise()
     made = teacher(tmp_path, silent, histograms=1)
     assert made.count(Cells(centers(1))).counts is not None
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_an_empty_data_set_and_empty_cells_get_noise_like_all_others(tmp_path: P
 
 @pytest.mark.parametrize("bad", ["wrong number", "wrong dimensions", "unknown slot", "queries"])
 def test_what_does_not_fit_is_refused_before_anything_is_charged(tmp_path: Path, bad: str) -> None:
-    made = teacher(tmp_path, Silent())
+    made = teacher(tmp_path, ZeroNoise())
     wrong = {"wrong number": centers(1, m=4), "wrong dimensions": centers(1)[:, :3]}.get(
         bad, centers(1)
     )
@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_charged(tmp_path: Path,
 
 
 def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: Path) -> None:
-    class Broken(Silent):
+    class Broken(ZeroNoise):
         def discrete_gaussian(self, *args: object) -> np.ndarray:
             raise MemoryError("how much a private row needs")
 

@@ -49,7 +49,7 @@ BOTH = [MEAN_OF, MEDIAN_OF]
 KEYS = [str(i) for i in range(6)]
 
 
-class Silent:
+class ZeroNoise:
     """No noise, all records in the sample, the best column of every choice; records the calls."""
 
     unsafe = True
@@ -73,7 +73,7 @@ class Silent:
         return losses.argmin(axis=1)
 
 
-def electorate(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
+def voters_of(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
     rng = np.random.default_rng(3)
     features = rng.integers(-9, 10, (len(labels), 3)).astype(np.int8)
     ids = rng.permutation(len(labels))
@@ -108,7 +108,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
         for rows in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
             index = ExactIndex(features[rows], np.array(rows, dtype=np.int64))
             voters = Voters(index, np.array(labels)[rows], 1, queries)
-            silent = Silent()
+            silent = ZeroNoise()
             mean, median = (replace(m, k=k, cells=3, window=1, threshold=None) for m in BOTH)
             total = mean.draw(MEAN, voters, ["0"], silent)[0]  # type: ignore[arg-type]
             median.draw(MEDIAN, voters, ["0"], silent)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
 
 def test_the_noisy_sum_is_of_the_nearest_and_its_mean_is_rounded_and_clipped() -> None:
     labels = np.random.default_rng(0).integers(0, STEPS + 1, N)
-    voters, silent = electorate(labels), Silent()
+    voters, silent = voters_of(labels), ZeroNoise()
     drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
     for query, total in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
         values = nearest(voters, query, 7)
@@ -146,7 +146,7 @@ def test_labels_in_few_bits_give_the_same_statistics() -> None:
     labels, found = np.random.default_rng(0).integers(0, STEPS + 1, N), []
     median = replace(MEDIAN_OF, cells=32, threshold=None)
     for dtype in (np.int64, np.uint16):
-        voters, silent = electorate(labels.astype(dtype)), Silent()
+        voters, silent = voters_of(labels.astype(dtype)), ZeroNoise()
         drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
         found.append((drawn.tolist(), median.counts(SCREEN, voters, KEYS, silent).tolist()))  # type: ignore[arg-type]
     assert found[0] == found[1]
@@ -154,7 +154,7 @@ def test_labels_in_few_bits_give_the_same_statistics() -> None:
 
 def test_the_median_is_scored_by_ranks_in_cells() -> None:
     labels = np.random.default_rng(0).integers(0, STEPS + 1, N)
-    voters, silent = electorate(labels), Silent()
+    voters, silent = voters_of(labels), ZeroNoise()
     drawn = MEDIAN_OF.draw(MEDIAN, voters, KEYS, silent)  # type: ignore[arg-type]
     for query, losses, label in zip(
         voters.queries.astype(int), silent.losses[0], drawn.tolist(), strict=True
@@ -173,12 +173,12 @@ def test_the_median_is_scored_by_ranks_in_cells() -> None:
 @pytest.mark.parametrize("mechanism", BOTH, ids=lambda m: m.kind)
 def test_a_query_is_screened_by_the_most_neighbours_in_a_window(mechanism: Regression) -> None:
     labels = np.random.default_rng(1).integers(0, STEPS + 1, N)
-    voters = electorate(labels)
+    voters = voters_of(labels)
     for query, row in zip(voters.queries.astype(int), range(len(KEYS)), strict=True):
         cells = [value * 8 // (STEPS + 1) for value in nearest(voters, query, 7)]
         most = max(sum(j <= c < j + 2 for c in cells) for j in range(7))
         for threshold, passes in ((most - 1, 1), (most, 0)):
-            silent = Silent()
+            silent = ZeroNoise()
             screened = replace(mechanism, threshold=threshold)
             assert screened.draw(SCREEN, voters.select([row]), KEYS[:1], silent).tolist() == [
                 passes
@@ -349,7 +349,7 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
     300 sums of scale 1.5 ranges on thousands of integers have at least 100 values; 300 medians
     uniform on 8 cells have at most 4 with probability below 70 * 2^-300.
     """
-    voters = electorate(np.zeros(0, dtype=np.int64), 300)
+    voters = voters_of(np.zeros(0, dtype=np.int64), 300)
     keys = [str(i) for i in range(300)]
     for mechanism, stage, most in ((MEAN_OF, MEAN, 100), (MEDIAN_OF, MEDIAN, 4)):
         assert len(np.unique(mechanism.draw(stage, voters, keys, SystemEntropy()))) > most

@@ -48,7 +48,7 @@ def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k):
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
     ids = np.random.default_rng(2).permutation(n).astype(np.int64)
     index = index_of(features, ids, persons)
-    ranked = index.electorate
+    ranked = index.units
     assert len(ranked) == len(sizes)
     expected = [nearest_persons(features, ids, persons, query, k) for query in queries]
     for _ in range(2):  # once searched, once from what is kept
@@ -68,12 +68,12 @@ def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch: pytest.Monkey
     lengths, prefix = [], index.prefix
     monkeypatch.setattr(index, "prefix", lambda queries, m: lengths.append(m) or prefix(queries, m))
     queries = np.zeros((30, 2), dtype=np.int8)
-    found = index.electorate.prefix(queries, 3)
+    found = index.units.prefix(queries, 3)
     assert found.tolist() == [[0, 1000, 1001]] * 30
     assert lengths[0] == 3
     assert max(lengths) >= 1002
     lengths.clear()
-    index.electorate.prefix(queries + 1, 3)
+    index.units.prefix(queries + 1, 3)
     assert len(lengths) == 1  # what the first lists needed is known
 
 
@@ -82,9 +82,9 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     features, ids = int_features(0, 360, 4, -3, 3), np.arange(360)
     queries = int_features(1, 50, 4, -3, 3)
     whole, cut = (ExactIndex(features, ids, persons) for _ in range(2))
-    expected = whole.electorate.prefix(queries, 30)
+    expected = whole.units.prefix(queries, 30)
     monkeypatch.setattr(by_person, "LIST_ENTRIES", 64)
-    found = cut.electorate.prefix(queries, 30)
+    found = cut.units.prefix(queries, 30)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -99,7 +99,7 @@ def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     labels, tape = np.random.default_rng(3).integers(0, 4, n), SeededNoise(7)
     index = index_of(features, ids, persons)
     votes = sampled_votes(
-        index.electorate,
+        index.units,
         labels,
         queries,
         k=k,

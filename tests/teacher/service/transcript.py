@@ -31,8 +31,9 @@ from labelwall.teacher.service.jobs import Job
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.service import Service, Settings, build_service
-from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.registry import numbered_space
@@ -257,7 +258,9 @@ def conversation(
     learned = Task(space, shape)
     monkeypatch.setattr(limits, "WAITING", WAITING)
     sharded = (
-        partial(ShardedTeacher, streamed(records), scale=scale, input_shape=shape)
+        partial(
+            Teacher, streamed(records), rows=partial(ShardedRows, scale=scale, input_shape=shape)
+        )
         if case.shards
         else None
     )

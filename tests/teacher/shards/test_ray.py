@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards import clusters, pools
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import Journal, append
@@ -47,11 +47,11 @@ def cluster() -> Iterator[None]:
         os.environ.update(before)
 
 
-def over_ray(directory: Path, name: str) -> tuple[ShardedTeacher, RayPool]:
+def over_ray(directory: Path, name: str) -> tuple[Teacher, RayPool]:
     made = tiny.teacher(directory, name, tiny.records(), SCALE)
     made.use_extractor(tiny.RAW)
-    assert isinstance(made, ShardedTeacher)
-    pool = made._shards._pool
+    assert isinstance(made._rows, ShardedRows)
+    pool = made._rows._shards._pool
     assert isinstance(pool, RayPool)
     return made, pool
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
@@ -30,7 +30,7 @@ from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
@@ -40,6 +40,7 @@ from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
+from tests import make
 from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
@@ -149,17 +150,7 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit =
     directory.mkdir(parents=True, exist_ok=True)
     # PATE's teachers are the same in every directory.
     (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))
-    path = directory / "ledger.sqlite"
-    if path.exists():
-        return Ledger(path)
-    return Ledger.create(path, dataset="d", plan=plan_of(mechanism, asked, unit), unsafe=True)
-
-
-def plan_of(mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Plan:
-    """A plan of the one mechanism, with room for its price."""
-    mechanism = mechanism.for_unit(unit)
-    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
-    return Plan(1e9, 1e-5, (slot,), unit)
+    return make.ledger_in(directory, make.plan_of(mechanism, asked, unit=unit), unsafe=True)
 
 
 def teacher(
@@ -171,14 +162,13 @@ def teacher(
     device: str = "cpu",
     unit: Unit = "row",
 ) -> Teacher:
-    """A Teacher for 0 shards, else a ShardedTeacher; on a test tape."""
+    """A teacher over rows in this process for 0 shards, else over shards; with seeded noise."""
     ledger = ledger_in(directory, MECHANISMS[name], asked, unit)
     place = ledger, directory, CLASSES, SeededNoise(5)
     if not scale.shards:
         return Teacher(lambda: held, *place, batch_size=16, device=device)
-    return ShardedTeacher(
-        streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16, device=device
-    )
+    rows = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,))
+    return Teacher(streamed(held), *place, batch_size=16, device=device, rows=rows)
 
 
 def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:

@@ -23,6 +23,7 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.unit import UNITS
+from tests.make import plan_of
 from tests.teacher.ledger.auditor import honest_ledgers
 from tests.teacher.ledger.auditor.audit_reading import drawable
 from tests.teacher.shards import tiny
@@ -196,7 +197,7 @@ def written(plan: Plan) -> dict[str, Any]:
 
 def test_a_plan_is_read_as_it_was_written() -> None:
     for unit in UNITS:
-        plan = Plan.from_json(written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10, unit)))
+        plan = Plan.from_json(written(plan_of(tiny.MECHANISMS["private_knn"], 10, unit=unit)))
         assert plan.unit == unit
         assert Plan.from_json(written(plan)) == plan
         assert Plan.from_json(written(plan.pooled(3))).unit == unit
@@ -205,7 +206,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("unit", ["Person", None, 1, ["person"], ""])
 def test_no_other_unit_is_read(unit: object) -> None:
-    plan = written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10))
+    plan = written(plan_of(tiny.MECHANISMS["private_knn"], 10))
     with pytest.raises((TypeError, InvalidInput)):
         Plan.from_json({**plan, "unit": unit})
     with pytest.raises(Problem, match="unit"):
@@ -216,6 +217,6 @@ def test_a_kind_whose_price_does_not_hold_for_persons_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(audited_plan, "PERSONS", frozenset({"ind_knn"}))
-    plan = written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10, "person"))
+    plan = written(plan_of(tiny.MECHANISMS["private_knn"], 10, unit="person"))
     with pytest.raises(Problem, match="whose price holds for persons"):
         check_plan(plan)

@@ -1,35 +1,63 @@
-"""A teacher whose private rows lie in shards. Everything but the rows is the Teacher's own."""
+"""Private rows in shards, for a teacher with the same guarantee and the same answers.
+
+Noise, sampling bits and the ledger stay in the teacher's process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.progress import Progress, no_progress
 from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
+from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
-from .noise.entropy import Entropy
 from .private_rows import PrivateRows
 from .records import record_updates
 from .records.sources import Records
 from .shards.config import ScaleConfig
 from .shards.index import ShardedIndex
 from .shards.shards import Shards, Stream
-from .teacher import Teacher
 
 
 class ShardedRows(PrivateRows):
-    """Records in ``shards`` on disk; this process holds none of them."""
+    """Records in shards on disk; this process holds none of them.
 
-    def __init__(self, shards: Shards, *arguments: Any, **place: Any) -> None:
-        super().__init__(lambda: shards.like, *arguments, **place)
-        self._shards = shards
+    Args:
+        stream: the private rows, block by block; read when they are not in shards yet.
+        scale: how many shards, and who searches them.
+        input_shape: of a raw row, public.
+
+    The others are those of PrivateRows. Raises InvalidInput where a mechanism of the plan needs all
+    rows in one process.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        ledger: Ledger,
+        space: LabelSpace,
+        mechanisms: Sequence[Mechanism],
+        *,
+        scale: ScaleConfig,
+        input_shape: tuple[int, ...],
+        directory: Path,
+        device: str,
+        **place: Any,
+    ) -> None:
+        for mechanism in mechanisms:
+            mechanism.require_sharded()
+        assert ledger.state.plan is not None
+        unit = ledger.state.plan.unit
+        self._shards = shards = Shards(directory, scale, stream, input_shape, device, unit)
+        place |= {"directory": directory, "device": device}
+        super().__init__(lambda: shards.like, ledger, space, mechanisms, **place)
 
     def records(self) -> Records:
         """No records: the shards take them in, once."""
@@ -97,56 +125,3 @@ class ShardedRows(PrivateRows):
             teachers=teachers,
             progress=self.training,
         )
-
-
-class ShardedTeacher(Teacher):
-    """A Teacher with the same guarantee and the same answers.
-
-    Noise, sampling bits and the ledger stay in this process.
-
-    Args:
-        stream: the private rows, block by block; read when they are not in shards yet.
-        scale: how many shards, and who searches them.
-        input_shape: of a raw row, public.
-        ledger, directory, num_classes, entropy, batch_size, workers, device, progress: as the
-            Teacher's.
-
-    Raises InvalidInput where a mechanism of the plan needs all rows in one process.
-    """
-
-    def __init__(
-        self,
-        stream: Stream,
-        ledger: Ledger,
-        directory: Path,
-        num_classes: int,
-        entropy: Entropy,
-        *,
-        scale: ScaleConfig,
-        input_shape: tuple[int, ...],
-        batch_size: int = 256,
-        workers: int = 1,
-        device: str = "cpu",
-        progress: Progress = no_progress,
-    ) -> None:
-        assert ledger.state.plan is not None
-        unit = ledger.state.plan.unit
-        self._shards = Shards(directory, scale, stream, input_shape, device, unit)
-        super().__init__(
-            lambda: self._shards.like,
-            ledger,
-            directory,
-            num_classes,
-            entropy,
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-            progress=progress,
-        )
-        for mechanism in self._mechanisms:
-            mechanism.require_sharded()
-
-    def _private_rows(
-        self, open_records: Callable[[], Records], *arguments: Any, **place: Any
-    ) -> PrivateRows:
-        return ShardedRows(self._shards, *arguments, **place)
