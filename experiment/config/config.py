@@ -296,16 +296,16 @@ class Config:
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
     def solved(self, progress: Progress = no_progress) -> Config:
-        """With every number that the budget decides (teacher/mechanisms/solve.py).
+        """With every number that the budget decides (teacher/mechanisms/calibration.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.
         """
         priced = self.priced()
         if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
-        from ...teacher.mechanisms.solve import solve  # the import takes a second
+        from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-        calibrated = solve(priced, self.budget.epsilon, self.budget.delta, progress)
+        calibrated = calibrate(priced, self.budget.epsilon, self.budget.delta, progress)
         return self.with_mechanisms(calibrated)
 
     def recorded(self, plan: Plan) -> Config:

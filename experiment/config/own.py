@@ -235,9 +235,9 @@ def default_mechanism(
     ``strength``: the records of a class in deviations of the noise of one step that has the whole
     budget. So does the number of steps, which costs time alone.
     """
-    from ...teacher.mechanisms.solve import solve  # the import takes a second
+    from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-    (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
+    (solved,) = calibrate([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
     sigma = solved.require("sigma")
     strength = records / (sigma * len(facts.classes))
     drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
