@@ -13,6 +13,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,7 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from ...teacher.accounting.accountant import (
-    certificates,
-    certified_epsilon,
-    smallest_certified,
-)
+from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
 from ...wall.adversary import POOLED
@@ -147,8 +144,8 @@ def environment() -> Environment:
         "number": number,
         "epsilon": epsilon,
         "cell": cell,
-        "svg": svg_uri,
-        "png": png_uri,
+        "svg": partial(data_uri, kind="svg+xml"),
+        "png": partial(data_uri, kind="png"),
     }
     return templates
 
@@ -391,11 +388,6 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
-def svg_uri(svg: bytes) -> str:
-    """The picture inside the page, as an image, whose element ids can not clash with another's."""
-    return "data:image/svg+xml;base64," + b64encode(svg).decode()
-
-
-def png_uri(png: bytes) -> str:
-    """The picture inside the page."""
-    return "data:image/png;base64," + b64encode(png).decode()
+def data_uri(content: bytes, kind: str) -> str:
+    """A picture inside the page, as an image, whose element ids can not clash with another's."""
+    return f"data:image/{kind};base64,{b64encode(content).decode()}"
