@@ -22,7 +22,6 @@ from scipy.stats import norm
 from ...wall.messages import Value
 from ..accounting.curves.discrete_gaussian import log_pmf
 from ..charging import answer_prepaid
-from ..ledger.charges import Reservation, UpperBound
 from ..ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
@@ -33,6 +32,7 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
+from ..ledger.transaction import Reservation, UpperBound
 from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
