@@ -40,13 +40,13 @@ from labelwall.experiment.run.extractors import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.private_linear import (
     SUM,
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
 )
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -181,7 +181,7 @@ def chosen(epsilon: float, records: int, public: int, classes: int) -> LinearSum
         names = tuple(map(str, range(classes)))
         fields = default_mechanism(Findings("vectors", names, public), records, epsilon, DELTA, 1)
         mechanism = PrivateLinear(**fields)  # type: ignore[arg-type]
-    (solved,) = solve([Priced(mechanism, mechanism.steps, mechanism.steps)], epsilon, DELTA)
+    (solved,) = calibrate([Priced(mechanism, mechanism.steps, mechanism.steps)], epsilon, DELTA)
     return solved
 
 

@@ -34,7 +34,6 @@ from regret_data import DELTA, narrowed
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, search
-from labelwall.experiment.plan.candidates import planner as planner_of
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
@@ -106,12 +105,11 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
         return replace(config, mechanism=mechanism, features="raw")
     if method == "gnmax":
         return replace(queried(config, rows), features="raw")
-    planner = planner_of(mechanism_class(method)())
-    assert planner is not None
+    mechanism = mechanism_class(method)()
     for least in (LEAST_RIGHT.get(method, 0.0), 0.0):
         goal = Goal(epsilon, DELTA, records, rows, 1, least, shares=(1.0,))
         try:
-            found = search(config, task, public, goal, [planner], no_progress)
+            found = search(config, task, public, goal, [mechanism], no_progress)
         except BudgetRefused:
             if not least:
                 raise

@@ -39,20 +39,22 @@ import numpy as np
 from person_search import SIZE, alike
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
-from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
+from labelwall.experiment.plan.votes import plan
 from labelwall.experiment.run.extractors import linear_power, principal_axes
 from labelwall.experiment.run.foresight import LEAST_VOTES
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
+from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
@@ -170,7 +172,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
-            choice = PRIVATE_KNN.plan(goal, public).chosen
+            choice = plan(PrivateKnn(), goal, public, no_progress).chosen
             PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
         return PLANS[goal]
     if kind == "private_linear":
@@ -183,7 +185,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
 
 
 def priced(made: Mechanism, unit: Unit, asked: int, epsilon: float, delta: float) -> Mechanism:
-    return solve([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
+    return calibrate([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
 
 
 def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:

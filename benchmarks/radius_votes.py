@@ -22,15 +22,16 @@ from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
 
 from labelwall.experiment.plan.goal import Choice, Goal
-from labelwall.experiment.plan.screened import BY_NUMBER, BY_RADIUS, ScreenedPlanner
 from labelwall.experiment.plan.simulated_votes import votes_among
-from labelwall.teacher.mechanisms.private_radius import LANDMARKS
+from labelwall.experiment.plan.votes import optimise
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_radius import LANDMARKS, PrivateRadius
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, SampledVotes
 from labelwall.teacher.noise.entropy import SystemEntropy
 
 SIMULATED = 1_000  # public rows that a planner has
-PLANNERS: tuple[ScreenedPlanner, ...] = (BY_NUMBER, BY_RADIUS)
+KINDS: tuple[type[SampledVotes], ...] = (PrivateKnn, PrivateRadius)
 
 
 @dataclass(frozen=True)
@@ -71,36 +72,39 @@ def report(options: argparse.Namespace) -> None:
     print("| epsilon | mechanism | asked | % answered | % right of these | % right | settings |")
     print("|---|---|---|---|---|---|---|")
     for epsilon in options.epsilons:
-        for planner in PLANNERS:
-            choice = planned(
-                planner, public.part(0, SIMULATED), len(private.labels), epsilon, options
-            )
+        for kind in KINDS:
+            choice = planned(kind, public.part(0, SIMULATED), len(private.labels), epsilon, options)
             size, cap = choice.forecast.asked, choice.forecast.cap
             found = [
                 ask(choice.mechanism, size, cap, each, part.labels)
                 for each, part in zip(voters, sets, strict=True)
             ]
-            print(row(epsilon, planner, choice, found), flush=True)
+            print(row(epsilon, choice, found), flush=True)
 
 
 def planned(
-    planner: ScreenedPlanner, rows: Split, records: int, epsilon: float, options: argparse.Namespace
+    kind: type[SampledVotes],
+    rows: Split,
+    records: int,
+    epsilon: float,
+    options: argparse.Namespace,
 ) -> Choice:
-    """The planner's choice for a query set."""
+    """The best choice for a query set."""
     goal = Goal(epsilon, DELTA, records, options.queries, 1)
-    return planner.optimise(votes_among(rows.features, rows.labels, CLASSES), goal).chosen
+    return optimise(kind, votes_among(rows.features, rows.labels, CLASSES), goal).chosen
 
 
-def row(epsilon: float, planner: ScreenedPlanner, choice: Choice, found: list[Asked]) -> str:
+def row(epsilon: float, choice: Choice, found: list[Asked]) -> str:
     """Medians and ranges over the sets."""
 
     def of(share: Callable[[Asked], float]) -> str:
         return spread([share(each) for each in found])
 
-    settings = ", ".join(f"{name} {v}" for name, v in planner.settings(choice.mechanism).items())
+    fields = choice.mechanism.fields().items()
+    settings = ", ".join(f"{name} {value}" for name, value in fields if name != "kind")
     cells = [
         f"{epsilon:g}, certified {choice.epsilon:.4f}",
-        str(planner.made.kind),
+        choice.mechanism.kind,
         str(choice.forecast.asked),
         of(lambda each: each.answered),
         of(lambda each: each.right / max(each.answered, 1e-9)),

@@ -31,8 +31,8 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.private_linear import SUM, PrivateLinearValue
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.values import (
     PrivateKnnMean,
     PrivateKnnMedian,
@@ -163,7 +163,7 @@ def lines(repeats: int) -> Iterator[str]:
         )
     for epsilon in EPSILONS:
         steps = PrivateLinearValue().steps
-        (linear,) = solve([Priced(PrivateLinearValue(), steps, steps)], epsilon, DELTA)
+        (linear,) = calibrate([Priced(PrivateLinearValue(), steps, steps)], epsilon, DELTA)
         scores = [(1.0, errors(fitted(linear, voters), truth)) for voters, truth in scenes]
         yield _line(f"linear regression (sigma = {linear.sigma})", _price(linear, steps), scores)
 

@@ -29,7 +29,7 @@ from regret_data import DATA, DELTA, Data
 
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.auto import planned_config, planners_for, search
+from labelwall.experiment.plan.auto import mechanisms_for, planned_config, search
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.run.extractors import extractor_of_round
@@ -145,7 +145,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     public = PublicData(*data.public, *data.test)
     goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
     began = time.process_time()
-    found = search(config, data.task, public, goal, planners_for(config), no_progress)
+    found = search(config, data.task, public, goal, mechanisms_for(config), no_progress)
     seconds = time.process_time() - began
     best = found.optimum.chosen
     assert best.view is not None
@@ -204,7 +204,7 @@ def value_row(epsilon: float) -> str:
         shares=(1.0,),
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
-    found = search(asking, data.task, rows, goal, planners_for(asking), no_progress)
+    found = search(asking, data.task, rows, goal, mechanisms_for(asking), no_progress)
     seconds, best = time.process_time() - began, found.optimum.chosen
 
     def r2(view: View, mechanism: Mechanism) -> float:

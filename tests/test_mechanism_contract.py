@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.candidates import PLANNERS, planner
+from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.audits.cases import AUDITS, PROBES, probes
+from labelwall.teacher.audits.cases import CASES as ATTACKS
+from labelwall.teacher.audits.cases import PROBE_DELTA, PROBES, probes
 from labelwall.teacher.audits.cases import audit as run_audit
-from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
@@ -43,6 +43,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
@@ -141,7 +142,7 @@ def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
 
 
 def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
-    """More of it costs no more, and given numbers stay (teacher/mechanisms/solve.py)."""
+    """More of it costs no more, and given numbers stay (teacher/mechanisms/calibration.py)."""
     mechanism = CASES[name]
     assert mechanism.with_noise(1.0, ASKED) == mechanism
     bare = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
@@ -252,7 +253,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
     kind = CASES[name].kind
     rooms = {
         "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
-        "teacher/audits/cases.py: AUDITS": AUDITS,
+        "teacher/audits/cases.py: CASES": ATTACKS,
         "teacher/audits/cases.py: PROBES": PROBES,
         "experiment/plan/candidates.py: PLANNERS": PLANNERS,
     }
@@ -260,7 +261,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
 
 
 def test_a_planner_finds_what_is_affordable(name: str) -> None:
-    search = planner(CASES[name])
+    search = PLANNERS[CASES[name].kind]
     if search is None:
         pytest.skip("has no planner")
     rng = np.random.default_rng(0)
@@ -277,11 +278,10 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
-    optimum = search.plan(goal, public)
+    optimum = search(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
     assert 0 < optimum.chosen.forecast.accuracy <= 1
-    assert search.settings(optimum.chosen.mechanism)
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:

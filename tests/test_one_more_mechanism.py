@@ -32,15 +32,15 @@ KINDS["nearest_record"] = Known(
 )
 """,
     "teacher/audits/cases.py": """
-from .nearest_record import audit as audit_nearest
+from .nearest_record import answers
 
-AUDITS["nearest_record"] = _whole(audit_nearest)
+CASES["nearest_record"] = answers
 PROBES["nearest_record"] = _with(epsilon=2.0)
 """,
     "experiment/plan/candidates.py": """
-from .nearest_record import NearestRecordPlanner
+from .nearest_record import plan
 
-PLANNERS["nearest_record"] = lambda _: NearestRecordPlanner()
+PLANNERS["nearest_record"] = plan
 """,
 }
 MECHANISM = "mechanism: {kind: nearest_record, epsilon: 4.0}\n"

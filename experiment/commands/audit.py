@@ -56,16 +56,17 @@ def main(args: Sequence[str]) -> int:
 
 
 def _audit_empirical(args: Sequence[str]) -> int:
-    from ...teacher.audits.as_persons import for_persons
     from ...teacher.audits.cases import audit_mechanisms
     from ...teacher.mechanisms.registry import from_slot
 
     plan, options = _parse_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
-    if plan.unit == "person":
-        mechanisms = [for_persons(mechanism) for mechanism in mechanisms]
     findings = audit_mechanisms(
-        mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
+        mechanisms,
+        delta=plan.delta,
+        trials=options.trials,
+        confidence=options.confidence,
+        unit=plan.unit,
     )
     if options.json:
         print(json.dumps([finding.to_json() for finding in findings]))

@@ -264,8 +264,8 @@ class Config:
 
     def mechanism_of(self, number: int) -> AnyMechanism:
         """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
-        found = self.rounds[number - 1].mechanism or self.mechanism
-        return found.for_unit(self.privacy.unit)
+        mechanism = self.rounds[number - 1].mechanism or self.mechanism
+        return mechanism.for_unit(self.privacy.unit)
 
     def asks_of(self, number: int) -> QueryForm:
         """What round ``number`` asks, with the noise that the budget decides."""
@@ -296,35 +296,35 @@ class Config:
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
     def solved(self, progress: Progress = no_progress) -> Config:
-        """With every number that the budget decides (teacher/mechanisms/solve.py).
+        """With every number that the budget decides (teacher/mechanisms/calibration.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.
         """
         priced = self.priced()
         if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
-        from ...teacher.mechanisms.solve import solve  # the import takes a second
+        from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-        found = solve(priced, self.budget.epsilon, self.budget.delta, progress)
-        return self.with_mechanisms(found)
+        calibrated = calibrate(priced, self.budget.epsilon, self.budget.delta, progress)
+        return self.with_mechanisms(calibrated)
 
     def recorded(self, plan: Plan) -> Config:
-        """With the missing numbers that an earlier plan, a ledger's, has for the same mechanisms.
+        """With the missing numbers that a plan, a ledger's, has for the same mechanisms.
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
-        found = self.mechanisms()
-        if len(plan.slots) != len(found):
+        own = self.mechanisms()
+        if len(plan.slots) != len(own):
             return self
-        slots, unit = zip(found, plan.slots, strict=True), self.privacy.unit
+        slots, unit = zip(own, plan.slots, strict=True), self.privacy.unit
         return self.with_mechanisms([m.recorded(slot.mechanism, unit) for m, slot in slots])
 
     def as_given(self, known: Config) -> Config:
         """With the missing numbers that another configuration, a run's, has for the same rounds."""
         own = self.mechanisms()
         slots, unit = zip(own, known.mechanisms(), strict=False), self.privacy.unit
-        found = [m.recorded(asdict(other), unit) for m, other in slots]
-        return self.with_mechanisms(found) if len(found) == len(own) else self
+        completed = [m.recorded(asdict(other), unit) for m, other in slots]
+        return self.with_mechanisms(completed) if len(completed) == len(own) else self
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""
@@ -342,14 +342,14 @@ class Config:
         Raises InvalidInput for a cap that its mechanism does not have.
         """
         slots, shares = self.slots(), shares_of([entry.share for entry in self.rounds])
-        found = []
+        priced = []
         for slot, mechanism in enumerate(self.mechanisms()):
             members = [i for i, paying in enumerate(slots) if paying == slot]
             rounds = [self.rounds[i] for i in members]
             caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
             paid = mechanism.for_unit(self.privacy.unit)
-            found.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
-        return found
+            priced.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
+        return priced
 
 
 def _priced(

@@ -55,18 +55,18 @@ def with_options(settings: dict[str, Any], options: Sequence[str]) -> dict[str, 
     """
     args = [f"--config={as_yaml(settings)}", *options]
     values = asdict(parse(config_parser("init", "", args), args)[0])
-    found = {name: dict(v) if isinstance(v, dict) else v for name, v in settings.items()}
+    merged = {name: dict(v) if isinstance(v, dict) else v for name, v in settings.items()}
     if values["mechanism"]["kind"] != settings["mechanism"]["kind"]:
-        found["mechanism"] = {"kind": values["mechanism"]["kind"]}
+        merged["mechanism"] = {"kind": values["mechanism"]["kind"]}
     for name in (option.removeprefix("--") for _, option, _ in options_of(options)):
         group, _, field = name.partition(".")
         if group not in values:
             raise InvalidInput(group, "left out with init, which writes a file", f"--{name}")
         if field:
-            found.setdefault(group, {})[field] = values[group][field]
+            merged.setdefault(group, {})[field] = values[group][field]
         else:
-            found[group] = values[group]
-    return found
+            merged[group] = values[group]
+    return merged
 
 
 def packaged_configs() -> list[str]:

@@ -98,12 +98,12 @@ class OwnData:
                 raise MissingData(
                     f"`{name}` must be an existing folder or file. Found {places[name]!r}."
                 )
-        found = {name: _absolute(str(value)) for name, value in places.items()}
-        test = Path(found["test"])
+        absolute = {name: _absolute(str(value)) for name, value in places.items()}
+        test = Path(absolute["test"])
         if is_table(test):
-            return self._table({**found})
+            return self._table({**absolute})
         if test.is_dir():
-            return {"source": "folder", **found}
+            return {"source": "folder", **absolute}
         raise InvalidInput(
             "test", "a folder with one folder of images a class, or a table", str(test)
         )
@@ -159,25 +159,25 @@ def own_settings(
     Raises InvalidInput, MissingData for what the options name.
     """
     data = own.settings()
-    found = look(data)
-    records = expected_records or found.rows
-    delta = default_delta(max(found.rows, records)) if delta is None else delta
+    facts = look(data)
+    records = expected_records or facts.rows
+    delta = default_delta(max(facts.rows, records)) if delta is None else delta
     Plan(epsilon, delta, ())  # raises for a budget that is none
-    rounds = 2 if found.kind == "grey" else 1
-    features = default_features(found)
+    rounds = 2 if facts.kind == "grey" else 1
+    features = default_features(facts)
     mechanism: dict[str, object] = {"kind": AUTO}
-    if found.labelled >= MIN_ROWS:  # rehearsals choose
+    if facts.labelled >= MIN_ROWS:  # rehearsals choose
         features["features"] = "auto"
     else:
-        mechanism = default_mechanism(found, records, epsilon, delta, rounds)
+        mechanism = default_mechanism(facts, records, epsilon, delta, rounds)
     return {
-        "data": _data(data, found),
+        "data": _data(data, facts),
         "budget": {"epsilon": epsilon, "delta": float(f"{delta:.1e}")},
         "expected_records": expected_records,
         "mechanism": mechanism,
         "rounds": [{}] * rounds,
         **features,
-        "student": default_student(found),
+        "student": default_student(facts),
         "seed": 0,
         "custodian_dir": None,
     }
@@ -207,27 +207,27 @@ def default_delta(rows: int) -> float:
     return min(LARGEST_DELTA, 10.0 ** math.floor(math.log10(0.1 / max(rows, 1))))
 
 
-def default_features(found: Findings) -> dict[str, object]:
+def default_features(facts: Findings) -> dict[str, object]:
     """Features of the first round, and the batch that computes them.
 
     A network's test for batches runs three times two batches, so its batches are small.
     """
-    name = {"colour": "efficientnet_lite0_stages", "grey": "hog", "vectors": "raw"}[found.kind]
+    name = {"colour": "efficientnet_lite0_stages", "grey": "hog", "vectors": "raw"}[facts.kind]
     return {"features": name, "batch_size": 32 if name != "raw" else 256}
 
 
-def default_student(found: Findings) -> dict[str, object]:
+def default_student(facts: Findings) -> dict[str, object]:
     """The student's network and objective: one layer on a published network's features of colour
     images, small networks elsewhere.
     """
-    if found.kind == "grey":
+    if facts.kind == "grey":
         return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
-    backbone, steps = ("linear", 600) if found.kind == "colour" else ("mlp", 1200)
+    backbone, steps = ("linear", 600) if facts.kind == "colour" else ("mlp", 1200)
     return {"backbone": backbone, "objective": "supervised", "augment": "none", "steps": steps}
 
 
 def default_mechanism(
-    found: Findings, records: int, epsilon: float, delta: float, rounds: int
+    facts: Findings, records: int, epsilon: float, delta: float, rounds: int
 ) -> dict[str, object]:
     """The mechanism where public rows do not suffice for rehearsals, by a guess of ``records``.
 
@@ -235,15 +235,15 @@ def default_mechanism(
     ``strength``: the records of a class in deviations of the noise of one step that has the whole
     budget. So does the number of steps, which costs time alone.
     """
-    from ...teacher.mechanisms.solve import solve  # the import takes a second
+    from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-    (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
+    (solved,) = calibrate([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
     sigma = solved.require("sigma")
-    strength = records / (sigma * len(found.classes))
+    strength = records / (sigma * len(facts.classes))
     drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
-    fewest = min(2 * len(found.classes), MIN_AXES)
-    most = min(MAX_AXES, max(1, found.rows // 4), found.dimensions or MAX_AXES)
+    fewest = min(2 * len(facts.classes), MIN_AXES)
+    most = min(MAX_AXES, max(1, facts.rows // 4), facts.dimensions or MAX_AXES)
     axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), most))
     return {"kind": "private_linear", "steps": steps, "axes": axes}
 
@@ -303,10 +303,10 @@ def _absolute(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _data(data: dict[str, object], found: Findings) -> dict[str, object]:
-    settings = {**data, "classes": list(found.classes)}
+def _data(data: dict[str, object], facts: Findings) -> dict[str, object]:
+    settings = {**data, "classes": list(facts.classes)}
     if data["source"] == "folder":
-        settings |= {"image_size": found.image_size, "channels": 1 if found.kind == "grey" else 3}
+        settings |= {"image_size": facts.image_size, "channels": 1 if facts.kind == "grey" else 3}
     return settings
 
 

@@ -42,14 +42,14 @@ class _Parser(argparse.ArgumentParser):
 
 def options_of(args: Sequence[str]) -> list[tuple[int, str, str]]:
     """The options in order: (position of the argument with the value, option, value)."""
-    found = []
+    options = []
     for position, arg in enumerate(args):
         option, equals, value = arg.partition("=")
         if equals:
-            found.append((position, option, value))
+            options.append((position, option, value))
         elif arg.startswith("--") and position + 1 < len(args):
-            found.append((position + 1, arg, args[position + 1]))
-    return found
+            options.append((position + 1, arg, args[position + 1]))
+    return options
 
 
 def add_own_options(parser: argparse.ArgumentParser) -> None:
@@ -127,14 +127,14 @@ def without_own_options(args: Sequence[str]) -> tuple[list[str], str]:
     else:
         places = {name: getattr(options, name) for name in PLACES}
         overrides |= {name: value for name, value in places.items() if value is not None}
-    found = [f"--data.{name}={value}" for name, value in overrides.items()]
+    dotted = [f"--data.{name}={value}" for name, value in overrides.items()]
     numbered = {"budget.epsilon": epsilon, "budget.delta": delta, "expected_records": records}
     given = (options.epsilon, options.delta, options.expected_records)
-    found += [
+    dotted += [
         f"--{name}={value}"
         for (name, value), text in zip(numbered.items(), given, strict=True)
         if text is not None
     ]
     files = [value for _, option, value in options_of(rest) if option == "--config"]
     name = own.name if own.data else Path(files[-1]).stem if files else ""
-    return [*rest, *found], name
+    return [*rest, *dotted], name

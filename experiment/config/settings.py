@@ -104,12 +104,12 @@ def parse(
         print(short_help(parser, args) if wants_help(args) else long_help(parser), end="")
         raise SystemExit(0)
     try:
-        made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
+        parsed = parser.instantiate(parser.parse_args(_of_one_kind(args)))
     except ArgumentError as error:
         raise BadSetting(_one_line(str(error), parser)) from error
-    if refusal := other_format("the configuration", made.pop("format")):
+    if refusal := other_format("the configuration", parsed.pop("format")):
         raise BadSetting(refusal)
-    return Config(**{entry.name: made.pop(entry.name) for entry in fields(Config)}), made
+    return Config(**{entry.name: parsed.pop(entry.name) for entry in fields(Config)}), parsed
 
 
 def load_config(path: Path) -> Config:
@@ -172,11 +172,11 @@ def _of_one_kind(args: Sequence[str]) -> list[str]:
 def _one_line(message: str, parser: jsonargparse.ArgumentParser) -> str:
     """A parser's message in one line; for an unknown key, with the nearest valid name."""
     text = " ".join(message.split())
-    if found := re.search(NO_MECHANISM, text):
-        return _wrong_mechanism(found["value"], text)
+    if match := re.search(NO_MECHANISM, text):
+        return _wrong_mechanism(match["value"], text)
     for pattern in UNKNOWN:
-        if found := re.search(pattern, text):
-            return _unknown(f"{found['group']}.{found['name']}".strip("."), parser)
+        if match := re.search(pattern, text):
+            return _unknown(f"{match['group']}.{match['name']}".strip("."), parser)
     return text
 
 

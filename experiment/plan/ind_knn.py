@@ -11,14 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.mechanisms.base import Mechanism, Priced
+from ...teacher.mechanisms.base import Priced
+from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.solve import solve
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
@@ -43,46 +42,28 @@ MIN_SIMULATED = 1000  # queries for every candidate, so that chance does not dec
 REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 
-@dataclass(frozen=True)
-class IndKnnPlanner:
-    """The search for threshold, noise and rho; all other fields are those of ``kernel``."""
+def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
+    """See ``goal.Planner``: threshold, noise and rho; all other fields are those of ``kernel``.
 
-    kernel: IndKnn
-    rehearses: ClassVar[bool] = False
-
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: all rounds must share one mechanism."""
-        if own:
-            rule = f"one {IndKnn.kind} for all rounds, to be searched for"
-            raise InvalidInput("mechanism", rule, "other mechanisms")
-
-    def settings(self, mechanism: IndKnn) -> dict[str, str]:
-        """See ``Planner.settings``."""
-        names = ("threshold", "sigma_label", "sigma_count", "rho")
-        found = {name: getattr(mechanism, name) for name in names}
-        return {name: f"{value:.5g}" for name, value in found.items() if value is not None}
-
-    def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
-    ) -> Optimum[IndKnn]:
-        """See ``Planner.plan``. No model can replace public rows."""
-        if goal.mean_accuracy is not None:
-            rule = f"left out with {IndKnn.kind}, whose neighbours no model knows"
-            raise InvalidInput("mean_accuracy", rule, goal.mean_accuracy)
-        if public.available < MIN_ROWS:
-            rule = f"at least {MIN_ROWS} labelled rows, to rehearse {IndKnn.kind} with"
-            raise InvalidInput("data.test", rule, public.available)
-        features, labels, length = public.embed()
-        records = SimulatedRecords.of(
-            features, labels, goal.expected_records, public.num_classes, self.kernel, length
-        )
-        return optimise(self.kernel, records, goal, progress)
+    No model can replace public rows.
+    """
+    if goal.mean_accuracy is not None:
+        rule = f"left out with {IndKnn.kind}, whose neighbours no model knows"
+        raise InvalidInput("mean_accuracy", rule, goal.mean_accuracy)
+    if public.available < MIN_ROWS:
+        rule = f"at least {MIN_ROWS} labelled rows, to rehearse {IndKnn.kind} with"
+        raise InvalidInput("data.test", rule, public.available)
+    features, labels, length = public.embed()
+    records = SimulatedRecords.of(
+        features, labels, goal.expected_records, public.num_classes, kernel, length
+    )
+    return optimise(kernel, records, goal, progress)
 
 
 def optimise(
     kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = no_progress
 ) -> Optimum[IndKnn]:
-    """See ``Planner.plan``; the records are simulated already."""
+    """See ``goal.Planner``; the records are simulated already."""
     goal.check()
     level, _ = best_level(records, kernel)
     epsilons = [share * goal.epsilon for share in goal.shares]
@@ -108,18 +89,15 @@ def optimise(
     best = frontier[-1]
     if best is None:
         raise goal.nothing_affordable()
-    plan = best.plan(goal)
-    require_affordable(plan)
-    chosen = replace(best, epsilon=certified_epsilon(plan))
+    whole = best.plan(goal)
+    require_affordable(whole)
+    chosen = replace(best, epsilon=certified_epsilon(whole))
     return Optimum(
         chosen,
         (*(choice for choice in frontier[:-1] if choice is not None), chosen),
         records.description,
-        (
-            f"The last row is certified: {chosen.within(goal)}, however many queries are asked. "
-            "Kernel and hashing are the configuration's.",
-        ),
-        {},
+        f"The last row is certified: {chosen.within(goal)}, however many queries are asked. "
+        "Kernel and hashing are the configuration's.",
     )
 
 
@@ -159,7 +137,7 @@ def best_noise(
     tried from ``level`` downwards, then upwards, then half a step around the best.
     """
     priced = Priced(replace(kernel, rho=None, sigma_count=None), asked, asked)
-    planned = [solve((priced,), epsilon, delta)[0] for epsilon in epsilons]
+    planned = [calibrate((priced,), epsilon, delta)[0] for epsilon in epsilons]
     best = [Trial(mechanism, -1.0) for mechanism in planned]
     best_levels = [level] * len(planned)
 

@@ -1,13 +1,13 @@
 """`plan --optimise`: from a configuration to the best one for its budget.
 
-Public rows are read here and handed to the mechanism's planner (candidates.py);
+Public rows are read here and handed to the search for each kind (candidates.py);
 what it chooses is shown as a table, a plot, JSON and a file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,9 @@ from .auto import (
     Found,
     accuracy_text,
     expected,
+    mechanisms_for,
     of_values,
     planned_config,
-    planners_for,
     search,
     sentence,
     spread_text,
@@ -79,7 +79,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
     """
-    planners = planners_for(config)
+    mechanisms = mechanisms_for(config)
     task = describe(config.data)
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
@@ -97,7 +97,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
         sum(r.queries or 0 for r in config.rounds) or None,
         FRONTIER if request.frontier else FRONTIER[-1:],
     )
-    found = search(config, task, public, goal, planners, console.progress)
+    found = search(config, task, public, goal, mechanisms, console.progress)
     answer = Answer(planned_config(config, found.optimum.chosen), goal, found)
     require_affordable(answer.config.plan())
     if request.plot is not None:
@@ -127,7 +127,7 @@ def _numbers(choice: Choice[Any]) -> str:
 def describe_optimum(answer: Answer) -> dict[str, object]:
     """What `plan --optimise --json` prints.
 
-    `plan --json` of the choice; optimised, frontier, proxy; and the planner's facts.
+    `plan --json` of the choice; optimised, frontier, proxy, candidates.
     """
     optimum = answer.optimum
     return {
@@ -135,7 +135,6 @@ def describe_optimum(answer: Answer) -> dict[str, object]:
         "optimised": _entry(optimum.chosen),
         "frontier": [_entry(choice) for choice in optimum.frontier],
         "proxy": {"votes": optimum.votes, "expected_records": answer.goal.expected_records},
-        **optimum.facts,
         **describe_candidates(answer),
     }
 
@@ -215,7 +214,7 @@ def _table(answer: Answer) -> Table:
 
     values = of_values(answer.optimum.chosen)
     table = Table(title="best R2, by budget" if values else "most expected right labels, by budget")
-    settings = answer.found.planner.settings(answer.optimum.chosen.mechanism)
+    settings = _chosen_fields(answer)
     scores = ("R2",) if values else ("right", "accuracy")
     for name in ("epsilon", "asked", "answered", *scores, *settings):
         table.add_column(name.removesuffix("_probability"), justify="right")
@@ -228,9 +227,23 @@ def _table(answer: Answer) -> Table:
             f"{found.answered:.0f}",
             *right,
             accuracy_text(choice),
-            *answer.found.planner.settings(choice.mechanism).values(),
+            *(_text(vars(choice.mechanism)[name]) for name in settings),
         )
     return table
+
+
+def _chosen_fields(answer: Answer) -> list[str]:
+    """Names of the fields that differ from their defaults in some choice of the frontier."""
+    mechanisms = [choice.mechanism for choice in answer.optimum.frontier]
+    return [
+        field.name
+        for field in fields(mechanisms[-1])
+        if any(vars(mechanism)[field.name] != field.default for mechanism in mechanisms)
+    ]
+
+
+def _text(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def reason(answer: Answer) -> str:
@@ -245,9 +258,9 @@ def _explanation(answer: Answer, out: Path | None) -> list[str]:
     goal, optimum = answer.goal, answer.optimum
     found = optimum.chosen.forecast
     chosen = optimum.chosen.mechanism
-    settings = {"kind": chosen.kind, **answer.found.planner.settings(chosen)}
+    settings = {name: _text(vars(chosen)[name]) for name in ("kind", *_chosen_fields(answer))}
     return [
-        *optimum.notes,
+        optimum.note,
         f"From {optimum.votes}; {goal.expected_records} private records expected "
         "(--expected_records), none of them read. Every round is counted with the first round's "
         "features; later rounds' are usually better.",

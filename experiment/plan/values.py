@@ -8,15 +8,14 @@ configured: with more of them each has more noise, and a student averages over m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.mechanisms.base import Mechanism, Priced
-from ...teacher.mechanisms.solve import solve
+from ...teacher.mechanisms.base import Priced
+from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.values import (
     MAX_NEIGHBOURS,
     PrivateKnnMean,
@@ -27,7 +26,7 @@ from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
-from ...wall.progress import Progress, no_progress
+from ...wall.progress import Progress
 from ..config.own import MIN_ROWS
 from .goal import (
     Choice,
@@ -42,73 +41,57 @@ FRACTIONS = 8  # of the records that vote, from a few rows to MAX_FRACTION
 MAX_FRACTION, LEAST_K = 0.3, 5
 DEFAULT_ASKED = 300  # queries, where no round says how many
 FOLDS = 4  # parts of the rows, between which R2 spreads
+R = TypeVar("R", bound=Regression)
 
 
-@dataclass(frozen=True)
-class ValuesPlanner:
-    """The search for k and the sampling probability; other fields are those of ``mechanism``."""
+def plan(mechanism: R, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[R]:
+    """See ``goal.Planner``: k and the sampling probability; other fields are the configuration's.
 
-    mechanism: Regression
-    rehearses: ClassVar[bool] = False
+    The accuracy is R2. Answers are not screened.
+    """
+    goal.check()
+    if public.available < MIN_ROWS:
+        raise InvalidInput("public rows", f"at least {MIN_ROWS} with values", public.available)
+    features, labels, _ = public.embed()
+    near = neighbours(features, labels)
+    best, tried, what = list[Choice[R]](), list[Choice[R]](), f"planning {mechanism.kind}"
+    for number, share in enumerate(goal.shares):
+        progress(what, number, len(goal.shares))
+        tried = _tried(mechanism, goal, share * goal.epsilon, near, labels)
+        best.append(tried[0])
+    progress(what, len(goal.shares), len(goal.shares))
+    whole = tried[0].plan(goal)
+    require_affordable(whole)
+    exact = replace(tried[0], epsilon=certified_epsilon(whole))
+    note = f"The last row is certified: {exact.within(goal)}. The accuracy is R2."
+    source = f"values of {len(labels)} labelled public rows, each left out of its own"
+    return Optimum(exact, (*best[:-1], exact), source, note, tuple(tried))
 
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: all rounds must share one mechanism."""
-        if own:
-            rule = "left out: all rounds share the mechanism that is searched for"
-            raise InvalidInput("rounds.mechanism", rule, own[0].kind)
 
-    def settings(self, mechanism: Regression) -> dict[str, str]:
-        """See ``Planner.settings``."""
-        names = ("k", "sampling_probability", *mechanism.calibrated)
-        found = {name: vars(mechanism)[name] for name in names}
-        return {name: f"{value:g}" for name, value in found.items() if value is not None}
-
-    def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
-    ) -> Optimum[Regression]:
-        """See ``Planner.plan``; the accuracy is R2. Answers are not screened."""
-        goal.check()
-        if public.available < MIN_ROWS:
-            raise InvalidInput("public rows", f"at least {MIN_ROWS} with values", public.available)
-        features, labels, _ = public.embed()
-        known = neighbours(features, labels)
-        best, tried = [], list[Choice[Regression]]()
-        for number, share in enumerate(goal.shares):
-            progress(f"planning {self.mechanism.kind}", number, len(goal.shares))
-            tried = self._candidates(goal, share * goal.epsilon, known, labels)
-            best.append(tried[0])
-        progress(f"planning {self.mechanism.kind}", len(goal.shares), len(goal.shares))
-        plan = tried[0].plan(goal)
-        require_affordable(plan)
-        exact = replace(tried[0], epsilon=certified_epsilon(plan))
-        note = f"The last row is certified: {exact.within(goal)}. The accuracy is R2."
-        source = f"values of {len(labels)} labelled public rows, each left out of its own"
-        return Optimum(exact, (*best[:-1], exact), source, (note,), {}, tuple(tried))
-
-    def _candidates(
-        self, goal: Goal, epsilon: float, known: np.ndarray, labels: np.ndarray
-    ) -> list[Choice[Regression]]:
-        """Best first."""
-        asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
-        n, rows, found = goal.expected_records, known.shape[1], list[Choice[Regression]]()
-        smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
-        open_noise: dict[str, Any] = dict.fromkeys(self.mechanism.calibrated)
-        shape = replace(self.mechanism, threshold=None, **open_noise)
-        for gamma in SAMPLING:
-            shape = replace(shape, sampling_probability=gamma)
-            (noisy,) = solve([Priced(shape, asked, asked)], epsilon, goal.delta)
-            for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
-                k = round(gamma * fraction * n)
-                if not LEAST_K <= k <= MAX_NEIGHBOURS:
-                    continue
-                mechanism = replace(noisy, k=k)  # on which the noise does not depend
-                near = known[:, : max(1, round(fraction * rows))]
-                r2, spread = explained(squared_errors(mechanism, near, labels), labels)
-                forecast = Forecast(asked, asked, 1.0, asked, max(r2, 0.0), spread)
-                found.append(Choice(epsilon, mechanism, forecast))
-        if not found:
-            raise goal.nothing_affordable()
-        return sorted(found, key=lambda choice: -choice.forecast.accuracy)
+def _tried(
+    mechanism: R, goal: Goal, epsilon: float, near: np.ndarray, labels: np.ndarray
+) -> list[Choice[R]]:
+    """Best first. ``near``: see ``neighbours``."""
+    asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
+    n, rows, choices = goal.expected_records, near.shape[1], list[Choice[R]]()
+    smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
+    open_noise: dict[str, Any] = dict.fromkeys(mechanism.calibrated)
+    shape = replace(mechanism, threshold=None, **open_noise)
+    for gamma in SAMPLING:
+        shape = replace(shape, sampling_probability=gamma)
+        (noisy,) = calibrate([Priced(shape, asked, asked)], epsilon, goal.delta)
+        for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
+            k = round(gamma * fraction * n)
+            if not LEAST_K <= k <= MAX_NEIGHBOURS:
+                continue
+            sized = replace(noisy, k=k)  # on which the noise does not depend
+            voting = near[:, : max(1, round(fraction * rows))]
+            r2, spread = explained(squared_errors(sized, voting, labels), labels)
+            forecast = Forecast(asked, asked, 1.0, asked, max(r2, 0.0), spread)
+            choices.append(Choice(epsilon, sized, forecast))
+    if not choices:
+        raise goal.nothing_affordable()
+    return sorted(choices, key=lambda choice: -choice.forecast.accuracy)
 
 
 def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -140,8 +123,8 @@ def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) 
     chances /= chances.sum(axis=1, keepdims=True)
     middles = (2 * np.arange(cells) + 1) / (2 * cells)
     away = middles - labels[:, None] / STEPS
-    found: np.ndarray = (chances * away**2).sum(axis=1)
-    return found
+    squares: np.ndarray = (chances * away**2).sum(axis=1)
+    return squares
 
 
 def explained(errors: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

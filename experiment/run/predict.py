@@ -115,10 +115,10 @@ def _plan(ledger: Path) -> Plan:
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    found = arrays.read_member(arrays.require_arrays(path), "x")
-    if found is None:
+    queried = arrays.read_member(arrays.require_arrays(path), "x")
+    if queried is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
-    rows = arrays.canonical_rows("x", found)
+    rows = arrays.canonical_rows("x", queried)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
         shape = ", ".join(map(str, task.input_shape))

@@ -58,8 +58,8 @@ class Estimate:
 
 def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
     """The estimate of a finished round; None where it has none."""
-    found = metrics.get("estimate")
-    return None if found is None else Estimate(**found)
+    stored = metrics.get("estimate")
+    return None if stored is None else Estimate(**stored)
 
 
 def unknown() -> Estimate:
@@ -80,7 +80,7 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     rng, total = np.random.default_rng(0), float(counts.sum())
     spread = noise * math.sqrt(counts.size)  # of the total
     votes = max(total, spread, 1.0)
-    found = []
+    scores = []
     for _ in range(DRAWS):
         draw = rng.normal(0.0, max(noise, 1e-9), counts.shape)
         labels, _outcomes = inherit(counts + draw, cells, margin)
@@ -90,8 +90,8 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
         rows = shares.sum(axis=1, keepdims=True)
         shares /= np.maximum(rows, 1.0)
         seen = (counts - draw)[rows[:, 0] > 0].sum()
-        found.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
-    share = min(1.0, max(0.0, float(np.mean(found))))
+        scores.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
+    share = min(1.0, max(0.0, float(np.mean(scores))))
     few = math.sqrt(max(share * (1 - share), 1e-4) / votes)
     return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
 

@@ -106,9 +106,9 @@ class RunFolder:
         if not config.open or not self.choice.exists():
             return config
         known = load_config(self.choice)
-        found = config.chosen(known)
-        same = not _differing(known, found) and known.expected_records == config.expected_records
-        return found if same or (self.path / "config.yaml").exists() else config
+        chosen = config.chosen(known)
+        same = not _differing(known, chosen) and known.expected_records == config.expected_records
+        return chosen if same or (self.path / "config.yaml").exists() else config
 
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""

@@ -79,8 +79,8 @@ def train_round(
         said,
         estimate,
     )
-    for found in chosen:
-        metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
+    for divisor in chosen:
+        metrics |= calibration(task.labels, said, experiment.public.test_labels, divisor)
     doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
     return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
@@ -189,19 +189,19 @@ def released_probabilities(
     ``labels``: of ``released_labels``; a row has the probabilities of the round that its label is
     of. None where no round released any.
     """
-    found = None
+    probabilities = None
     for earlier in range(1, number + 1):
         rows, _, outcomes = folder.load_answers(earlier)
         counted = outcomes != Outcome.CAP_REACHED
         chances = folder.load_probabilities(earlier)
-        if found is None:
+        if probabilities is None:
             if chances is None:
                 continue
-            found = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
+            probabilities = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
         if earlier in worse:
-            counted &= np.isnan(found[rows, 0])
-        found[rows[counted]] = np.nan if chances is None else chances[counted]
-    return found
+            counted &= np.isnan(probabilities[rows, 0])
+        probabilities[rows[counted]] = np.nan if chances is None else chances[counted]
+    return probabilities
 
 
 def with_virtual_rows(

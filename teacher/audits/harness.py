@@ -1,40 +1,42 @@
 """The statistical audit: lower bounds of epsilon from a mechanism's own code.
 
-Every kind of mechanism has worst-case neighbouring data sets (cases.py). Its ``draw`` is run
-with the search, the sampler and the noise that answer real queries; no private row is read and
-nothing is charged. A lower bound above the claim proves that code and curve disagree. A lower bound
-below it only shows that a fault, if there is one, costs less than the trials can detect. So the
-bound is shown next to the claim, and next to the bound that faithful code would reach.
+Every kind of mechanism has worst-case neighbouring data sets and a statistic (cases.py). Its draws
+are run with the search, the sampler and the noise that answer real queries; no private row is read
+and nothing is charged. A lower bound above the claim proves that code and curve disagree. A lower
+bound below it only shows that a fault, if there is one, costs less than the trials can detect. So
+the bound is shown next to the claim, and next to what exploration promised.
 
 **Validity.** Trials are independent: each has new inclusion bits and noise on the same data set.
-The first quarter is for exploration: it orders outcomes by estimated likelihood ratio (summed over
-a trial's queries: Neyman-Pearson for independent ones) and picks a threshold and a direction, hence
-one event S. On the rest, on which S does not depend,
+Exploration draws a quarter of the trials on every pair of data sets. On each it orders outcomes by
+estimated likelihood ratio (summed over a trial's queries: Neyman-Pearson for independent ones) and
+picks a threshold and a direction, hence one event S; the pair that promises most is kept. On new
+trials on that pair, on which S does not depend,
 
     epsilon(delta) >= log((P(S) - delta) / Q(S)) >= log((p_low - delta) / q_high),
 
 where P, Q are the laws on the two data sets in the direction picked, and p_low and q_high one-sided
 Clopper-Pearson limits at level error / 2 each. The second inequality fails with probability at most
-``error`` for any mechanism, also if the choice of pair and event assumed a wrong law. Several
-bounds share 1 - confidence equally, so all hold jointly.
+``error`` for any mechanism, whatever exploration chose. The bounds of several releases share
+1 - confidence equally, so all hold jointly.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from scipy.special import betaincinv, ndtr
+from scipy.special import betaincinv
 
 from ...wall.errors import InvalidInput
 from ..accounting.accountant import certified_epsilon
 from ..accounting.plan import Plan, Release, Slot
+from ..mechanisms.base import Mechanism
+from ..mechanisms.voters import Voters
+from ..noise.entropy import Entropy, SystemEntropy
 
-PROBE_DELTA = 0.02
 EXPLORED = 4  # one in this many trials chooses the event
 OUTCOMES = 64  # steps of a noisy sum between -4 and 4 standard deviations
 
@@ -43,34 +45,50 @@ OUTCOMES = 64  # steps of a noisy sum between -4 and 4 standard deviations
 class Pair:
     """Neighbouring data sets around one query.
 
-    There are ``allies`` records of the added one's class, then ``rivals`` of class 0. The neighbour
-    has one record more, nearer than all of them, of the last of ``num_classes`` classes.
+    There are ``same_class`` records of the added one's class, then ``other_class`` of class 0. The
+    neighbour has one record more, nearer than all of them, of the last of ``num_classes`` classes.
     """
 
-    allies: int
-    rivals: int
+    same_class: int
+    other_class: int
     num_classes: int
 
     def labels(self, added: bool) -> np.ndarray:
         """Classes by nearness, int64 [n], with or without the added record."""
-        return np.repeat([self.num_classes - 1, 0], [self.allies + added, self.rivals])
+        return np.repeat([self.num_classes - 1, 0], [self.same_class + added, self.other_class])
 
 
-Outcomes = Callable[[Pair, bool, int], np.ndarray]
-"""(pair, with the record, n) -> codes, int64 [n], of independent queries."""
+EMPTY = Pair(0, 0, 2)  # without the added record a release is only noise
+Run = Callable[[Pair, bool, int, Entropy], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One kind of release, with the pairs of data sets on which it may leak most.
+
+    ``run(pair, added, n, entropy)``: codes, int64 from 0, of ``n`` independent trials by the
+    mechanism's own code, with or without the added record: [n * queries]. ``priced``: the releases
+    of a trial.
+    """
+
+    release: str
+    pairs: Sequence[Pair]
+    run: Run
+    priced: tuple[Release, ...]
+    queries: int = 1  # of a trial
 
 
 @dataclass(frozen=True)
 class ReleaseFinding:
     """The result for one kind of release. Epsilons are at the finding's delta.
 
-    ``claim``: the certificate of exactly ``queries`` releases; ``expected``: the approximate lower
-    bound of faithful code with this many trials; ``pair``: of the bound.
+    ``claim``: the certificate of exactly ``queries`` releases; ``expected``: the lower bound that
+    exploration promised; ``pair``: of the bound.
     """
 
     release: str
     queries: int  # in a trial
-    trials: int  # on each of the two data sets
+    trials: int  # on each of the pair's two data sets
     pair: Pair
     lower_bound: float
     expected: float
@@ -99,7 +117,7 @@ class EmpiricalFinding:
     @property
     def worst(self) -> ReleaseFinding:
         """The release whose lower bound is the largest share of its claim."""
-        return max(self.releases, key=lambda found: found.share)
+        return max(self.releases, key=lambda release: release.share)
 
     @property
     def lower_bound(self) -> float:
@@ -112,7 +130,7 @@ class EmpiricalFinding:
     @property
     def refuted(self) -> bool:
         """The mechanism loses more than it claims, at this confidence."""
-        return any(found.lower_bound > found.claim for found in self.releases)
+        return any(release.lower_bound > release.claim for release in self.releases)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -129,144 +147,119 @@ class EmpiricalFinding:
         lines = [
             f"{verdict}, at delta {self.delta:g} and {self.confidence:.2%} confidence",
             f"  {'release':18} {'queries':>7} {'trials':>8} {'epsilon >=':>10} "
-            f"{'of faithful code':>16} {'claim':>7}",
+            f"{'promised':>9} {'claim':>7}",
         ]
         lines += (
             f"  {r.release:18} {r.queries:7} {r.trials:8} {r.lower_bound:10.3f} "
-            f"{r.expected:16.3f} {r.claim:7.3f}"
+            f"{r.expected:9.3f} {r.claim:7.3f}"
             for r in self.releases
         )
         return "\n".join(lines)
 
 
-class Audited(Protocol):
-    """What the audit needs of a mechanism; see ``Mechanism``."""
-
-    def fields(self) -> dict[str, object]: ...
-
-    def releases(self, asked: int, answered: int) -> tuple[Release, ...]: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One kind of release, audited on one pair of data sets.
-
-    ``run(added, n)``: codes of ``n`` independent draws by the mechanism's own code, with or without
-    the added record: int64 [n]. ``laws``: probabilities of the codes of faithful code, without and
-    with it, float64 [n_codes] each.
-    """
-
-    release: str
-    pair: Pair
-    run: Callable[[bool, int], np.ndarray]
-    laws: tuple[np.ndarray, np.ndarray]
-
-
-def audit_parts(
-    mechanism: Audited, parts: Sequence[Part], *, delta: float, trials: int, confidence: float
+def audit_cases(
+    mechanism: Mechanism,
+    cases: Sequence[Case],
+    *,
+    delta: float,
+    trials: int,
+    confidence: float,
 ) -> EmpiricalFinding:
-    """Audit one query for each part, where all have the mechanism's price for an answered query.
+    """Attack each case. ``trials``: queries drawn for it on each of a pair's two data sets.
 
-    ``trials``: draws for each part on each of its two data sets. Raises InvalidInput for fewer than
-    8 trials, or delta or confidence outside (0, 1).
+    Raises InvalidInput for fewer than 8 trials of a case, or delta or confidence outside (0, 1).
     """
-    check_audit(delta, trials, confidence, 1)
-    claim = certified(mechanism, mechanism.releases(1, 1), delta)
-    error, found = (1 - confidence) / len(parts), []
-    for part in parts:
-
-        def outcomes(at: Pair, added: bool, n: int, part: Part = part) -> np.ndarray:
-            return part.run(added, n)
-
-        bound = bound_pair(outcomes, part.pair, queries=1, trials=trials, delta=delta, error=error)
-        expected = expected_bound(*part.laws, trials, delta, error)
-        found.append(ReleaseFinding(part.release, 1, trials, part.pair, bound, expected, claim))
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
-
-
-def check_audit(delta: float, trials: int, confidence: float, queries: int) -> None:
-    """Raise InvalidInput for bad arguments of an audit.
-
-    ``trials``, in queries, must allow 8 trials of ``queries`` each; delta and confidence must be in
-    (0, 1).
-    """
-    if queries < 1 or trials < 8 * queries:
-        raise InvalidInput("trials", f"at least 8 times the {queries} queries of a trial", trials)
     for name, value in (("delta", delta), ("confidence", confidence)):
         if not 0 < value < 1:
             raise InvalidInput(name, "between 0 and 1", value)
+    most = max(case.queries for case in cases)
+    if trials < 8 * most:
+        raise InvalidInput("trials", f"at least 8 times the {most} queries of a trial", trials)
+    error = (1 - confidence) / len(cases)
+    releases = tuple(_attacked(mechanism, case, delta, trials, error) for case in cases)
+    return EmpiricalFinding(mechanism.fields(), delta, confidence, releases)
 
 
-def certified(mechanism: Audited, releases: tuple[Release, ...], delta: float) -> float:
-    """The certified epsilon of exactly these releases."""
-    return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), releases),)))
+def _attacked(
+    mechanism: Mechanism, case: Case, delta: float, trials: int, error: float
+) -> ReleaseFinding:
+    n, entropy = trials // case.queries, SystemEntropy()
 
+    def sides(pair: Pair, size: int) -> tuple[np.ndarray, np.ndarray]:
+        without, added = (case.run(pair, side, size, entropy) for side in (False, True))
+        return without.reshape(size, -1), added.reshape(size, -1)
 
-def fresh_keys(n: int, batch: int) -> Iterator[list[str]]:
-    """New identities of ``n`` queries, ``batch`` at a time; none is ever used twice."""
-    call = secrets.token_hex(8)
-    for start in range(0, n, batch):
-        yield [f"{call}-{row}" for row in range(start, min(start + batch, n))]
-
-
-def sharpest_bound(
-    outcomes: Outcomes,
-    pairs: Iterable[Pair],
-    *,
-    queries: int,
-    trials: int,
-    delta: float,
-    error: float,
-) -> tuple[Pair, float]:
-    """The pair with the largest ``bound_pair``, and that bound; each bound fails with ``error``."""
-    bounds = {
-        pair: bound_pair(outcomes, pair, queries=queries, trials=trials, delta=delta, error=error)
-        for pair in dict.fromkeys(pairs)
+    tested = n - n // EXPLORED
+    events = {
+        pair: explored(*sides(pair, n // EXPLORED), tested, delta, error)
+        for pair in dict.fromkeys(case.pairs)
     }
-    return max(bounds.items(), key=lambda found: found[1])
+    pair, event = max(events.items(), key=lambda entry: entry[1].promised)
+    bound = event.bound(*sides(pair, tested), delta, error)
+    claim = certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), case.priced),)))
+    expected = max(0.0, event.promised)
+    return ReleaseFinding(case.release, case.queries, n, pair, bound, expected, claim)
 
 
-def bound_pair(
-    outcomes: Outcomes, pair: Pair, *, queries: int, trials: int, delta: float, error: float
-) -> float:
-    """``lower_bound`` for ``trials`` groups of ``queries`` answers on each side of a pair."""
-    drawn = [outcomes(pair, added, trials * queries) for added in (False, True)]
-    size = int(max(codes.max() for codes in drawn)) + 1
-    trial = np.repeat(np.arange(trials), queries)
-    without, added = (
-        np.bincount(trial * size + codes, minlength=trials * size).reshape(trials, size)
-        for codes in drawn
-    )
-    return lower_bound(without, added, delta=delta, error=error)
+@dataclass(frozen=True, eq=False)
+class Event:
+    """A set of trials: those whose summed ``log_ratio`` reaches ``threshold``, or is below it.
+
+    ``log_ratio``: float64 [n_codes + 1], with the record over without; the last is of codes that
+    exploration did not see. ``sign``: -1 where trials without the record are the likely ones.
+    ``promised``: the bound that exploration expects.
+    """
+
+    log_ratio: np.ndarray
+    sign: float = 1.0
+    threshold: float = 0.0
+    promised: float = -math.inf
+
+    def scores(self, codes: np.ndarray) -> np.ndarray:
+        """Of trials, codes int64 [n, queries]: float64 [n]."""
+        seen = self.log_ratio[np.minimum(codes, len(self.log_ratio) - 1)]
+        scores: np.ndarray = self.sign * np.round(seen.sum(axis=1), 9)
+        return scores
+
+    def bound(self, without: np.ndarray, added: np.ndarray, delta: float, error: float) -> float:
+        """The lower bound by new trials, codes int64 [n, queries] on either side; at least 0."""
+        sides = (without, added) if self.sign > 0 else (added, without)
+        y, x = (np.array([(self.scores(s) >= self.threshold).sum(dtype=float)]) for s in sides)
+        return max(0.0, float(loss_bound(x, y, len(without), delta, error)[0]))
+
+
+def explored(
+    without: np.ndarray, added: np.ndarray, tested: int, delta: float, error: float
+) -> Event:
+    """The event that promises the largest bound by ``tested`` more trials.
+
+    ``without``, ``added``: codes int64 [n, queries] of trials on the two data sets.
+    """
+    n, size = len(without), int(max(without.max(), added.max())) + 1
+    rates = [np.bincount(side.ravel(), minlength=size) + 0.5 for side in (added, without)]
+    best = Event(np.append(np.log(rates[0]) - np.log(rates[1]), 0.0))
+    for sign in (1.0, -1.0):
+        event = replace(best, sign=sign)
+        low, high = (np.sort(event.scores(s)) for s in (without, added)[:: int(sign)])
+        thresholds = np.unique(np.concatenate([low, high]))
+        x, y = (n - np.searchsorted(side, thresholds) for side in (high, low))
+        # one more hit of the unlikely side: an event that exploration did not see is possible
+        unlikely = np.minimum((y + 1.0) * (tested / n), tested)
+        promised = loss_bound(x * (tested / n), unlikely, tested, delta, error)
+        top = int(promised.argmax())
+        if promised[top] > best.promised:
+            best = replace(event, threshold=float(thresholds[top]), promised=float(promised[top]))
+    return best
 
 
 def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: float) -> float:
     """A lower bound of epsilon(delta) that fails with probability at most ``error``.
 
-    ``without``, ``added``: int64 [trials, n_outcomes], counts of each outcome in each trial on the
-    two data sets. Proof: module docstring.
+    ``without``, ``added``: codes, int64 [trials, queries], on the two data sets of one pair.
     """
     cut = len(without) // EXPLORED
-    seen_added, seen_without = (side[:cut].sum(axis=0) + 0.5 for side in (added, without))
-    log_ratio = np.log(seen_added) - np.log(seen_without)  # float64 [n_outcomes]
-    scores = [np.round(counts @ log_ratio, 9) for counts in (without, added)]
-    tested = len(without) - cut
-    best = (-math.inf, 1.0, 0.0)
-    for sign in (1.0, -1.0):
-        low, high = (np.sort(sign * side[:cut]) for side in (scores if sign > 0 else scores[::-1]))
-        thresholds = np.unique(np.concatenate([low, high]))
-        x, y = (cut - np.searchsorted(side, thresholds) for side in (high, low))
-        # one more hit of the unlikely side: an event that exploration did not see is possible
-        unlikely_hits = np.minimum((y + 1.0) * (tested / cut), tested)
-        promised = loss_bound(x * (tested / cut), unlikely_hits, tested, delta, error)
-        top = int(promised.argmax())
-        best = max(best, (float(promised[top]), sign, float(thresholds[top])))
-    _, sign, threshold = best
-    unlikely, likely = scores if sign > 0 else scores[::-1]
-    x, y = (
-        np.array([(sign * side[cut:] >= threshold).sum(dtype=float)]) for side in (likely, unlikely)
-    )
-    return max(0.0, float(loss_bound(x, y, tested, delta, error)[0]))
+    event = explored(without[:cut], added[:cut], len(without) - cut, delta, error)
+    return event.bound(without[cut:], added[cut:], delta, error)
 
 
 def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float) -> np.ndarray:
@@ -281,34 +274,22 @@ def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float)
         return np.where(low > delta, np.log(np.maximum(low - delta, 0.0) / high), -np.inf)
 
 
-def expected_bound(
-    without: np.ndarray, added: np.ndarray, trials: int, delta: float, error: float
-) -> float:
-    """Approximate lower bound of faithful code with ``trials`` trials, from its two laws.
-
-    The largest ``loss_bound`` at expected counts over events {likelihood ratio above a threshold},
-    in both directions. ``without``, ``added``: probabilities, float64 [n_outcomes].
-    """
-    n = trials - trials // EXPLORED
-    best = 0.0
-    for q, p in ((without, added), (added, without)):
-        ratio = np.log(np.maximum(q, 1e-300)) - np.log(np.maximum(p, 1e-300))
-        order = np.argsort(ratio, kind="stable")
-        hits, others = (np.minimum(np.cumsum(law[order]), 1.0) * n for law in (p, q))
-        best = max(best, float(loss_bound(hits, others, n, delta, error).max()))
-    return best
-
-
 def sum_codes(sums: np.ndarray, deviation: float) -> np.ndarray:
     """Integer noisy sums (int64 [n]) with standard deviation ``deviation`` as 0..OUTCOMES."""
     return np.clip(sums // math.ceil(8 * deviation / OUTCOMES) + OUTCOMES // 2, 0, OUTCOMES)
 
 
-def normal_law(shifts: np.ndarray) -> np.ndarray:
-    """Probabilities of ``sum_codes`` of normal sums: float64 [n, OUTCOMES + 1].
+def fresh_keys(n: int, batch: int) -> Iterator[list[str]]:
+    """New identities of ``n`` queries, ``batch`` at a time; none is ever used twice."""
+    call = secrets.token_hex(8)
+    for start in range(0, n, batch):
+        yield [f"{call}-{row}" for row in range(start, min(start + batch, n))]
 
-    ``shifts``: float64 [n], their means in standard deviations.
-    """
-    edges = 8 * (np.arange(1, OUTCOMES + 1) - OUTCOMES // 2) / OUTCOMES
-    below = ndtr(edges - shifts[:, None])
-    return np.diff(np.pad(below, ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1))), axis=1)
+
+def drawn(
+    mechanism: Mechanism, stage: str, voters: Voters, n: int, entropy: Entropy, batch: int = 1024
+) -> Iterator[np.ndarray]:
+    """Values of ``n`` copies of the only query of ``voters``, by the mechanism's own draw."""
+    for keys in fresh_keys(n, batch):
+        queries = np.repeat(voters.queries, len(keys), axis=0)
+        yield mechanism.draw(stage, replace(voters, queries=queries), keys, entropy)

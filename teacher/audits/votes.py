@@ -1,144 +1,222 @@
-"""The statistical audit of noisy votes on the worst-case pairs of their ``poll``.
+"""Attacks on noisy votes, and on neighbours' values.
 
-A mechanism's ``poll`` describes how votes are counted, and on which pairs (vote_laws.py). Validity:
-harness.py.
+The curve of a release is a supremum over the votes of the other records (accounting/curves); the
+pairs here put the votes where it is attained, or nearly. The added record is the nearest and has
+the last class, a, which loses ties. Then come records of class a, then of class 0. Their numbers
+determine the plurality, and whether the sample is full, so that the record displaces another
+(e_a - e_0) or joins (e_a). Values are votes for two classes, the largest value and the smallest:
+the largest number in a window is the plurality, and a sum moves by its full sensitivity.
+
+PATE's k shards all vote: the shards of class a have one record each, the others are empty and vote
+for class 0. The added record lies in one of these.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
-from itertools import pairwise
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from ...wall.labels.values import STEPS
+from ...wall.unit import Unit
+from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
+from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
-from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
-from ..noise.entropy import Entropy, SystemEntropy
-from .harness import (
-    EmpiricalFinding,
-    Pair,
-    ReleaseFinding,
-    certified,
-    check_audit,
-    expected_bound,
-    sharpest_bound,
-)
-from .polls import poll as poll_of
-from .vote_laws import JOINT, laws, repeated
+from ..mechanisms.votes import AGGREGATE, SCREEN, SampledVotes, Votes
+from ..noise.entropy import Entropy
+from ..search.cpu import ExactIndex
+from .as_persons import of_unit
+from .harness import EMPTY, Case, Pair, drawn, fresh_keys, sum_codes
 
-_QUERIES_PER_CALL = 1024
+JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
+QUERIES = 4  # of a trial of JOINT
+MANY_CLASSES = 10  # a contest among many, where class a rarely wins without the record
+MAX_RECORDS = 8192  # drawing from more takes too long
 _BITS_PER_CALL = 1 << 22  # inclusion bits
 
 
-def audit_votes(
-    mechanism: Votes,
-    *,
-    delta: float,
-    trials: int,
-    confidence: float = 0.95,
-    queries: int = 4,
-    releases: Sequence[str] = (),
-) -> EmpiricalFinding:
-    """Audit the screening, the aggregation, and ``queries`` composed queries with both.
+@dataclass(frozen=True)
+class Poll:
+    """How votes are counted: the k nearest of a Poisson sample, or k shards.
 
-    ``releases`` restricts this to some of them; a mechanism without screening has its aggregation
-    only. Each is run on the pair with the largest expected bound, and on an empty data set and its
-    neighbour, where the release is only noise. ``trials``: queries drawn for each release on each
-    data set (a trial of JOINT takes ``queries`` of them); about 50 us a query at k = 10.
-
-    Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
+    ``noise``, ``screen_noise``: scales of the noise on a class and on the plurality, in votes.
+    ``swap``: whether a record displaces another of a full sample.
     """
-    check_audit(delta, trials, confidence, queries)
-    poll = poll_of(mechanism)
-    found = []
-    releases = releases or poll.parts
-    error = (1 - confidence) / (2 * len(releases))
-    pairs = sharpest_pairs(mechanism, delta=delta, trials=trials, error=error, queries=queries)
-    for part in releases:
-        pair, expected = pairs[part]
-        repeats = queries if part == JOINT else 1
 
-        def outcomes(at: Pair, added: bool, n: int, part: str = part) -> np.ndarray:
-            return run(mechanism, part, at, added, n, SystemEntropy())
+    k: int
+    noise: float
+    threshold: int = 0
+    screen_noise: float = 0.0
+    sampling_probability: float = 1.0
+    swap: bool = True
+    shards: bool = False
 
-        n = trials // repeats
-        at, bound = sharpest_bound(
-            outcomes,
-            (pair, poll.empty(part)),
-            queries=repeats,
-            trials=n,
-            delta=delta,
-            error=error,
-        )
-        claim = claimed(mechanism, part, repeats, delta)
-        found.append(ReleaseFinding(part, repeats, n, at, bound, expected, claim))
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
+    def pairs(self) -> list[Pair]:
+        """Nobody; a tie and a class a little behind; a plurality at and below the threshold."""
+        k, gamma = self.k, self.sampling_probability
+        tie = (k - 1) // 2 if self.swap else self.threshold
+        behind = max(0, tie - round(self.noise))
+        below = max(0, self.threshold - round(self.screen_noise))
+        if self.shards:
+            sides = [(0, 2), (0, MANY_CLASSES), (tie, 2), (behind, 2)]
+            sides += [(min(votes, k - 1), 2) for votes in (self.threshold, below)]
+            return [Pair(same, k - same, classes) for same, classes in sides]
+        # so many records that a sample is full almost surely
+        full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
+        other = full if self.swap else round(tie / gamma)
+        pairs = [EMPTY, replace(EMPTY, num_classes=MANY_CLASSES)]
+        pairs += [Pair(round(votes / gamma), other, 2) for votes in (tie, behind)]
+        pairs += [Pair(round(votes / gamma), 0, 2) for votes in (self.threshold, below)]
+        return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def claimed(mechanism: Votes, part: str, queries: int, delta: float) -> float:
-    """The certified epsilon of exactly ``queries`` releases of this part."""
+def _screened(mechanism: SampledVotes) -> Poll:
+    return Poll(
+        k=mechanism.max_votes,
+        noise=mechanism.require("sigma_vote"),
+        threshold=mechanism.threshold,
+        screen_noise=mechanism.require("sigma_screen"),
+        sampling_probability=mechanism.sampling_probability,
+        swap=mechanism.swap,
+    )
+
+
+POLLS: dict[str, Callable[[Any], Poll]] = {
+    "private_knn": _screened,
+    "private_radius": _screened,
+    "naive_knn": lambda m: Poll(m.k, m.require("sigma_vote")),
+    "lnmax": lambda m: Poll(m.teachers, m.require("scale"), shards=True),
+    "gnmax": lambda m: Poll(m.teachers, m.require("sigma_vote"), shards=True),
+    "confident_gnmax": lambda m: Poll(
+        m.teachers,
+        m.require("sigma_vote"),
+        m.threshold,
+        m.require("sigma_screen"),
+        shards=True,
+    ),
+}
+
+
+def votes(mechanism: Votes, unit: Unit) -> list[Case]:
+    """The screening, the aggregation, and QUERIES composed queries with both."""
+    parts = (*mechanism.stages, JOINT) if SCREEN in mechanism.stages else mechanism.stages
+    return [_vote(mechanism, part, unit) for part in parts]
+
+
+def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
+    queries = QUERIES if part == JOINT else 1
     alone = part == AGGREGATE and SCREEN in mechanism.stages
-    caps = (0 if alone else queries, 0 if part == SCREEN else queries)
-    return certified(mechanism, mechanism.releases(*caps), delta)
+    caps = 0 if alone else queries, 0 if part == SCREEN else queries
 
+    def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-def sharpest_pairs(
-    mechanism: Votes, *, delta: float, trials: int, error: float, queries: int
-) -> dict[str, tuple[Pair, float]]:
-    """For each part the pair with the largest expected bound, and that bound, from the exact laws.
-
-    The pair that maximises the curve may need an event too rare for the given trials, so this
-    maximises the bound that they can show. Ties, also at zero, go to the largest chi-square
-    distance.
-    """
-    poll = poll_of(mechanism)
-    best = {part: (poll.empty(part), -1.0, 0.0) for part in poll.parts}
-    for pair in poll.candidates():
-        for part, (without, added) in laws(poll, pair).items():
-            repeats = queries if part == JOINT else 1
-            sides = repeated(without, repeats), repeated(added, repeats)
-            expected = expected_bound(*sides, trials // repeats, delta, error)
-            distance = float(
-                np.sum((added - without) ** 2 / np.maximum(without, 1e-300), where=without > 0)
-            )
-            if (expected, distance) > best[part][1:]:
-                best[part] = pair, expected, distance
-    return {part: (pair, expected) for part, (pair, expected, _) in best.items()}
+    poll = POLLS[mechanism.kind](mechanism)
+    return Case(part, poll.pairs(), trials, mechanism.releases(*caps), queries)
 
 
 def run(
-    mechanism: Votes, part: str, pair: Pair, added: bool, n: int, entropy: Entropy
+    mechanism: Votes,
+    part: str,
+    pair: Pair,
+    added: bool,
+    n: int,
+    entropy: Entropy,
+    unit: Unit = "row",
 ) -> np.ndarray:
     """Outcomes of ``n`` independent queries on one side of a pair, by the mechanism's own draws.
 
     int64 [n]: a bit for SCREEN, a class for AGGREGATE (drawn as after a screening that passed),
     label + 1 for JOINT.
     """
-    voters = poll_of(mechanism).voters(pair, added, n)
-    block = max(1, min(_QUERIES_PER_CALL, _BITS_PER_CALL // max(1, len(voters.labels))))
-    # the first query is drawn alone: its search serves the identical ones that follow
-    starts = [0, *range(1, n, block), n]
-    pieces = [
-        _settle(mechanism, part, voters, range(a, b), entropy) for a, b in pairwise(starts) if b > a
-    ]
+    voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
+    if POLLS[mechanism.kind](mechanism).shards:
+        k = POLLS[mechanism.kind](mechanism).k
+        voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
+    block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
+    pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]
     return np.concatenate(pieces)
 
 
-def _settle(
-    mechanism: Votes, part: str, voters: Voters, rows: range, entropy: Entropy
+def side(pair: Pair, added: bool) -> Voters:
+    """One side of a pair before one query; the added record has id 0."""
+    labels = pair.labels(added)
+    ids = np.arange(len(labels)) + (not added)
+    index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # id 0 alone is at distance 0
+    return Voters(index, labels, pair.num_classes, np.zeros((1, 1), dtype=np.int8))
+
+
+def _settled(
+    mechanism: Votes, part: str, voters: Voters, keys: Sequence[str], entropy: Entropy
 ) -> np.ndarray:
-    """Outcomes of some queries, taken through the stages as by a teacher: int64 [n_rows]."""
-    call = secrets.token_hex(8)  # as in a teacher, no identity is used twice
-    keys = [f"{call}-{row}" for row in rows]
-    results: list[dict[str, int]] = [{SCREEN: 1} if part == AGGREGATE else {} for _ in rows]
+    """Outcomes of copies of a query, taken through the stages as by a teacher: int64 [n_keys]."""
+    results: list[dict[str, int]] = [{SCREEN: 1} if part == AGGREGATE else {} for _ in keys]
     for stage in mechanism.stages[:1] if part == SCREEN else mechanism.stages:
         due = [i for i, known in enumerate(results) if mechanism.next_stage(known) == stage]
         if due:
-            asked = voters.select([rows[i] for i in due])
-            drawn = mechanism.draw(stage, asked, [keys[i] for i in due], entropy)
-            for i, value in zip(due, drawn.tolist(), strict=True):
+            asked = replace(voters, queries=np.repeat(voters.queries, len(due), axis=0))
+            values = mechanism.draw(stage, asked, [keys[i] for i in due], entropy)
+            for i, value in zip(due, values.tolist(), strict=True):
                 results[i][stage] = value
     if part == JOINT:
         return np.array([mechanism.outcome(known)[1] + 1 for known in results], dtype=np.int64)
     return np.array([known[part] for known in results], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _LinearVoters(Voters):
+    """Linear classifiers for all mechanisms, as the audit starts from the votes."""
+
+    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
+        return super().teacher_votes(teachers, "linear")
+
+
+def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
+    """Classifiers on shards with one record each (of class a) or none."""
+    key, numbers = bytes(32), np.arange(1000 * min(teachers, pair.same_class + 2))
+    _, first = np.unique(shard_numbers(numbers, key, teachers), return_index=True)
+    ids = np.sort(first)[: pair.same_class + added]
+    labels = np.full(len(ids), pair.num_classes - 1)
+    rows = np.zeros((len(ids), 1), dtype=np.int8)
+    classes = pair.num_classes
+    return train_ensemble(rows, labels, ids, num_classes=classes, teachers=teachers, key=key)
+
+
+def values(mechanism: Regression, unit: Unit) -> list[Case]:
+    """Each release of a query for values."""
+    spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
+    mean = isinstance(mechanism, PrivateKnnMean)
+    noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
+    poll = Poll(
+        mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
+    )
+    pairs = [pair for pair in poll.pairs() if pair.num_classes == 2]
+    return [_value(mechanism, stage, pairs, unit) for stage in mechanism.stages]
+
+
+def _value(mechanism: Regression, stage: str, pairs: list[Pair], unit: Unit) -> Case:
+    unscreened = replace(mechanism, threshold=None)
+
+    def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        rows = side(pair, added)
+        voters = of_unit(replace(rows, labels=rows.labels * STEPS, num_classes=1), unit)
+        released = np.concatenate(list(drawn(mechanism, stage, voters, n, entropy)))
+        if stage == SCREEN:
+            return released
+        if isinstance(mechanism, PrivateKnnMean):
+            deviation = mechanism.require("sigma_mean") * RANGE
+            return sum_codes(released - _middle(mechanism, pair), deviation)
+        return released * mechanism.cells // (STEPS + 1)
+
+    priced = mechanism.releases(1, 0) if stage == SCREEN else unscreened.releases(1, 1)
+    return Case(stage, pairs, trials, priced)
+
+
+def _middle(mechanism: Regression, pair: Pair) -> int:
+    """About the expected sum without the record."""
+    gamma, k = mechanism.sampling_probability, mechanism.k
+    same = min(gamma * pair.same_class, k)
+    return round((same - min(gamma * pair.other_class, k - same)) * STEPS)

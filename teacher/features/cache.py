@@ -106,7 +106,8 @@ class Embedding:
         done = np.ones(len(self._digests), dtype=bool)
         done[self._missing[self._done :]] = False
         digests = [digest for digest, there in zip(self._digests, done, strict=True) if there]
-        _save(self._cache, _Cached(digests, self._features[done], self._finite[done]))
+        rows = self._features[done], self._finite[done], self._records.ids[done]
+        _save(self._cache, _Cached(digests, *rows))
         _forget_oldest(self._cache)
         self._saved_at = time.monotonic()
 
@@ -214,39 +215,41 @@ class _Cached:
     digests: list[bytes]
     features: np.ndarray
     finite: np.ndarray
+    ids: np.ndarray  # for the custodian, who can see whose features a cache has
 
     def only(self, present: set[bytes]) -> _Cached:
         """The rows whose digests are ``present``."""
         rows = np.array([digest in present for digest in self.digests], dtype=bool)
         digests = [digest for digest in self.digests if digest in present]
-        return _Cached(digests, self.features[rows], self.finite[rows])
+        return _Cached(digests, self.features[rows], self.finite[rows], self.ids[rows])
 
 
 def _load(cache: Path) -> _Cached | None:
     """The cache in a file, or None if the file is missing, damaged or of another format."""
     try:
-        digests, features, finite = (
-            read_member(cache, name) for name in ("digests", "features", "finite")
+        digests, features, finite, ids = (
+            read_member(cache, name) for name in ("digests", "features", "finite", "ids")
         )
     except (InvalidInput, MissingData):
         return None
-    if digests is None or features is None or finite is None:
+    if digests is None or features is None or finite is None or ids is None:
         return None
-    rows = len(digests)
-    if (digests.dtype, features.dtype, finite.dtype) != (np.uint8, np.int8, np.bool_):
+    types, rows = (digests.dtype, features.dtype, finite.dtype, ids.dtype), len(digests)
+    if types != (np.uint8, np.int8, np.bool_, np.int64) or features.ndim != 2:
         return None
-    if digests.shape != (rows, DIGEST_BYTES) or finite.shape != (rows,) or features.ndim != 2:
+    if digests.shape != (rows, DIGEST_BYTES) or len(features) != rows:
         return None
-    if len(features) != rows:
+    if not finite.shape == ids.shape == (rows,):
         return None
-    return _Cached([row.tobytes() for row in digests], features, finite)
+    return _Cached([row.tobytes() for row in digests], features, finite, ids)
 
 
 def _save(cache: Path, content: _Cached) -> None:
     digests = np.frombuffer(b"".join(content.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+    arrays = {"features": content.features, "finite": content.finite, "ids": content.ids}
     scratch = cache.with_suffix(".part")
     with scratch.open("wb") as file:
-        np.savez(file, digests=digests, features=content.features, finite=content.finite)
+        np.savez(file, digests=digests, **arrays)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(cache)

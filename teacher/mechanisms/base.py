@@ -310,7 +310,7 @@ M = TypeVar("M", bound=Mechanism)
 class Priced(Generic[M]):
     """A mechanism of a plan with what its slot pays for, counts.
 
-    ``share``: of the budget, relative to those of other mechanisms that miss numbers (solve.py).
+    ``share``: of the budget, relative to those of other mechanisms that miss numbers.
     """
 
     mechanism: M

@@ -3,69 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
-from labelwall.experiment.plan.goal import (
-    Choice,
-    Forecast,
-    Goal,
-    Optimum,
-    Progress,
-    PublicRows,
-    no_progress,
-)
+from labelwall.experiment.plan.goal import Choice, Forecast, Goal, Optimum, PublicRows
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.nearest_record import NearestRecord
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import Progress
 
 
-class NearestRecordPlanner:
-    """Pure releases add up, so that q queries have a q-th of epsilon each."""
+def plan(
+    mechanism: NearestRecord, goal: Goal, public: PublicRows, progress: Progress
+) -> Optimum[NearestRecord]:
+    """Pure releases add up, so that q queries have a q-th of epsilon each.
 
-    rehearses: ClassVar[bool] = False
+    The most expected right labels; the nearest of the public rows stand for records.
+    """
+    goal.check()
+    features, labels, _ = public.embed()
+    distances = ((features[:, None, :].astype(np.int64) - features[None]) ** 2).sum(axis=2)
+    np.fill_diagonal(distances, np.iinfo(np.int64).max)
+    right = float((labels[distances.argmin(axis=1)] == labels).mean())
+    budgets = [share * goal.epsilon for share in goal.shares]
+    frontier = tuple(best_of(goal, epsilon, right, public.num_classes) for epsilon in budgets)
+    chosen = frontier[-1]
+    exact = Choice(certified_epsilon(chosen.plan(goal)), chosen.mechanism, chosen.forecast)
+    votes = f"the nearest of {len(labels)} labelled public rows"
+    return Optimum(exact, (*frontier[:-1], exact), votes, "Equal parts of the budget.")
 
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """All rounds must share one mechanism."""
-        if own:
-            raise InvalidInput("mechanism", "one for all rounds", "other mechanisms")
 
-    def settings(self, mechanism: NearestRecord) -> dict[str, str]:
-        """What was chosen."""
-        return {"epsilon": f"{mechanism.require('epsilon'):.4g}"}
-
-    def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
-    ) -> Optimum[NearestRecord]:
-        """The most expected right labels; the nearest of the public rows stand for records."""
-        goal.check()
-        features, labels, _ = public.embed()
-        distances = ((features[:, None, :].astype(np.int64) - features[None]) ** 2).sum(axis=2)
-        np.fill_diagonal(distances, np.iinfo(np.int64).max)
-        right = float((labels[distances.argmin(axis=1)] == labels).mean())
-        budgets = [share * goal.epsilon for share in goal.shares]
-        frontier = tuple(
-            self._best(goal, epsilon, right, public.num_classes) for epsilon in budgets
-        )
-        chosen = frontier[-1]
-        exact = Choice(certified_epsilon(chosen.plan(goal)), chosen.mechanism, chosen.forecast)
-        votes = f"the nearest of {len(labels)} labelled public rows"
-        return Optimum(exact, (*frontier[:-1], exact), votes, (), {})
-
-    def _best(
-        self, goal: Goal, epsilon: float, right: float, classes: int
-    ) -> Choice[NearestRecord]:
-        choices = []
-        for asked in range(goal.rounds, goal.queries + 1, max(1, goal.queries // 50)):
-            part = math.floor(1e6 * epsilon / asked) / 1e6
-            if part >= 1e-6:
-                kept = math.exp(part) / (math.exp(part) + classes - 1)
-                accuracy = right * kept + (1 - right) * (1 - kept) / (classes - 1)
-                forecast = Forecast(asked, asked, 1.0, asked, accuracy)
-                choices.append(Choice(epsilon, NearestRecord(epsilon=part), forecast))
-        if not choices:
-            raise goal.nothing_affordable()
-        return max(choices, key=lambda choice: choice.forecast.right)
+def best_of(goal: Goal, epsilon: float, right: float, classes: int) -> Choice[NearestRecord]:
+    choices = []
+    for asked in range(goal.rounds, goal.queries + 1, max(1, goal.queries // 50)):
+        part = math.floor(1e6 * epsilon / asked) / 1e6
+        if part >= 1e-6:
+            kept = math.exp(part) / (math.exp(part) + classes - 1)
+            accuracy = right * kept + (1 - right) * (1 - kept) / (classes - 1)
+            forecast = Forecast(asked, asked, 1.0, asked, accuracy)
+            choices.append(Choice(epsilon, NearestRecord(epsilon=part), forecast))
+    if not choices:
+        raise goal.nothing_affordable()
+    return max(choices, key=lambda choice: choice.forecast.right)

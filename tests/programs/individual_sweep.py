@@ -33,7 +33,7 @@ from tests.programs.kill_runner import is_finished, killed_before, sweep
 WATCHED = (
     "teacher.py",
     "charging.py",
-    "mechanism.py",
+    "ind_knn.py",
     "ledger.py",
     "state.py",
     "individual_budgets.py",

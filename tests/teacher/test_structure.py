@@ -27,15 +27,14 @@ import pytest
 import torch
 
 from labelwall.teacher.audits.harness import Pair
-from labelwall.teacher.audits.vote_laws import JOINT
-from labelwall.teacher.audits.votes import run
+from labelwall.teacher.audits.votes import JOINT, run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from tests.make import LEDGER, Make, alike, build
-from tests.teacher.audits import faults
+from tests.teacher.audits import faulty_teachers as faults
 
 pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)

@@ -26,8 +26,8 @@ from labelwall.experiment.config.settings import config_parser, load_config, par
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
@@ -103,7 +103,7 @@ def test_a_tiny_budget_has_no_more_steps_than_noise_can_be_drawn_for(image_folde
     fields = default_mechanism(found, 10_000, epsilon, 1e-5, 2)
     made = PrivateLinear(**fields)
     asked = 2 * made.steps
-    (solved,) = solve([Priced(made, asked, asked)], epsilon, 1e-5)
+    (solved,) = calibrate([Priced(made, asked, asked)], epsilon, 1e-5)
     assert certified_epsilon(Plan(epsilon, 1e-5, (Priced(solved, asked, asked).slot(),))) <= epsilon
 
 

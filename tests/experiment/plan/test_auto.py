@@ -13,6 +13,7 @@ from labelwall import pipeline
 from labelwall.experiment.config.config import Config, RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import auto
+from labelwall.experiment.plan.candidates import REHEARSED
 from labelwall.experiment.plan.decision import decided
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
@@ -37,20 +38,20 @@ workers: 1
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration whose data file has no private rows, and few candidates."""
-    monkeypatch.setattr(auto, "planners_for", _few(auto.planners_for))
-    monkeypatch.setattr("labelwall.experiment.plan.optimise.planners_for", auto.planners_for)
-    monkeypatch.setattr("labelwall.experiment.plan.private_linear.AXES", (2, 8))
-    monkeypatch.setattr("labelwall.experiment.plan.reverse_knn.CELLS", (10, 40))
-    monkeypatch.setattr("labelwall.experiment.plan.rehearsed.REFINED", 1)
-    monkeypatch.setattr("labelwall.experiment.plan.rehearsed.FINAL", 2)
+    monkeypatch.setattr(auto, "mechanisms_for", _few(auto.mechanisms_for))
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.mechanisms_for", auto.mechanisms_for)
+    monkeypatch.setattr("labelwall.experiment.plan.candidates.AXES", (2, 8))
+    monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.search.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.search.FINAL", 2)
     path = planning.write(tmp_path, SETTINGS)
     path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
     return path
 
 
 def _few(original):  # type: ignore[no-untyped-def]
-    """Only the planners that rehearse: the others take seconds each and have tests of their own."""
-    return lambda config: [p for p in original(config) if hasattr(p, "candidates")]
+    """Only what is rehearsed: the other kinds take seconds each and have tests of their own."""
+    return lambda config: [m for m in original(config) if m.kind in REHEARSED]
 
 
 def with_private(config: Path) -> None:
@@ -183,7 +184,7 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
         task,
         PublicData(x, values, test, truth),
         Goal(1.0, 1e-5, 5_000, 300, 1, asked=100),
-        auto.planners_for(config),
+        auto.mechanisms_for(config),
         no_progress,
     )
     kinds = {choice.mechanism.kind for choice in found.tried}

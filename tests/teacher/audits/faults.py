@@ -1,50 +1,117 @@
-"""Mechanisms, entropies and teachers that are broken on purpose, each in one way. They exist for
-the audits to catch.
-
-All claim what their parents claim: fields, plan and ledger look as if nothing were wrong.
-"""
+"""Mechanisms that are broken on purpose, each in one way, and claim what their parents claim."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pytest
 
+from labelwall.teacher.audits.as_persons import LATER
+from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
+from labelwall.teacher.mechanisms import voters as voters_module
+from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
+from labelwall.teacher.mechanisms.overlap import Bounds
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.private_linear import LinearSums
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.values import (
+    MEAN,
+    RANGE,
+    PrivateKnnMean,
+    Regression,
+)
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.messages import ExtractorSpec
-from tests.seeded_noise import SeededNoise
+from labelwall.teacher.search.by_person import ByPerson
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.kernels import Similar
+from labelwall.teacher.search.poisson_sampling import thinned
+from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.labels.values import STEPS
+
+Scale = Callable[[float, str], float]
+
+# --- noise ---
 
 
-class HalfTheNoise(PrivateKnn):
-    """Draws noise of half the scale that is accounted."""
+class Scaled(SystemEntropy):
+    """Noise of another scale, and choices at another rate, than are asked for.
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, HalfScale(entropy))
+    ``scale(asked, release)``: what is drawn.
+    """
 
-
-class HalfScale:
-    """Noise of half the scale that is asked for."""
-
-    unsafe = False
-
-    def __init__(self, entropy: Entropy) -> None:
-        self.inclusion, self._entropy = entropy.inclusion, entropy
+    def __init__(self, entropy: Entropy, scale: Scale, rate: int = 1) -> None:
+        self._entropy, self._scale, self._rate = entropy, scale, rate
+        self.inclusion = entropy.inclusion  # type: ignore[method-assign]
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        return self._entropy.discrete_gaussian(sigma / 2, keys, release, width)
+        scale = self._scale(sigma, release)
+        if not scale:
+            return np.zeros((len(keys), width), dtype=np.int64)
+        return self._entropy.discrete_gaussian(scale, keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        return self._entropy.discrete_laplace(scale / 2, keys, release, width)
+        drawn = self._scale(scale, release)
+        if not drawn:
+            return np.zeros((len(keys), width), dtype=np.int64)
+        return self._entropy.discrete_laplace(drawn, keys, release, width)
+
+    def choose(
+        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
+    ) -> np.ndarray:
+        if not self._scale(1.0, release):
+            return losses.argmin(axis=1)
+        return self._entropy.choose(losses, [self._rate * r for r in rates], keys, release)
+
+
+def half(scale: float, release: str) -> float:
+    return scale / 2
+
+
+def drawing(mechanism: Mechanism, scale: Scale = half, rate: int = 1) -> Any:
+    """The same mechanism, which draws other noise than is accounted."""
+    kind: Any = type(mechanism)
+
+    class Faulty(kind):
+        def draw(self, stage: str, voters: Any, keys: Any, entropy: Entropy) -> np.ndarray:
+            return super().draw(stage, voters, keys, Scaled(entropy, scale, rate))
+
+        def answer(self, *rest: Any) -> Any:
+            *known, entropy = rest[:6]
+            return super().answer(*known, Scaled(entropy, scale, rate))
+
+    return Faulty(**vars(mechanism))
+
+
+def half_on(name: str) -> Scale:
+    """Half the noise on one release."""
+    return lambda scale, release: scale / 2 if release == name else scale
+
+
+def silent(mechanism: Mechanism) -> Any:
+    """The same mechanism, which answers 0 without noise where there is nobody."""
+    kind: Any = type(mechanism)
+
+    class SilentWhenEmpty(kind):
+        def draw(self, stage: str, voters: Any, keys: Any, entropy: Entropy) -> np.ndarray:
+            drawn = super().draw(stage, voters, keys, entropy)
+            return np.where(len(voters.labels) == 0, 0, drawn)
+
+    return SilentWhenEmpty(**vars(mechanism))
+
+
+# --- votes ---
 
 
 class WithReplacement(PrivateKnn):
@@ -100,9 +167,7 @@ class SilentWhenEmpty(PrivateKnn):
 
 
 class _Voters:
-    """Units whose votes come from somewhere else: ``source(voters, keys, release,
-    entropy)``.
-    """
+    """Units whose votes come from ``source(voters, keys, release, entropy)``."""
 
     def __init__(
         self, voters: Any, source: Callable[[Any, Sequence[str], str, Entropy], np.ndarray]
@@ -115,56 +180,217 @@ class _Voters:
         return self._source(self._voters, keys, release, entropy)
 
 
-class SeededEntropy(SeededNoise):
-    """Repeatable draws that pass for the system's."""
-
-    unsafe = False
-
-    def __init__(self) -> None:
-        super().__init__(seed=0)
+def twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record within a radius votes twice."""
+    monkeypatch.setattr(voters_module, "thinned", lambda *rest: 2 * thinned(*rest))
 
 
-class GlobalEntropy(SystemEntropy):
-    """Noise from numpy's global generator, which anybody may have seeded."""
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.rint(np.random.normal(0, sigma, (len(keys), width))).astype(np.int64)
+def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is sampled: all within a radius vote."""
+    monkeypatch.setattr(voters_module, "thinned", lambda votes, *rest: votes)
 
 
-class ForkedEntropy(SystemEntropy):
-    """A generator seeded by the system, once: processes forked afterwards draw alike."""
-
-    def __init__(self) -> None:
-        self._generator = np.random.default_rng()
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.rint(self._generator.normal(0, sigma, (len(keys), width))).astype(np.int64)
+# --- attributes, values, cells, gradients ---
 
 
-class CentredByPrivateMean(Teacher):
-    """Centres features by the mean of the private rows."""
+class Unclipped(PrivateKnnAttributes):
+    """A neighbour votes for all its attributes, however many."""
 
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
-        mean = self.records().inputs.mean(axis=0, dtype=np.float64)
-        super().use_extractor(replace(spec, center=tuple(mean.tolist())), probe)
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        votes = unpack(voters.labels, voters.num_classes) * GRID
+        counted = voters.votes(self.k, self.sampling_probability, keys, stage, entropy, votes)
+        scale = self.require("sigma_vote") * GRID
+        return counted + entropy.discrete_gaussian(scale, keys, stage, voters.num_classes)
 
 
-class ChecksAfterRelease(Teacher):
-    """Draws for everyone who is due, then asks the ledger who may have the result."""
+class HalfScreen(PrivateKnnMean):
+    """Draws noise of half the scale that is accounted on the largest number in a window."""
 
-    def _settle(self, slot: int, batch: list[str], voters: Voters) -> None:
-        mechanism = self._mechanisms[slot]
-        for stage in mechanism.stages:
-            results = self._ledger.state.results
-            due = [i for i in batch if mechanism.next_stage(results.get(i, {})) == stage]
-            drawn = mechanism.draw(
-                stage, voters.select([batch.index(i) for i in due]), due, self._entropy
-            )
-            charge = self._ledger.charge(slot, stage, due)
-            if charge.granted:
-                results = dict(zip(due, drawn.tolist(), strict=True))
-                self._ledger.record(charge, {i: results[i] for i in charge.granted})
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        return super().draw(stage, voters, keys, Scaled(entropy, half_on(SCREEN)))
+
+
+class TrueMean(PrivateKnnMean):
+    """Divides by the number of neighbours: a single one moves the mean by half the range."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        if stage == SCREEN:
+            return super().draw(stage, voters, keys, entropy)
+        counted = np.stack([2 * voters.labels - STEPS, np.ones_like(voters.labels)], axis=1)
+        votes = replace(voters, num_classes=2).votes(
+            self.k, self.sampling_probability, keys, MEAN, entropy, counted
+        )
+        noise = entropy.discrete_gaussian(self.require("sigma_mean") * RANGE, keys, MEAN, 1)[:, 0]
+        return votes[:, 0] * self.k // np.maximum(votes[:, 1], 1) + noise
+
+
+def weak(mechanism: Regression) -> Regression:
+    """Few neighbours in few cells, nobody left out: sampling would only dilute a fault."""
+    k = min(mechanism.k, 20) if mechanism.k != 100 else 3
+    return replace(mechanism, k=k, sampling_probability=1.0, cells=4, window=1)
+
+
+class SilentCells(ReverseKnn):
+    """No noise on entries for which nobody voted."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        drawn = super().draw(stage, voters, keys, entropy)
+        return np.where(voters.cell_votes(self.neighbours) == 0, 0, drawn)
+
+
+class EveryCell(ReverseKnn):
+    """A record votes ten times in its nearest cell and is accounted for once."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        return super().draw(stage, voters, keys, entropy) + 9 * voters.cell_votes(self.neighbours)
+
+
+class CountedExactly(LinearSums):
+    """No noise on the number of records."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        drawn = super().draw(stage, voters, keys, entropy)
+        drawn[:, -1] = voters.gradients(self.clip, self.label_space)[:, -1]
+        return drawn
+
+
+class SilentFirst(LinearSums):
+    """No noise on the first entry."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        drawn = super().draw(stage, voters, keys, entropy)
+        drawn[:, 0] = voters.gradients(self.clip, self.label_space)[:, 0]
+        return drawn
+
+
+class Twice(LinearSums):
+    """A record adds its part twice and is accounted for once."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        drawn = super().draw(stage, voters, keys, entropy)
+        return drawn + voters.gradients(self.clip, self.label_space)
+
+
+def of_kind(fault: type[LinearSums], kind: type[LinearSums]) -> LinearSums:
+    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(sigma=1.0)
+
+
+def missing_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient, "clipped", lambda residuals, squares: residuals)
+
+
+def clip_by_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attribute's residual is clipped by itself."""
+    inner = gradient.clipped
+
+    def by_column(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        return np.column_stack([inner(column[:, None], squares) for column in residuals.T])
+
+    monkeypatch.setattr(gradient, "clipped", by_column)
+
+
+# --- batches ---
+
+
+class SilentBatch(RadiusNeighbours):
+    """Nobody voted: class 0, without noise."""
+
+    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Any) -> np.ndarray:
+        drawn = super().draw(stage, voters, keys, entropy)
+        drawn[voters.ball_votes(drawn[:, 3]).sum(axis=1) == 0, 0] = 0
+        return drawn
+
+
+def unpaid_clique(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every query spends the whole epsilon, as if no balls overlapped."""
+
+    def alone(queries: np.ndarray, *args: Any) -> Bounds:
+        return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
+
+    monkeypatch.setattr(radius, "clique_bounds", alone)
+
+
+def exact_radii(scale: float, release: str) -> float:
+    """Radii as they are, labels with their noise."""
+    return 0.0 if release == batch_knn.RADIUS_NOISE else scale
+
+
+# --- individual budgets ---
+
+
+def not_scaled(mechanism: IndKnn) -> Scale:
+    """Noise on labels that is not scaled by the root of the count."""
+    least = float(mechanism._noise(MIN_NEIGHBOURS))
+    return lambda scale, release: least if release == LABEL_NOISE else scale
+
+
+class SilentNeighbourhood(IndKnn):
+    """No noise for an empty neighbourhood."""
+
+    def answer(self, similar: Any, *rest: Any) -> Any:
+        values, paid = super().answer(similar, *rest)
+        values[[len(near.rows) == 0 for near in similar]] = 0
+        return values, paid
+
+
+class NobodyPays(IndKnn):
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, *rest: Any) -> Any:
+        pieces = [
+            super(NobodyPays, self).answer([s], left, labels, c, [k], *rest)
+            for s, k in zip(similar, keys, strict=True)
+        ]
+        return np.concatenate([values for values, _ in pieces]), np.zeros_like(left)
+
+
+class ChargesAfterTheBatch(NobodyPays):
+    def answer(self, similar: Any, left: Any, *rest: Any) -> Any:
+        values, _ = super().answer(similar, left, *rest)
+        return values, self.reserve(similar, left)
+
+
+# --- persons ---
+
+
+def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a person vote, where they are near."""
+    monkeypatch.setattr(ExactIndex, "units", property(lambda index: index))
+
+
+def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
+
+
+def unclipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = gradient._summed
+
+    def summed(x: np.ndarray, r: np.ndarray, persons: int, gain: int) -> tuple[np.ndarray, int]:
+        added, counted = whole(x, r, persons, gain)
+        return added * max(1, len(x) // max(1, persons)), counted
+
+    monkeypatch.setattr(gradient, "_summed", summed)
+
+
+def shards_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's rows lie in two shards, and each of them counts the person."""
+    whole = ExactIndex.total
+
+    def total(index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray) -> object:
+        if index.persons is None:
+            return whole(index, count, labels)
+        parts = []
+        for shard in (0, 1):
+            rows = np.flatnonzero(index.ids // LATER % 2 == shard)
+            part = ExactIndex(index.features[rows], index.ids[rows], index.persons[rows])
+            parts.append(whole(part, count, labels[rows]))
+        return sum(parts)
+
+    monkeypatch.setattr(ExactIndex, "total", total)
+
+
+def counted_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every similar row of a person is counted, and the person pays once."""
+
+    def strongest(people: ByPerson, near: Similar, ids: np.ndarray, labels: np.ndarray) -> Similar:
+        return Similar(people.numbers[near.rows], near.weights, labels[near.rows])
+
+    monkeypatch.setattr(ByPerson, "strongest", strongest)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,11 +24,9 @@ from labelwall.teacher.ledger.transaction import Reservation
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.wall.errors import LedgerMismatch
-from tests.postgres import address, rows
-from tests.programs import PROGRAMS, REPOSITORY
+from tests.postgres import rows
 from tests.teacher.ledger.anchors import Killed, create, fork, goes_on, in_use, is_refused, stored
 
-CHARGING = PROGRAMS / "charging.py"
 URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
@@ -110,21 +106,6 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
     with pytest.raises(LedgerMismatch, match="anchor"):
         reserve(second, "a")
     first.record_prepaid(reservation, {"a": 1}, payment)
-
-
-def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(
-    place: Place, anchor: Place
-) -> None:
-    create(place, anchor)
-    command = [sys.executable, CHARGING, address(place), "12"]
-    both = [
-        subprocess.Popen([*command, name, address(anchor)], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        for name in "ab"
-    ]
-    granted = [json.loads(process.communicate()[0]) for process in both]
-    assert sum(map(len, granted)) == 20
-    assert all(granted)
-    assert len(Ledger(place, anchor).state.results) == 20
 
 
 def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(

@@ -113,7 +113,7 @@ def audited(entropy: SystemEntropy) -> float:
         labels, keys = np.ones(TRIALS, dtype=np.int64), [str(i) for i in range(TRIALS)]
         values, _ = AUDITED.answer(similar, np.full(TRIALS, FULL), labels, 2, keys, entropy)
         codes = 2 * np.clip(values[:, 0] + 32, 0, 63) + values[:, 1]
-        tables.append((codes[:, None] == np.arange(2 * 64)).astype(np.int64))
+        tables.append(codes[:, None])
     return lower_bound(*tables, delta=DELTA, error=ERROR)
 
 

@@ -13,6 +13,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.private_linear import (
     SUM,
     PrivateLinear,
@@ -20,7 +21,6 @@ from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
@@ -196,10 +196,10 @@ def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: 
 
 @pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1), (1.0, 4), (0.1, 2), (8.0, 3)])
 def test_sigma_is_solved_from_the_budget(epsilon: float, steps: int) -> None:
-    (made,) = solve([Priced(PrivateLinear(), steps, steps)], epsilon, 1e-5)
+    (made,) = calibrate([Priced(PrivateLinear(), steps, steps)], epsilon, 1e-5)
     cost = certified_epsilon(plan(made, steps))
     assert 0.99 * epsilon < cost <= epsilon
-    assert solve([Priced(made, steps, steps)], epsilon, 1e-5) == [made]
+    assert calibrate([Priced(made, steps, steps)], epsilon, 1e-5) == [made]
 
 
 def test_the_price_depends_on_the_noise_multiplier_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,9 +13,6 @@ import pytest
 
 from labelwall.teacher.accounting.curves import release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.audits.cases import audit as run_audit
-from labelwall.teacher.audits.harness import PROBE_DELTA
-from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_radius import (
     EVERYWHERE,
@@ -231,37 +228,6 @@ def test_landmarks_cross_the_wall_and_name_the_extractor() -> None:
     assert spec.sha256() != tiny.RAW.sha256()
     assert "landmarks_sha256" not in tiny.RAW.public_fields()
     assert encode_extractor(tiny.RAW) == encode_extractor(replace(spec, landmarks=b""))
-
-
-# --- the statistical audit and its faults ---
-
-PROBE = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
-
-
-@pytest.mark.slow
-def test_faithful_code_is_not_refuted() -> None:
-    finding = run_audit(PROBE, delta=PROBE_DELTA, trials=4000, confidence=0.95)
-    assert not finding.refuted, finding.render()
-
-
-def twice(counts: np.ndarray, *rest: object) -> np.ndarray:
-    """Each record votes twice."""
-    return 2 * thinned(counts, *rest)  # type: ignore[arg-type]
-
-
-def everybody(counts: np.ndarray, *rest: object) -> np.ndarray:
-    """Nobody is sampled: all vote."""
-    return counts
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [twice, everybody])
-def test_a_planted_fault_is_found(
-    fault: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(voters_module, "thinned", fault)
-    finding = run_audit(PROBE, delta=PROBE_DELTA, trials=20_000, confidence=0.95)
-    assert finding.refuted, finding.render()
 
 
 def test_a_plan_is_certified_below_private_knns() -> None:

@@ -16,11 +16,11 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, squared_radius
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
@@ -266,7 +266,7 @@ def test_a_release_can_not_be_prepaid_and_by_the_batch() -> None:
 
 def test_the_budget_is_split_over_the_planned_batches_and_never_exceeded() -> None:
     for epsilon, asked in ((1.0, 3), (0.1, 7), (2.0, 49), (1.0, 1)):
-        (planned,) = solve([Priced(RadiusNeighbours(), asked, asked)], epsilon, 1e-5)
+        (planned,) = calibrate([Priced(RadiusNeighbours(), asked, asked)], epsilon, 1e-5)
         whole = Plan(epsilon, 1e-5, (Slot(planned.fields(), planned.releases(asked, asked)),))
         assert certified_epsilon(whole) <= epsilon
         # many small ones cost less together than their sum

@@ -1,6 +1,6 @@
-"""The planner of mechanisms that ask once a round: candidates are rehearsed on public rows.
+"""The search among candidates of a kind, which are rehearsed on public rows.
 
-A candidate gets its noise from the budget (solve.py). All are rehearsed once, then neighbours of
+A candidate gets its noise from the budget. All are rehearsed once, then neighbours of
 the best, then the best of both a few more times.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic
+from typing import Generic
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.plan import Plan
-from ...teacher.mechanisms.base import M, Mechanism, Priced
-from ...teacher.mechanisms.solve import solve
+from ...teacher.mechanisms.base import M, Priced
+from ...teacher.mechanisms.calibration import calibrate
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress, no_progress
+from ...wall.progress import Progress
 from .goal import (
     Choice,
     Forecast,
@@ -28,43 +28,26 @@ from .goal import (
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 TIMES = 4  # rehearsals of the last candidates
-HIDDEN = ("kind",)  # fields that a reader sees elsewhere
 
 
 @dataclass(frozen=True)
-class RehearsedPlanner(Generic[M]):
-    """The search for a mechanism's fields and the features that it looks at.
+class Candidates(Generic[M]):
+    """What to rehearse of one kind.
 
-    ``candidates``: coarse ones for features and a number of classes; ``around``: neighbours of a
-    good one; ``stricter``: the same with margins, for fewer and better labels.
+    ``coarse``: for features and a number of classes; ``around``: neighbours of a good one;
+    ``stricter``: the same with margins, for fewer and better labels.
     """
 
-    candidates: Callable[[View, int], list[M]]
+    coarse: Callable[[View, int], list[M]]
     around: Callable[[View, M], list[M]]
     stricter: Callable[[M], list[M]]
-    rehearses: ClassVar[bool] = True
 
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: all rounds must share one mechanism."""
-        if own:
-            rule = "left out: all rounds share the mechanism that is searched for"
-            raise InvalidInput("rounds.mechanism", rule, own[0].kind)
-
-    def settings(self, mechanism: M) -> dict[str, str]:
-        """See ``Planner.settings``."""
-        found = {name: value for name, value in mechanism.fields().items() if name not in HIDDEN}
-        return {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in found.items()}
-
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = no_progress) -> Optimum[M]:
-        """See ``Planner.plan``."""
+    def plan(self, _: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+        """See ``goal.Planner``. The configuration's own fields do not count."""
         goal.check()
         search = Search(goal, public, progress)
         tried = search.once(
-            [
-                (view, m)
-                for view in public.views()
-                for m in self.candidates(view, public.num_classes)
-            ]
+            [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
         )
         if not tried:
             rule = "at least 2, of different features, for a rehearsal"
@@ -80,7 +63,7 @@ class RehearsedPlanner(Generic[M]):
         exact = search.certified(chosen)
         frontier = search.frontier(chosen)
         note = f"The last row is certified: {exact.within(goal)}."
-        return Optimum(exact, (*frontier, exact), public.source, (note,), {}, tuple(tried))
+        return Optimum(exact, (*frontier, exact), public.source, note, tuple(tried))
 
     def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
         known = {(entry.view, _open(entry.mechanism)) for entry in tried}
@@ -136,7 +119,7 @@ class Search:
         assert self.public.rehearse is not None
         goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
         epsilon = share * goal.epsilon
-        (solved,) = solve([Priced(mechanism, asked, asked)], epsilon, goal.delta)
+        (solved,) = calibrate([Priced(mechanism, asked, asked)], epsilon, goal.delta)
         require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
         score = self.public.rehearse(view, solved, times)
         forecast = Forecast(

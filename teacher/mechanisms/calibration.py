@@ -1,13 +1,13 @@
-"""Noise from the budget: the numbers that a plan's mechanisms leave out.
+"""Calibration: the noise that a plan's mechanisms leave to the budget.
 
 One noise level for the whole plan, the smallest whose certificate stays within the budget. Only
-public numbers enter: budget, caps and the mechanisms' fields. The certificate of the solved plan is
-what `run` and the ledger check, so a wrong search can waste budget and never overspend it.
+public numbers enter: budget, caps and the mechanisms' fields. The certificate of the calibrated
+plan is what `run` and the ledger check, so a wrong search can waste budget and never overspend it.
 
 A certificate may take a minute (an argmax curve at a noise that it has not seen), so the level is
 searched with an estimate of it. The ratio of the two hardly depends on the level: the first
-certificate gives the ratio, the second is close to the budget. Further levels follow from the power
-law between the last two.
+certificate gives the ratio, the second is close to the budget. Where it is not, a bracketed root
+search goes on with certificates.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
+from scipy.optimize import brentq
 
 from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, odometer
@@ -29,18 +30,18 @@ from ..accounting.quick import is_slow, quick
 from ..accounting.smoothed import smoothed_epsilon
 from .base import M, Priced
 
-VERSION = 1  # raise when a level would be solved otherwise
+VERSION = 2  # raise when a level would be calibrated otherwise
 WHAT = "solving the noise for the budget"  # of the progress
-CERTIFICATES = 12  # computed at most
+CERTIFICATES = 12  # computed at most, about
 ENOUGH = 0.995  # of the budget: no further certificate is computed
 ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
-MAX_POWER = 4.0  # of the noise, in a certificate's epsilon
-MIN_AIM = 0.1  # of the budget: each certificate above it lowers the aim, by more each time
-DOUBLINGS = 60  # of the level: more than any mechanism's range
+AIM_AGAIN = 0.9975  # of the budget, for the second certificate of sums
+STEP = 0.01  # first step of a bracket around a level that is nearly right, relative
+RANGE = 60 * math.log(2)  # of a level's logarithm: more than any mechanism's range
 
 
-def solve(
+def calibrate(
     entries: Sequence[Priced[M]],
     epsilon: float,
     delta: float,
@@ -53,10 +54,10 @@ def solve(
     kept on disk (curves/cache.py).
     """
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
-    return [entry.mechanism for entry in _made(entries, np.array(levels))]
+    return [entry.mechanism for entry in _with_noise(entries, np.array(levels))]
 
 
-def _made(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
+def _with_noise(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
     return [
         replace(entry, mechanism=entry.mechanism.with_noise(float(level), entry.asked))
         for entry, level in zip(entries, levels, strict=True)
@@ -73,7 +74,7 @@ class _Search:
     progress: Progress = field(compare=False)
 
     def plan(self, levels: np.ndarray) -> Plan:
-        slots = tuple(entry.slot() for entry in _made(self.entries, levels))
+        slots = tuple(entry.slot() for entry in _with_noise(self.entries, levels))
         return Plan(self.epsilon, self.delta, slots)
 
     def still_holds(self, levels: np.ndarray) -> bool:
@@ -83,39 +84,27 @@ class _Search:
 
     def levels(self) -> np.ndarray:
         """float64 [n_entries]."""
-        shares = self._by_share()
-        best, cost, past = shares * 2.0**DOUBLINGS, -math.inf, (0.0, 0.0)
-        low, high = 0.0, math.inf  # the last factors that cost more, and not more
+        shares, computed = self._by_share(), dict[float, float]()
         enough, aim, precision = _demands(self.plan(shares))
 
+        def certificate(factor: float) -> float:
+            if factor not in computed:
+                self.progress(WHAT, min(len(computed), CERTIFICATES - 1), CERTIFICATES)
+                computed[factor] = certified_epsilon(self.plan(shares * factor))
+            return computed[factor]
+
         def at(goal: float) -> float:
-            return _smallest(lambda f: estimate(self.plan(shares * f)), goal, precision)
+            least = (1 - precision) * goal
+            return _root(lambda f: estimate(self.plan(shares * f)), least, goal, precision)
 
         factor = at(aim * self.epsilon)
-        for step in range(CERTIFICATES):
-            self.progress(WHAT, step, CERTIFICATES)
-            plan = self.plan(shares * factor)
-            found = certified_epsilon(plan)
-            if cost < found <= self.epsilon:
-                best, cost = shares * factor, found
-            stuck = past in ((factor, past[1]), (past[0], found)) or not 0 < found < math.inf
-            if stuck or cost >= enough * self.epsilon:
-                break
-            if found > self.epsilon:
-                aim, low = max(aim - 0.001 * 2**step, MIN_AIM), factor
-            else:
-                high = factor
-            if step == 0:
-                following = at(aim * self.epsilon * estimate(plan) / found)
-            else:  # a power of the noise, nearly
-                power = math.log(found / past[1]) / math.log(factor / past[0])
-                power = min(max(power, -MAX_POWER), -1 / MAX_POWER)
-                following = factor * (aim * self.epsilon / found) ** (1 / power)
-            if 0 < low < high < math.inf and not low < following < high:
-                following = math.sqrt(low * high)  # little noise: no power, and not even falling
-            past, factor = (factor, found), following
+        cost = certificate(factor)
+        if not enough * self.epsilon <= cost <= self.epsilon and 0 < cost < math.inf:
+            aim = min(aim, AIM_AGAIN) if precision > EXACT else aim
+            factor = at(aim * self.epsilon * estimate(self.plan(shares * factor)) / cost)
+        factor = _root(certificate, enough * self.epsilon, self.epsilon, precision, factor, STEP)
         self.progress(WHAT, CERTIFICATES, CERTIFICATES)
-        return best
+        return shares * factor
 
     def _by_share(self) -> np.ndarray:
         """Levels at which each mechanism has its share of about the budget, float64 [n_entries].
@@ -130,8 +119,8 @@ class _Search:
         if sum(missing) == 1:
             return levels
         decisive = 1 - 2 * math.log(self.delta) / self.epsilon
-        held = [release_rdp(quick(r), ORDERS) for r in self.plan(levels).releases()]
-        finite = ORDERS[np.isfinite(held).all(axis=0)]  # some curves hold up to one order
+        curves = [release_rdp(quick(r), ORDERS) for r in self.plan(levels).releases()]
+        finite = ORDERS[np.isfinite(curves).all(axis=0)]  # some curves hold up to one order
         order = finite[[min(int(np.searchsorted(finite, decisive)), len(finite) - 1)]]
         for i, entry in enumerate(self.entries):
             if missing[i]:
@@ -141,7 +130,8 @@ class _Search:
                     releases = one.plan(np.array([level])).releases()
                     return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
 
-                levels[i] = _smallest(divergence, entry.share / total * self.epsilon / 2, CLOSE)
+                goal = entry.share / total * self.epsilon / 2
+                levels[i] = _root(divergence, (1 - CLOSE) * goal, goal, CLOSE)
         return levels
 
 
@@ -156,21 +146,21 @@ def _levels(search: _Search) -> tuple[float, ...]:
         "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
         "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
     }
-    found = cached(key, len(entries), search.levels, search.still_holds)
-    return tuple(found.tolist())
+    levels = cached(key, len(entries), search.levels, search.still_holds)
+    return tuple(levels.tolist())
 
 
 def estimate(plan: Plan) -> float:
     """The plan's approximate epsilon, in a fraction of a second: for searches, no guarantee."""
     releases = [quick(release) for release in plan.releases()]
     cheap = replace(plan, slots=(Slot({}, tuple(releases)),))
-    found = odometer(cheap, [release.cap for release in releases])
+    epsilon = odometer(cheap, [release.cap for release in releases])
     if all(map(_closed, releases)):
         closed = smoothed_epsilon(plan.releases(), plan.delta)
-        found = found if closed is None else min(found, closed)
+        epsilon = epsilon if closed is None else min(epsilon, closed)
     pure = [pure_epsilon(release) for release in releases]
     exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
-    return min(found, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else found
+    return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
 
 
 def _closed(release: Release) -> bool:
@@ -192,31 +182,39 @@ def _demands(plan: Plan) -> tuple[float, float, float]:
     return ENOUGH, 1.0, CLOSE if sums else EXACT
 
 
-def _smallest(cost: Callable[[float], float], goal: float, precision: float) -> float:
-    """The smallest factor at which a falling ``cost`` is at most ``goal``, to a relative precision.
+def _root(
+    cost: Callable[[float], float],
+    least: float,
+    most: float,
+    precision: float,
+    start: float = 1.0,
+    step: float = math.log(2),
+) -> float:
+    """A factor at which a falling ``cost`` lies in [least, most]; else one on the safe side.
 
-    Returns the end of the range if the cost there is still above, or still below, the goal.
-    Bisection alternates with interpolation along a straight line on logarithmic axes: a Gaussian
-    mechanism's cost is nearly a power of its noise.
+    A bracket grows from ``start`` by ``step``, doubled each time, on the logarithmic axis, where a
+    Gaussian mechanism's cost is nearly a straight line; Brent's method ends at the first factor
+    that is good enough. Where the cost jumps over the interval, the dearest factor that costs no
+    more than ``most`` is taken. Returns the end of the range where no factor costs so much, or so
+    little.
     """
-    low, high, above, below = 0.5, 1.0, cost(0.5), cost(1.0)
-    while below > goal and high < 2.0**DOUBLINGS:
-        low, above, high = high, below, 2 * high
-        below = cost(high)
-    while above <= goal and low > 2.0**-DOUBLINGS:
-        high, below, low = low, above, low / 2
-        above = cost(low)
-    if below > goal or above <= goal:
-        return high if below > goal else low
-    turn = 0
-    while high > low * (1 + precision) and below < goal * (1 - precision):
-        middle, turn = math.sqrt(low * high), turn + 1
-        if turn % 2 and 0 < below < above < math.inf:
-            wanted = math.log(above / (goal * (1 - precision / 2))) / math.log(above / below)
-            middle = min(max(low * (high / low) ** wanted, low), high)
-        price = cost(middle)
-        if price > goal:
-            low, above = middle, price
-        else:
-            high, below = middle, price
-    return high
+    prices = dict[float, float]()
+
+    def miss(x: float) -> float:
+        """Above 0 where the cost is too high, below 0 where it is too low."""
+        price = prices[x] if x in prices else prices.setdefault(x, cost(math.exp(x)))
+        if least <= price <= most:
+            return 0.0
+        goal = most if price > most else least
+        return math.log(max(price, 1e-300) / goal) if price < math.inf else RANGE
+
+    first = miss(math.log(start))
+    near = far = math.log(start)
+    while first and first * miss(far := near + math.copysign(step, first)) > 0:
+        if abs(far) > RANGE:
+            return math.exp(far)
+        near, step = far, 2 * step
+    if first:
+        brentq(miss, near, far, xtol=precision / 4)
+    safe = [(price, -x) for x, price in prices.items() if price <= most]
+    return math.exp(-max(safe)[1])

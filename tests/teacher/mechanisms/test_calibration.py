@@ -12,16 +12,16 @@ import pytest
 from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.mechanisms import solve as module
+from labelwall.teacher.mechanisms import calibration as module
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.calibration import calibrate, estimate
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import Lnmax
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
-from labelwall.teacher.mechanisms.solve import estimate, solve
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.noise.scales import less_spent, more_noise
 
@@ -32,7 +32,7 @@ CONTESTS = {"private_knn", "naive_knn", "gnmax", "confident_gnmax"}  # their cur
 
 def certified(entries: list[Priced], epsilon: float) -> float:
     """What the solved plan costs, as a share of the budget."""
-    found = solve(entries, epsilon, DELTA)
+    found = calibrate(entries, epsilon, DELTA)
     priced = [Priced(m, e.asked, e.answered) for m, e in zip(found, entries, strict=True)]
     plan = Plan(epsilon, DELTA, tuple(entry.slot() for entry in priced))
     return certified_epsilon(plan) / epsilon
@@ -80,12 +80,12 @@ def test_few_certificates_are_computed(
 
     monkeypatch.setattr(module, "certified_epsilon", counted)
     entry = Priced(PrivateKnn(k=100, threshold=50), asked, asked // 2)
-    (found,) = solve([entry], epsilon, DELTA)
-    assert found.uncalibrated == ()
+    (found,) = calibrate([entry], epsilon, DELTA)
+    assert found.missing == ()
     assert 0 < len(computed) <= most
     computed.clear()
     module._levels.cache_clear()
-    assert solve([entry], epsilon, DELTA) == [found]
+    assert calibrate([entry], epsilon, DELTA) == [found]
     assert len(computed) == 1
 
 
@@ -99,23 +99,25 @@ def test_a_price_that_falls_in_steps_is_followed_to_the_end(
 
 def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
     given = PrivateKnnMean(threshold=50, sigma_screen=40.0)
-    (found,) = solve([Priced(given, 200, 100)], 1.0, DELTA)
+    (found,) = calibrate([Priced(given, 200, 100)], 1.0, DELTA)
     assert found.require("sigma_screen") == 40.0
     assert 0.99 <= certified([Priced(given, 200, 100)], 1.0) <= 1
     whole = RadiusNeighbours(epsilon=0.25)
-    assert solve([Priced(whole, 3, 3)], 0.1, DELTA) == [whole]  # too dear, which the plan refuses
+    assert calibrate([Priced(whole, 3, 3)], 0.1, DELTA) == [
+        whole
+    ]  # too dear, which the plan refuses
 
 
 def test_noise_of_two_releases_keeps_its_ratio() -> None:
     entry = Priced(PrivateKnnMean(threshold=50, screen_ratio=2.0), 200, 100)
-    (found,) = solve([entry], 1.0, DELTA)
+    (found,) = calibrate([entry], 1.0, DELTA)
     ratio = found.require("sigma_screen") / found.require("sigma_mean")
     assert ratio == pytest.approx(2.0, rel=2e-3)
 
 
 def test_individual_budgets_have_the_largest_rho_that_the_conversion_allows() -> None:
     for epsilon in (0.05, 1.0, 4.0):
-        (found,) = solve([Priced(IndKnn(), 400, 400)], epsilon, DELTA)
+        (found,) = calibrate([Priced(IndKnn(), 400, 400)], epsilon, DELTA)
         rho = found.require("rho")
         step = 1e-7 * 1.001
         dearer = Priced(IndKnn(rho=rho + step, sigma_count=1e5), 400, 400).slot()
@@ -130,7 +132,7 @@ def test_shares_decide_how_mechanisms_split_the_budget() -> None:
         Priced(IndKnn(), 100, 100, share=0.3),
         Priced(GnmaxAttributes(tau=2), 50, 50, share=0.1),
     ]
-    cells, individual, attributes = solve(entries, 1.0, DELTA)
+    cells, individual, attributes = calibrate(entries, 1.0, DELTA)
     spent = np.array(
         [
             2 * 4 / (2 * cells.require("sigma") ** 2),
@@ -147,26 +149,26 @@ def test_shares_decide_how_mechanisms_split_the_budget() -> None:
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 0.8)])
 def test_pure_costs_add_up_by_their_shares(shares: tuple[float, float]) -> None:
     entries = [Priced(RadiusNeighbours(), 1, 1, share) for share in shares]
-    found = [m.require("epsilon") for m in solve(entries, 1.0, DELTA)]
+    found = [m.require("epsilon") for m in calibrate(entries, 1.0, DELTA)]
     np.testing.assert_allclose(found, shares, rtol=0.02)
     assert sum(found) <= 1
 
 
 def test_one_batch_has_the_whole_budget_exactly() -> None:
     for epsilon in (0.5, 1.0, 0.3):
-        assert solve([Priced(RadiusNeighbours(), 1, 1)], epsilon, DELTA)[0].epsilon == epsilon
+        assert calibrate([Priced(RadiusNeighbours(), 1, 1)], epsilon, DELTA)[0].epsilon == epsilon
 
 
 def test_no_noise_that_can_be_drawn_is_enough() -> None:
     """The most is returned, and the plan refused with what it costs."""
-    (found,) = solve([Priced(ReverseKnn(), 10**6, 10**6)], 1e-3, DELTA)
+    (found,) = calibrate([Priced(ReverseKnn(), 10**6, 10**6)], 1e-3, DELTA)
     slot = Priced(found, 10**6, 10**6).slot()
     with pytest.raises(accountant.BudgetRefused, match="must be at least"):
         accountant.require_affordable(Plan(1e-3, DELTA, (slot,)))
 
 
 def test_less_noise_than_the_least_is_not_asked_for() -> None:
-    (found,) = solve([Priced(Lnmax(), 1, 1)], 1e6, DELTA)
+    (found,) = calibrate([Priced(Lnmax(), 1, 1)], 1e6, DELTA)
     assert found.require("scale") == 0.01
 
 
@@ -175,10 +177,10 @@ def test_an_earlier_level_that_the_accountant_prices_otherwise_is_not_used(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     entry = Priced(IndKnn(), 77, 77)
-    first = solve([entry], 1.0, DELTA)
+    first = calibrate([entry], 1.0, DELTA)
     module._levels.cache_clear()
     monkeypatch.setattr(module, "certified_epsilon", lambda plan: 2 * certified_epsilon(plan))
-    (second,) = solve([entry], 1.0, DELTA)
+    (second,) = calibrate([entry], 1.0, DELTA)
     module._levels.cache_clear()
     half = Plan(0.5, DELTA, (Priced(second, 77, 77).slot(),))
     assert second != first[0]
@@ -187,10 +189,10 @@ def test_an_earlier_level_that_the_accountant_prices_otherwise_is_not_used(
 
 def test_an_unwritable_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Priced(ReverseKnn(), 3, 3)
-    first = solve([entry], 0.7, DELTA)
+    first = calibrate([entry], 0.7, DELTA)
     module._levels.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    assert solve([entry], 0.7, DELTA) == first
+    assert calibrate([entry], 0.7, DELTA) == first
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.2])

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from labelwall.experiment.plan import private_linear as linear
-from labelwall.experiment.plan import reverse_knn as cells
-from labelwall.experiment.plan.candidates import planner
-from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
+from labelwall.experiment.plan import candidates
+from labelwall.experiment.plan.candidates import PLANNERS, check_rounds
+from labelwall.experiment.plan.goal import Goal, Optimum, PublicRows, Score, View
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.errors import BudgetRefused, InvalidInput
+from labelwall.wall.progress import no_progress
 
 VIEW = View("raw", 0, 20, 20, 300)
 GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
 
 
+def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
+    planner = PLANNERS[mechanism.kind]
+    assert planner is not None
+    return planner(mechanism, goal, public, no_progress)
+
+
 def test_candidates_fit_their_features() -> None:
-    linears = [(m.axes, m.steps) for m in linear.candidates(PrivateLinear, VIEW, 3)]
+    linears = [(m.axes, m.steps) for m in candidates.linear(PrivateLinear, VIEW, 3)]
     assert linears == [(4, 30), (8, 30), (16, 30), (20, 30), (16, 1), (20, 1)]
-    assert linear.candidates(PrivateLinear, replace(VIEW, whiten=16), 3) == []
-    assert [m.axes for m in linear.candidates(PrivateLinear, replace(VIEW, axes=0), 3)] == [None]
-    assert {m.cells for m in cells.candidates(VIEW, 3)} == {3, 10, 40, 100}
-    assert {m.cells for m in cells.candidates(replace(VIEW, rows=5), 3)} == {1}
-    assert cells.candidates(replace(VIEW, dimensions=500), 3) == []
-    assert cells.candidates(replace(VIEW, dimensions=500, whiten=64), 3)
+    assert candidates.linear(PrivateLinear, replace(VIEW, whiten=16), 3) == []
+    assert [m.axes for m in candidates.linear(PrivateLinear, replace(VIEW, axes=0), 3)] == [None]
+    assert {m.cells for m in candidates.cells(VIEW, 3)} == {3, 10, 40, 100}
+    assert {m.cells for m in candidates.cells(replace(VIEW, rows=5), 3)} == {1}
+    assert candidates.cells(replace(VIEW, dimensions=500), 3) == []
+    assert candidates.cells(replace(VIEW, dimensions=500, whiten=64), 3)
 
 
 def test_neighbours_of_a_good_candidate_are_valid() -> None:
-    for found in cells.candidates(VIEW, 3):
-        for near in cells.around(VIEW, found):
+    for found in candidates.cells(VIEW, 3):
+        for near in candidates.around_cells(VIEW, found):
             assert max(near.neighbours, near.reach) <= near.cells <= 100
-    for entry in linear.candidates(PrivateLinear, VIEW, 3):
-        for close in linear.around(VIEW, entry):
+    for entry in candidates.linear(PrivateLinear, VIEW, 3):
+        for close in candidates.around_linear(VIEW, entry):
             assert close.axes is not None
             assert 1 <= close.axes <= 20
 
@@ -53,7 +60,7 @@ def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
         far = abs(mechanism.axes - 11) + abs(mechanism.steps - 30)
         return Score(1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if times > 1 else 0.0)
 
-    found = planner(PrivateLinear()).plan(GOAL, public(score))
+    found = planned(PrivateLinear(), GOAL, public(score))
     chosen = found.chosen.mechanism
     assert (chosen.axes, chosen.steps) == (11, 30)
     assert 0.99 < found.chosen.epsilon <= 1.0
@@ -66,7 +73,7 @@ def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
 def test_a_tiny_budget_has_one_step() -> None:
     """More would want more noise than can be drawn."""
     rehearsals = public(lambda *_: Score(1.0, 0.9, 0.0))
-    found = planner(PrivateLinear()).plan(replace(GOAL, epsilon=0.012), rehearsals)
+    found = planned(PrivateLinear(), replace(GOAL, epsilon=0.012), rehearsals)
     assert found.chosen.mechanism.steps == 1
     assert found.chosen.epsilon <= 0.012
 
@@ -80,13 +87,13 @@ def test_least_accuracy_raises_the_margin() -> None:
             else Score(1.0, 0.7, 0.0)
         )
 
-    found = planner(ReverseKnn()).plan(replace(GOAL, min_accuracy=0.9), public(score))
+    found = planned(ReverseKnn(), replace(GOAL, min_accuracy=0.9), public(score))
     assert found.chosen.mechanism.margin > 0
     assert found.chosen.forecast.answered == 200
     with pytest.raises(BudgetRefused):
-        planner(ReverseKnn()).plan(replace(GOAL, min_accuracy=0.99), public(score))
+        planned(ReverseKnn(), replace(GOAL, min_accuracy=0.99), public(score))
 
 
 def test_rounds_share_their_mechanism() -> None:
     with pytest.raises(InvalidInput, match="left out"):
-        planner(ReverseKnn()).check_rounds([PrivateLinear()])
+        check_rounds(ReverseKnn(), [PrivateLinear()])

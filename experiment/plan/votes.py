@@ -11,17 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar, Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from ...teacher.accounting.curves import ORDERS, screening_rdp
-from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.private_knn import PrivateKnn
-from ...teacher.mechanisms.private_radius import PrivateRadius
 from ...teacher.mechanisms.votes import SampledVotes
-from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from .goal import (
     Choice,
@@ -53,80 +50,31 @@ CONTEST = 1.006
 _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
 
 S = TypeVar("S", bound=SampledVotes)
-Remark = Callable[[Choice[S], Goal], tuple[str, dict[str, object]]]
 
 
-@dataclass(frozen=True)
-class ScreenedPlanner(Generic[S]):
-    """The search for all fields of a screened vote; those of the configuration are ignored.
-
-    ``made``: the mechanism; ``size``: its field that says who votes; ``remark``: a line about the
-    choice, and the same as JSON.
-    """
-
-    made: type[S]
-    size: str
-    remark: Remark[S] | None = None
-    rehearses: ClassVar[bool] = False
-
-    def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: the result replaces any other one of the kind."""
-        for mechanism in own:
-            if mechanism.kind != self.made.kind:
-                rule = f"{self.made.kind} (the search knows no other)"
-                raise InvalidInput("mechanism.kind", rule, mechanism.kind)
-
-    def settings(self, mechanism: S) -> dict[str, str]:
-        """See ``Planner.settings``."""
-        return {
-            self.size: f"{getattr(mechanism, self.size):.4g}",
-            "threshold": str(mechanism.threshold),
-            "sigma_screen": f"{mechanism.sigma_screen:.1f}",
-            "sigma_vote": f"{mechanism.sigma_vote:.1f}",
-            "sampling_probability": f"{mechanism.sampling_probability:g}",
-        }
-
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = no_progress) -> Optimum[S]:
-        """See ``Planner.plan``."""
-        return self.optimise(simulated_queries(goal, public), goal, progress)
-
-    def optimise(
-        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = no_progress
-    ) -> Optimum[S]:
-        """See ``Planner.plan``; the queries are simulated already."""
-        goal.check()
-        budgets = [share * goal.epsilon for share in goal.shares]
-        grid = coarse_grid(simulated, goal.expected_records, self.made)
-        best = search(simulated, goal, budgets, grid, self.made, progress)
-        frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
-        if best[-1] is None:
-            raise goal.nothing_affordable()
-        chosen = fit(frontier[-1], simulated, goal)
-        notes = [
-            f"The last row is certified: {chosen.within(goal)}. "
-            "The others are searched with a fast price, within about 1%."
-        ]
-        facts: dict[str, object] = {}
-        if self.remark is not None:
-            note, facts = self.remark(chosen, goal)
-            notes.append(note)
-        frontier[-1] = chosen
-        return Optimum(chosen, tuple(frontier), simulated.description, tuple(notes), facts)
+def plan(mechanism: S, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[S]:
+    """See ``goal.Planner``: all fields are searched for, whatever the configuration's are."""
+    return optimise(type(mechanism), simulated_queries(goal, public), goal, progress)
 
 
-def remark_theorem10(choice: Choice[PrivateKnn], goal: Goal) -> tuple[str, dict[str, object]]:
-    """What CVPR20 Theorem 10 says of a choice."""
-    asked, cap = choice.forecast.asked, choice.forecast.cap
-    asymptotic, broken = theorem10(choice.mechanism, asked, cap, goal.delta)
+def optimise(
+    kind: type[S], simulated: SimulatedQueries, goal: Goal, progress: Progress = no_progress
+) -> Optimum[S]:
+    """See ``goal.Planner``; the queries are simulated already."""
+    goal.check()
+    budgets = [share * goal.epsilon for share in goal.shares]
+    grid = coarse_grid(simulated, goal.expected_records, kind)
+    best = search(simulated, goal, budgets, grid, kind, progress)
+    frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
+    if best[-1] is None:
+        raise goal.nothing_affordable()
+    chosen = fit(frontier[-1], simulated, goal)
+    frontier[-1] = chosen
     note = (
-        f"not a statement here, it needs {'; '.join(broken)}" if broken else "its assumptions hold"
+        f"The last row is certified: {chosen.within(goal)}. "
+        "The others are searched with an approximate price, within about 1%."
     )
-    facts: dict[str, object] = {"theorem10": {"epsilon": asymptotic, "assumptions_broken": broken}}
-    return f"CVPR20 Theorem 10 (asymptotic): epsilon {asymptotic:.2f}; {note}.", facts
-
-
-BY_NUMBER = ScreenedPlanner(PrivateKnn, "k", remark_theorem10)
-BY_RADIUS = ScreenedPlanner(PrivateRadius, "share")  # the same, for votes that move by less
+    return Optimum(chosen, tuple(frontier), simulated.description, note)
 
 
 def noises(made: type[SampledVotes]) -> tuple[float, ...]:
@@ -348,30 +296,3 @@ def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
 def _half_votes(sigma: float) -> float:
     """Rounded down to half a vote, so that no accuracy is lost; at least 1."""
     return max(1.0, math.floor(2 * sigma) / 2)
-
-
-def theorem10(
-    mechanism: PrivateKnn, asked: int, answered: int, delta: float
-) -> tuple[float, list[str]]:
-    """(epsilon, the assumptions that do not hold) of CVPR20 Theorem 10's asymptotic rate.
-
-    epsilon = 20 gamma sqrt(log(1/delta)) (sqrt(m) / sigma_1 + sqrt(m_selected) / sigma_2); it is a
-    statement only where all assumptions hold.
-    """
-    gamma, log = mechanism.sampling_probability, math.log(1 / delta)
-    s1, s2 = mechanism.require("sigma_screen"), mechanism.require("sigma_vote")
-    epsilon = 20 * gamma * math.sqrt(log) * (math.sqrt(asked) / s1 + math.sqrt(answered) / s2)
-    below = gamma**2 * (min(s1, s2) ** 2 * math.log(gamma) ** 2 - 2)
-    enough = below > 0 and 4 * log * s1**2 / below <= asked
-    holds = {
-        "gamma < 0.1": gamma < 0.1,
-        "sigma_screen >= sqrt(5)": s1 >= math.sqrt(5),
-        "sigma_vote >= 2 sqrt(5)": s2 >= 2 * math.sqrt(5),
-        "asked at least 4 log(1/delta) sigma_screen^2 "
-        "/ (gamma^2 (min(sigma)^2 log^2(1/gamma) - 2))": enough,
-        "asked at most sigma_screen^2 log(1/delta) / (3 gamma^2)": asked
-        <= s1**2 * log / (3 * gamma**2),
-        "answered at most sigma_vote^2 log(1/delta) / (6 gamma^2)": answered
-        <= s2**2 * log / (6 * gamma**2),
-    }
-    return epsilon, [rule for rule, satisfied in holds.items() if not satisfied]

@@ -1,0 +1,168 @@
+"""Attacks on noisy sums: of votes for attributes, of votes in cells, of gradients.
+
+Noise has the same law on every entry, so the statistic is the released sum projected on the
+direction in which it moves. It is sufficient for faithful code, and also shows noise that is too
+small or missing, and votes or gradients that are not clipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
+from ...wall.labels.values import STEPS
+from ...wall.matrices import SENSITIVITY
+from ...wall.unit import Unit
+from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
+from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
+from ..mechanisms.private_linear import SUM, LinearSums
+from ..mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
+from ..mechanisms.voters import Voters
+from ..noise.entropy import Entropy
+from ..search.cpu import ExactIndex
+from ..search.int8_matmul import LARGEST
+from .as_persons import of_unit
+from .harness import EMPTY, OUTCOMES, Case, Pair, drawn, sum_codes
+
+# (outputs, the record's label) by label space: the last class, all attributes, the upper bound.
+RECORD = {"class": (2, 1), "attributes": (8, (1 << 8) - 1), "value": (1, STEPS)}
+FEATURES = np.full((1, 8), 63, dtype=np.int8)  # of the record: almost three times as long
+LENGTH = 63.0  # as a unit vector is
+WITHOUT_NOISE = OUTCOMES + 1, OUTCOMES + 2  # codes: an entry is as of no record, or as of this one
+MOST_OTHERS = 4096  # drawing from more is slow; above this, a record with attributes displaces none
+# The displaced records' feature: a ridge classifier of one of them finds its attributes present at
+# LARGEST, until the added record joins its shard there.
+OTHERS_AT = 20
+_KEY = bytes(32)
+
+
+def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
+    """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
+    near = mechanism.neighbours
+    deviation = mechanism.vote * mechanism.require("sigma") * math.sqrt(near)
+    # the record is at 0: the first cells have its votes
+    centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
+
+    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
+        rows = Voters(index, pair.labels(added), pair.num_classes, centers)
+        counts = drawn(mechanism, HISTOGRAM, of_unit(rows, unit, alike=True), n, entropy)
+        shape = (-1, near + 1, pair.num_classes)
+        sums = [values.reshape(shape)[:, :near, -1].sum(axis=1) for values in counts]
+        return sum_codes(np.concatenate(sums), deviation)
+
+    return [Case(HISTOGRAM, [EMPTY], run, mechanism.releases(1, 1))]
+
+
+def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
+    """One sum, of nobody and of one record whose features are so long that clipping shortens it.
+
+    Two more outcomes are seen where an entry shows no noise: it is exactly what an empty data set
+    or the record adds.
+    """
+    vector = of_record(mechanism)
+    scale = mechanism.require("sigma") * SENSITIVITY * float(np.linalg.norm(vector))
+
+    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        codes = []
+        rows = of_unit(records(mechanism, added), unit, alike=True)
+        for values in drawn(mechanism, SUM, rows, n, entropy):
+            codes.append(sum_codes(values @ vector, scale))
+            for code, noiseless in zip(WITHOUT_NOISE, (0, vector), strict=True):
+                codes[-1][(values == noiseless).any(axis=1)] = code
+        return np.concatenate(codes)
+
+    return [Case(SUM, [EMPTY], run, mechanism.releases(1, 1))]
+
+
+def records(mechanism: LinearSums, added: bool) -> Voters:
+    """The record, if it is there, before weights that are 0."""
+    outputs, label = RECORD[mechanism.label_space]
+    ids = np.arange(int(added))
+    weights = np.zeros((1, FEATURES.shape[1] + 1, outputs), dtype=np.int16)
+    index = ExactIndex(FEATURES[: len(ids)], ids)
+    return Voters(index, np.full(len(ids), label), outputs, weights, LENGTH)
+
+
+def of_record(mechanism: LinearSums) -> np.ndarray:
+    """What the record adds: int64 [(d + 1) * c + 1], about SENSITIVITY long, no entry 0."""
+    how = mechanism.clip, mechanism.label_space, mechanism.gain or 1
+    vector: np.ndarray = records(mechanism, True).gradients(*how)[0]
+    return vector
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """The added record, and identical others, at one point.
+
+    ``added``, ``other``: their attributes, int64 [c] of 0 and 1; ``direction``: int64 [c], on which
+    counts are projected.
+    """
+
+    added: np.ndarray
+    other: np.ndarray
+    direction: np.ndarray
+
+
+def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
+    """One query, on two pairs of data sets.
+
+    Swap: the added record has tau attributes and displaces a voter with tau others, the worst case
+    that clipping allows. Clip: it is the only record and has many more than tau attributes.
+    """
+    tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
+    k, gamma = _voting_records(mechanism), mechanism.rate
+    full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
+    others = full if full <= MOST_OTHERS else 0
+    swap, many = np.repeat([0, 1], tau), np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), np.int64)
+    scenes = {
+        Pair(0, others, len(swap)): Scene(swap, 1 - swap, swap - (1 - swap) * (others > 0)),
+        Pair(0, 0, len(many)): Scene(many, 0 * many, many),
+    }
+    run = _projected(mechanism, scenes, unit)
+    return [Case(COUNTS, list(scenes), run, mechanism.releases(1, 1))]
+
+
+def _voting_records(mechanism: AttributeVotes) -> int:
+    """The most records at one point that vote."""
+    return 1 if mechanism.needs else mechanism.max_voters
+
+
+def _projected(
+    mechanism: AttributeVotes, scenes: dict[Pair, Scene], unit: Unit
+) -> Callable[[Pair, bool, int, Entropy], np.ndarray]:
+    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        scene = scenes[pair]
+        voting = min(pair.other_class, _voting_records(mechanism))  # without the added record
+        base = (clipped(scene.other[np.newaxis], mechanism.tau)[0] @ scene.direction) * voting
+        scale = mechanism.require("sigma_vote") * GRID
+        scale *= math.sqrt(np.count_nonzero(scene.direction))
+        rows = of_unit(_voters(mechanism, scene, pair.other_class, added), unit)
+        counts = drawn(mechanism, COUNTS, rows, n, entropy)
+        sums = [values @ scene.direction - base for values in counts]
+        return sum_codes(np.concatenate(sums), scale)
+
+    return run
+
+
+def _voters(mechanism: AttributeVotes, scene: Scene, others: int, added: bool) -> Voters:
+    count = len(scene.added)
+    ids = np.append(np.arange(1, 1 + others), 0)[: others + added]
+    features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
+    bits = np.array([scene.other] * others + [scene.added] * added, dtype=np.int64)
+    labels = pack(bits.reshape(-1, count))
+    ensembles = {}
+    for teachers in (need.teachers for need in mechanism.needs):
+        if others:  # one shard holds both
+            numbers = np.arange(1000 * teachers)
+            ids = numbers[shard_numbers(numbers, _KEY, teachers) == 0][: 1 + added]
+        present = unpack(labels, count)
+        ensembles[teachers] = train_ensemble(
+            features, present, ids, num_classes=count, teachers=teachers, key=_KEY
+        )
+    query = np.full((1, 1), LARGEST, dtype=np.int8)
+    return replace(Voters(ExactIndex(features, ids), labels, count, query), ensembles=ensembles)
