@@ -6,7 +6,7 @@ Weights travel as safetensors; no code, no pickle crosses the wall.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
@@ -206,7 +206,7 @@ def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone
 
 
 def _without_classifier(
-    name: str, shape: tuple[int, ...], prefix: str, **options: int
+    name: str, shape: tuple[int, ...], prefix: str, **options: Any
 ) -> nn.Module:
     import timm
 
