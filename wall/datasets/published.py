@@ -31,8 +31,8 @@ CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 # Names of classes and attributes, in the order of their codes.
 DIGITS = tuple("0123456789")
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt")
-CLOTHES += ("Sneaker", "Bag", "Ankle boot")
+_CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+CLOTHES = tuple(_CLOTHES.split(","))
 # The classes that have each attribute.
 CLOTHES_ATTRIBUTES = {
     "upper body": ("T-shirt/top", "Pullover", "Dress", "Coat", "Shirt"),
