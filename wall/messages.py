@@ -122,8 +122,8 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
         cliques=cliques,
         reused=sum(r.reused for r in receipts),
     )
-    labels, outcomes = ([getattr(p, name) for p in parts] for name in ("labels", "outcomes"))
-    return Answers(np.concatenate(labels), np.concatenate(outcomes), receipt)
+    labels = np.concatenate([part.labels for part in parts])
+    return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)
 
 
 @dataclass(frozen=True)
