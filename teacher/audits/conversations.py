@@ -37,8 +37,7 @@ from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import float32_product
-from .as_persons import of_unit
-from .harness import EMPTY, Case, Pair
+from .harness import EMPTY, Case, Pair, of_unit
 
 COUNT, ANSWERED, ALONE, CROWDED = "count", "answer", "conversation", "conversation in a crowd"
 CROWD = 960  # records of the added one's class, and as many of another
