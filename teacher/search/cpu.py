@@ -182,31 +182,21 @@ class ExactIndex:
         rank, sample = sampled_rank(width, stride), self._features[::stride]
         if rank >= len(sample):
             return np.arange(len(queries))
-        ranges = _split(len(self), self._number_of_threads())
+        threads = self._number_of_threads()
+        ranges, shares = _split(len(self), threads), _split(len(queries), threads)
         bounds = np.concatenate(
-            self._map(
-                lambda share: self._guess(queries[share.start : share.stop], rank),
-                _split(len(queries), self._number_of_threads()),
-            )
+            self._map(lambda share: self._guess(queries[share.start : share.stop], rank), shares)
         )
-        lists = [Lists(bounds, 2 * stride * rank) for _ in ranges]
+        lists = Lists(bounds, 2 * stride * rank, len(ranges))
 
-        def fill(range_: range, own: Lists) -> None:
-            for first, cross in self._blocks(queries, range_):
+        def fill(part: int, own: range) -> None:
+            for first, cross in self._blocks(queries, own):
                 # |x - q|^2 - |q|^2 = -2 q.x + |x|^2
-                own.add(cross, self._norms[first : first + cross.shape[1]], first)
+                lists.add(part, cross, self._norms[first : first + cross.shape[1]], first)
 
-        def order(query: int) -> bool:
-            keys = [part for own in lists if (part := own.keys(query)) is not None]
-            if len(keys) < len(lists) or sum(map(len, keys)) < width:
-                return False
-            joined = np.sort(np.concatenate(keys))[:width]
-            rows[query], scores[query] = joined & ROW_MASK, joined >> ROW_BITS
-            return True
-
-        self._map(fill, ranges, lists)
-        served = self._map(order, range(len(queries)))
-        return np.flatnonzero(~np.array(served, dtype=bool))
+        self._map(fill, range(len(ranges)), ranges)
+        complete = self._map(lambda share: lists.order(share, rows, scores), shares)
+        return np.flatnonzero(~np.concatenate(complete))
 
     def _search_all(
         self, queries: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray

@@ -69,9 +69,9 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     (inputs, public_labels), (test_inputs, test_labels) = rows
     if (test_labels < 0).any():
-        where = f"with a line in {ATTRIBUTES}" if config.labels == "attributes" else "in a class"
-        rule = f"images {where} only"
-        raise InvalidInput("data.test", rule, f"{config.test}: an image without")
+        attributes = config.labels == "attributes"
+        where = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
+        raise InvalidInput("data.test", f"images {where} only", f"another one in {config.test}")
     known = (public_labels >= 0).all()
     return PublicData(inputs, public_labels if known else None, test_inputs, test_labels)
 

@@ -26,26 +26,33 @@ def scores(seed: int, b: int = 7, n: int = 500) -> tuple[np.ndarray, np.ndarray]
     return cross, rng.integers(0, 300, n).astype(np.int32)
 
 
-def within(row: np.ndarray, bound: int) -> list[int]:
-    """Keys of a query's scores, from all of them, one by one."""
-    return [(score << 32) | place for place, score in enumerate(row.tolist()) if score <= bound]
-
-
 # A block may be longer than a chunk.
 @pytest.mark.parametrize("n", [40, 500, CHUNK - 3, CHUNK, CHUNK + 5, 3 * CHUNK + 9])
-@pytest.mark.parametrize("block", [1, 7, 64, CHUNK, 4 * CHUNK])
-def test_blocks_of_any_size_give_all_keys_within_the_bound(n: int, block: int) -> None:
+@pytest.mark.parametrize(("block", "parts"), [(1, 1), (7, 3), (64, 2), (CHUNK, 1), (4 * CHUNK, 2)])
+def test_lists_are_the_smallest_scores_in_order_for_any_blocks_and_parts(
+    n: int, block: int, parts: int
+) -> None:
+    """Against a sort of all scores; a query with fewer within its bound is reported."""
     cross, norms = scores(1, n=n)
     total = cross.astype(np.int64) + norms
     bounds = np.array([-(MOST + 1), -8000, -1, 0, 5000, MOST - 1, MOST], dtype=np.int32)
-    lists = Lists(bounds, n)
+    lists, step = Lists(bounds, n, parts), -(-n // parts)
     for first in range(0, n, block):
-        own = slice(first, first + block)
-        lists.add(np.ascontiguousarray(cross[:, own]), norms[own], first)
-    for query, bound in enumerate(bounds.tolist()):
-        keys = lists.keys(query)
-        assert keys is not None
-        assert keys.tolist() == within(total[query], bound)
+        for part, start in enumerate(range(0, n, step)):
+            own = slice(max(first, start), min(first + block, start + step))
+            if own.start < own.stop:
+                lists.add(part, np.ascontiguousarray(cross[:, own]), norms[own], own.start)
+    within = (total <= bounds[:, None]).sum(axis=1)
+    for m in (1, 12, 31):
+        rows, values = np.zeros((7, m), dtype=np.int64), np.zeros((7, m), dtype=np.int32)
+        complete = np.concatenate(
+            [lists.order(share, rows, values) for share in (range(3), range(3, 7))]
+        )
+        assert complete.tolist() == (within >= m).tolist()
+        nearest = np.argsort(total, axis=1, kind="stable")[:, :m]
+        assert np.array_equal(rows[complete], nearest[complete])
+        assert np.array_equal(values[complete], np.take_along_axis(total, nearest, 1)[complete])
+    assert set(complete.tolist()) == {False, True}
 
 
 def test_a_list_without_space_is_marked_and_the_others_are_whole() -> None:
@@ -53,10 +60,12 @@ def test_a_list_without_space_is_marked_and_the_others_are_whole() -> None:
     cross[1, ::30] = -1
     lists = Lists(np.array([1, 0, 0], dtype=np.int32), 10)
     for first in range(0, 300, 60):
-        lists.add(cross[:, first : first + 60].copy(), norms[first : first + 60], first)
-    assert lists.keys(0) is None
-    assert lists.keys(1).tolist() == list(range(0, 300, 30))
-    assert lists.keys(2).tolist() == []
+        lists.add(0, cross[:, first : first + 60].copy(), norms[first : first + 60], first)
+    rows, values = np.zeros((3, 10), dtype=np.int64), np.zeros((3, 10), dtype=np.int32)
+    assert lists.order(range(3), rows, values).tolist() == [False, True, False]
+    assert rows[1].tolist() == list(range(0, 300, 30))
+    nothing = np.zeros((3, 0), dtype=np.int64), np.zeros((3, 0), dtype=np.int32)
+    assert lists.order(range(3), *nothing).tolist() == [False, True, True]
 
 
 def test_blocks_of_other_shapes_are_refused() -> None:
@@ -64,7 +73,10 @@ def test_blocks_of_other_shapes_are_refused() -> None:
     lists = Lists(np.zeros(7, dtype=np.int32), 60)
     for block in ((cross[:6], norms), (cross, norms[:59])):
         with pytest.raises(ValueError, match="not of these queries and rows"):
-            lists.add(*block, 0)
+            lists.add(0, *block, 0)
+    for shapes in (((7, 3), (7, 2)), ((6, 3), (6, 3))):
+        with pytest.raises(ValueError, match="lists of shape"):
+            lists.order(range(7), *(np.zeros(shape, dtype=np.int64) for shape in shapes))
     with pytest.raises(ValueError, match="no rank 60"):
         sample_bounds(cross, norms, 60)
     with pytest.raises(ValueError, match="no rank 3"):
