@@ -21,7 +21,6 @@ from ...wall.messages import Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release
 from ..charging import answer_prepaid
-from ..ledger.charges import Reservation, UpperBound
 from ..ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
@@ -32,6 +31,7 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
+from ..ledger.transaction import Reservation, UpperBound
 from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
