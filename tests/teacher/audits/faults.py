@@ -15,11 +15,11 @@ from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.overlap import Bounds
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import LinearSums
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import (
     MEAN,
