@@ -33,8 +33,8 @@ from regret_data import DELTA, narrowed
 
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.auto import planned_config, search
 from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
@@ -115,7 +115,7 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
                 raise
         else:
             break
-    return planned_config(config, found.optimum.chosen)
+    return planned_config(config, found.chosen)
 
 
 def queried(config: Config, rows: int) -> Config:

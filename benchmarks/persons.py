@@ -41,8 +41,8 @@ from person_search import SIZE, alike
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.votes import plan
 from labelwall.experiment.run.extractors import linear_power, principal_axes
-from labelwall.experiment.run.foresight import LEAST_VOTES
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.quality import LEAST_VOTES
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
@@ -173,7 +173,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
             choice = plan(PrivateKnn(), goal, public, no_progress).chosen
-            PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
+            PLANS[goal] = Paid(choice.mechanism, choice.asked, choice.cap)
         return PLANS[goal]
     if kind == "private_linear":
         asked = made.steps

@@ -35,7 +35,8 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.service import Settings, build_service
+from labelwall.teacher.service.process import Settings
+from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
@@ -320,7 +321,7 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     optimum = search(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
-    assert 0 < optimum.chosen.forecast.accuracy <= 1
+    assert 0 < optimum.chosen.accuracy <= 1
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:
