@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
+from labelwall.teacher.mechanisms import batch, batch_knn, counts, gradient
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -297,7 +297,7 @@ def unpaid_clique(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(queries: np.ndarray, *args: Any) -> Bounds:
         return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
 
-    monkeypatch.setattr(radius, "clique_bounds", alone)
+    monkeypatch.setattr(batch, "clique_bounds", alone)
 
 
 def exact_radii(scale: float, release: str) -> float:
