@@ -78,7 +78,7 @@ def test_few_certificates_are_computed(
     monkeypatch.setattr(module, "certified_epsilon", counted)
     entry = Priced(PrivateKnn(k=100, threshold=50), asked, asked // 2)
     (found,) = calibrate([entry], epsilon, DELTA)
-    assert found.missing == ()
+    assert found.uncalibrated == ()
     assert 0 < len(computed) <= most
     computed.clear()
     module._levels.cache_clear()
