@@ -20,13 +20,8 @@ from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
-from ..config.config import (
-    BudgetConfig,
-    CapsConfig,
-    Config,
-    PrivacyConfig,
-    RoundConfig,
-)
+from ..config.config import Config
+from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from ..config.help import HELP_ALL, short_help, wants_help
 from ..config.settings import BadSetting, evaluate_annotations
 
@@ -207,8 +202,8 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
                 f"`--config` must be an existing YAML file. Found {args[position + 1]!r}."
             )
     try:
-        made = parser.instantiate(parser.parse_args(list(args)))
+        parsed = parser.instantiate(parser.parse_args(list(args)))
     except (ArgumentError, ValueError) as error:  # ValueError: a baseline breaks its kind's rule
         raise BadSetting(" ".join(str(error).split())) from error
-    config = CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)})
-    return config, made["out"]
+    config = CompareConfig(**{entry.name: parsed[entry.name] for entry in fields(CompareConfig)})
+    return config, parsed["out"]

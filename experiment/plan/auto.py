@@ -23,8 +23,8 @@ from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import STAGES
+from ..config.config import Config
+from ..config.groups import STAGES, CapsConfig, RoundConfig
 from ..config.own import MIN_ROWS, Findings, default_mechanism
 from ..run.extractors import first_extractor
 from ..run.training_rows import check_student

@@ -12,8 +12,7 @@ from ...teacher.accounting.accountant import (
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.unit import for_unit, protected
-from ..config.config import Config
-from ..config.solved import solved_line, solved_numbers
+from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
 from .published_epsilons import published_for
 

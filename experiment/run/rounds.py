@@ -13,8 +13,7 @@ from ...student.devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
-from ..config.config import Config
-from ..config.solved import solved_line, solved_numbers
+from ..config.config import Config, solved_line, solved_numbers
 from .asking import ask, asking_extractor
 from .budgets import custodian_place
 from .console import Console

@@ -205,7 +205,8 @@ def test_ids_come_from_numbers_files_and_image_paths(tmp_path: Path) -> None:
 def test_images_of_a_folder_are_added_as_a_run_would_read_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelwall.experiment.config.config import Config, RoundConfig
+    from labelwall.experiment.config.config import Config
+    from labelwall.experiment.config.groups import RoundConfig
     from labelwall.experiment.run.teachers import local_teacher
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.wall.datasets.sources import DataConfig, describe

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.own_options import without_own_options
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import config_parser, load_config, parse
 from labelwall.experiment.run.console import Console
 from tests.experiment import tiny
 
@@ -100,19 +98,15 @@ def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_options_override_a_configuration(folder: Path) -> None:
-    (folder / "c.yaml").write_text("data: {source: mnist5k}\n")
-    args, name = without_own_options(
-        ["--config", "c.yaml", "--data", "data.npz", "--epsilon=2", "--expected_records", "90"]
+    (folder / "c.yaml").write_text(
+        "data: {source: mnist5k}\nrounds: [{}]\nseed: 3\nmechanism: {kind: gnmax, teachers: 9}\n"
     )
-    assert args == [
-        "--config",
-        "c.yaml",
-        "--data.source=arrays",
-        f"--data.path={folder / 'data.npz'}",
-        "--budget.epsilon=2.0",
-        "--expected_records=90",
-    ]
-    assert name == "data"
+    options = ["--data", "data.npz", "--epsilon=2", "--expected_records", "90", "--seed", "4"]
+    kind = ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9"]
+    config, rest = parse(config_parser("run", ""), [*options, "--config", "c.yaml", *kind])
+    assert (config.data.source, config.data.path) == ("arrays", str(folder / "data.npz"))
+    assert (config.budget.epsilon, config.expected_records, config.seed) == (2.0, 90, 4)
+    assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
 def test_nothing_private_is_opened_for_a_configuration(
@@ -121,7 +115,7 @@ def test_nothing_private_is_opened_for_a_configuration(
 ) -> None:
     options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
     with opened() as paths:
-        without_own_options(options)
+        parse(config_parser("run", ""), options)
     assert not [path for path in paths if str(path).startswith(image_folders["private"])]
 
 
@@ -228,9 +222,8 @@ def test_columns_of_texts_are_named_and_left_out(
     assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
     assert "names of columns" in refused(capsys, *tables, "--data.ignore", "town")
     asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
-    config = without_own_options(asked)[0][0]
-    settings = yaml.safe_load(config.removeprefix("--config="))["data"]
-    assert (settings["ignore"], settings["person"]) == (["town"], "who")
+    data = parse(config_parser("run", ""), [*asked, "--privacy.unit", "person"])[0].data
+    assert (data.ignore, data.person) == (["town"], "who")
     command = ["init", *tables, "--out", "own.yaml", "--data.ignore", "[town, who]"]
     assert pipeline.main(command) == 0
     assert load_config(Path("own.yaml")).data.ignore == ["town", "who"]

@@ -16,12 +16,12 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.init import packaged_configs
 from labelwall.experiment.config.own import (
     OwnData,
+    as_yaml,
     default_delta,
     default_mechanism,
     look,
-    own_config,
+    own_settings,
 )
-from labelwall.experiment.config.own_options import without_own_options
 from labelwall.experiment.config.settings import config_parser, load_config, parse
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
@@ -36,7 +36,7 @@ from tests.experiment import tiny
 
 def write(image_folders: dict[str, str], out: Path) -> dict:
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(own_config(OwnData(**image_folders)))
+    out.write_text(as_yaml(own_settings(OwnData(**image_folders))))
     return yaml.safe_load(out.read_text())
 
 
@@ -68,7 +68,7 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, None), (0.1, "1e-6"), (3.0, "1e-3")])
 def test_it_loads_and_spends_its_budget(image_folders, tmp_path, epsilon, delta):
     own = OwnData(**image_folders)
-    text = own_config(own, epsilon, None if delta is None else float(delta))
+    text = as_yaml(own_settings(own, epsilon, None if delta is None else float(delta)))
     (tmp_path / "own.yaml").write_text(text)
     config = load_config(tmp_path / "own.yaml")
     assert 0.97 * epsilon < certified_epsilon(config.plan()) <= epsilon
@@ -116,8 +116,7 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
     grey = write(image_folders, tmp_path / "grey.yaml")
     assert (grey["features"], len(grey["rounds"])) == ("hog", 2)
     tiny.write(tmp_path)
-    text = own_config(OwnData(data=str(tmp_path / "data.npz")))
-    vectors = yaml.safe_load(text)
+    vectors = own_settings(OwnData(data=str(tmp_path / "data.npz")))
     assert vectors["features"] == "raw"
     assert vectors["mechanism"] == {"kind": "private_linear", "steps": 20, "axes": 6}
     assert vectors["data"]["classes"] == ["0", "1", "2"]
@@ -126,7 +125,7 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
 def test_enough_labelled_rows_are_rehearsed_on(image_folders, tmp_path):
     facts = {"public_x": np.zeros((5, 4), np.float32), "test_x": np.zeros((100, 4), np.float32)}
     np.savez(tmp_path / "data.npz", test_y=np.arange(100) % 3, **facts)
-    found = yaml.safe_load(own_config(OwnData(data=str(tmp_path / "data.npz"))))
+    found = own_settings(OwnData(data=str(tmp_path / "data.npz")))
     assert (found["mechanism"], found["features"]) == ({"kind": "auto"}, "auto")
 
 
@@ -271,8 +270,7 @@ def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(
 ) -> None:
     folders = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
     assert pipeline.main(["init", *folders, *flags]) == 0
-    args, _ = without_own_options([*folders, *flags])
-    parsed, _ = parse(config_parser("run", "", args), args)
+    parsed, _ = parse(config_parser("run", ""), [*folders, *flags])
     written = load_config(Path("labelwall.yaml"))
     assert written == parsed
     assert isinstance(yaml.safe_load(Path("labelwall.yaml").read_text())["budget"]["delta"], float)
@@ -281,8 +279,7 @@ def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(
 
 def load_config_of(args: list[str]) -> Config:
     """Of a run without further options."""
-    plain, _ = without_own_options(args)
-    return parse(config_parser("run", "", plain), plain)[0]
+    return parse(config_parser("run", ""), args)[0]
 
 
 def test_what_is_no_setting_is_not_written(
@@ -293,7 +290,7 @@ def test_what_is_no_setting_is_not_written(
         (["--run_dir", "x"], "unknown setting `run_dir`"),
         (["--student.stpes", "4"], "Did you mean `student.steps`?"),
         (["--student.steps", "many"], "student.steps"),
-        (["--config", "other.yaml"], "`--config` must be an existing YAML file"),
+        (["--config", "other.yaml"], "`config` must be left out with init"),
         (["--from", "mnist", "--seed", "1"], "`from` must be left out"),
     ):
         assert pipeline.main(["init", *folders, *options]) == 2

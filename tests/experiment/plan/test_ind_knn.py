@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import RoundConfig
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import ind_knn as planner
 from labelwall.experiment.plan.auto import mechanisms_for, planned_config
