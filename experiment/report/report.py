@@ -32,7 +32,7 @@ from ...wall.errors import LabelwallError, MissingData
 from ...wall.labels.base import LabelSpace
 from ..config.config import Config
 from ..config.settings import load_config
-from ..run.described_student import labels_of
+from ..run.metrics import labels_of
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots

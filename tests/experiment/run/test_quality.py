@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelwall.experiment.run.foresight import foresee
 from labelwall.experiment.run.quality import (
     AGREEMENT,
     COUNTS,
@@ -14,6 +13,7 @@ from labelwall.experiment.run.quality import (
     by_agreement,
     by_counts,
     estimate_of,
+    foresee,
     plurality,
 )
 from labelwall.student.drop_doubtful import Cleaned
