@@ -16,7 +16,7 @@ import numpy as np
 from scale_model import LIST, asked_for
 
 if TYPE_CHECKING:
-    from labelwall.teacher.shards.index import ShardedIndex
+    from labelwall.teacher.shards.shards import ShardedIndex
     from labelwall.wall.messages import ExtractorSpec
 
 K = 300
@@ -217,7 +217,7 @@ class FixedPool:
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
     """Milliseconds to merge one entry: a sharded index's time less that of its lists."""
-    from labelwall.teacher.shards.index import ShardedIndex
+    from labelwall.teacher.shards.shards import ShardedIndex
 
     rows = 100_000
     pool = FixedPool(shards, rows)

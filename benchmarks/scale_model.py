@@ -49,7 +49,7 @@ def fitted(
 def asked_for(shards: int) -> int:
     """Entries of a list that each of ``shards`` equal shards is asked for.
 
-    Its share and six standard deviations more (teacher/shards/index.py).
+    Its share and six standard deviations more (teacher/shards/shards.py).
     """
     share = LIST / shards
     return LIST if shards == 1 else min(LIST, math.ceil(share + 6 * math.sqrt(share) + 8))

@@ -22,8 +22,7 @@ from .private_rows import PrivateRows
 from .records import record_updates
 from .records.sources import Records
 from .shards.config import ScaleConfig
-from .shards.index import ShardedIndex
-from .shards.shards import Shards, Stream
+from .shards.shards import ShardedIndex, Shards, Stream
 
 
 class ShardedRows(PrivateRows):

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Protocol
 
 import numpy as np
 
-from .index import PrefixCache
+from .index import PrefixCache, Ranked
 from .kernels import Similar
 from .top_k import compiled
 
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
 MARGIN = 1.25  # of the rows that the tried lists took
 TRIED = 8  # queries whose lists show how many rows so many persons take
-
-
-class Lists(Protocol):
-    """An index of rows, as far as persons need it."""
-
-    def __len__(self) -> int: ...
-
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray: ...
 
 
 class ByPerson:
@@ -35,8 +26,8 @@ class ByPerson:
     ``persons``: int64 [n], by row of ``index``.
     """
 
-    def __init__(self, index: Lists, persons: np.ndarray) -> None:
-        self._index: Lists = weakref.proxy(index)  # which holds this
+    def __init__(self, index: Ranked, persons: np.ndarray) -> None:
+        self._index: Ranked = weakref.proxy(index)  # which holds this
         self.ids = persons
         self.codes, numbers = np.unique(persons, return_inverse=True)
         self.numbers = numbers.astype(np.int32).reshape(-1)

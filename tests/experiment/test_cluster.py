@@ -20,7 +20,7 @@ from socket import create_server
 
 import pytest
 
-from labelwall.teacher.shards.clusters import require_locked
+from labelwall.teacher.shards.pools import require_locked
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.shard_services import (

@@ -11,4 +11,5 @@ REPOSITORY = PROGRAMS.parents[1]
 
 def environment(**more: str) -> dict[str, str]:
     """Environment variables of a program: this process's, one thread, and ``more``."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
+    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}

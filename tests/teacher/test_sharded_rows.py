@@ -16,14 +16,13 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
-from labelwall.teacher.shards import index as index_module
+from labelwall.teacher.shards import shards as index_module
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import journal
-from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.pools import LocalPool
-from labelwall.teacher.shards.shards import Shards
+from labelwall.teacher.shards.shards import ShardedIndex, Shards
 from labelwall.teacher.shards.worker import ShardFailed
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import DataConfig, Task

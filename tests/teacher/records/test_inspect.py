@@ -9,20 +9,13 @@ from PIL import Image
 
 from labelwall.teacher.records.inspect import preview, render
 from labelwall.wall.datasets.sources import DataConfig
+from tests.wall.datasets.small import write_arrays
 
 
-def write_arrays(path: Path, x: np.ndarray, y: np.ndarray, ids: np.ndarray) -> DataConfig:
+def arrays(path: Path, x: np.ndarray, y: np.ndarray, ids: np.ndarray) -> DataConfig:
+    rows = {"private_x": x, "private_y": y, "private_id": ids}
     public = np.ones((3, 2))
-    np.savez(
-        path,
-        private_x=x,
-        private_y=y,
-        private_id=ids,
-        public_x=public,
-        test_x=public,
-        test_y=np.arange(3),
-    )
-    return DataConfig(source="arrays", path=str(path))
+    return write_arrays(path / "a.npz", public_x=public, test_x=public, test_y=np.arange(3), **rows)
 
 
 def test_counts_of_good_and_bad_rows(tmp_path):
@@ -32,7 +25,7 @@ def test_counts_of_good_and_bad_rows(tmp_path):
     x[5] = x[3]
     y = np.array([0, 7, -1, 1, 1, 2, 1, 1, 0])  # rows 1 and 2: outside the classes
     ids = np.array([0, 1, 2, 3, 4, 5, 6, 6, 8])  # row 7: the id of row 6
-    shown = preview(write_arrays(tmp_path / "a.npz", x, y, ids), k=2)
+    shown = preview(arrays(tmp_path, x, y, ids), k=2)
     assert (shown.rows, shown.usable) == (9, 5)
     assert shown.by_class == (("0", 1), ("1", 3), ("2", 1))
     assert [count for _, count in shown.bad] == [0, 1, 2, 1, 0]
@@ -43,7 +36,7 @@ def test_counts_of_good_and_bad_rows(tmp_path):
 
 def test_too_few_records_and_empty_classes_are_hinted(tmp_path):
     x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
-    config = write_arrays(tmp_path / "a.npz", x, y, np.arange(10))
+    config = arrays(tmp_path, x, y, np.arange(10))
     text = render(preview(config, k=4, sampling_probability=0.25))
     assert "a sample holds about 2 records, fewer than k = 4" in text
     assert "classes without a record: 2." in text
@@ -65,9 +58,7 @@ def test_an_image_folder_with_bad_files(image_folders):
 
 
 def test_an_empty_data_set_is_shown_not_an_error(tmp_path):
-    config = write_arrays(
-        tmp_path / "a.npz", np.zeros((0, 2)), np.zeros(0, dtype=int), np.zeros(0, dtype=int)
-    )
+    config = arrays(tmp_path, np.zeros((0, 2)), np.zeros(0, dtype=int), np.zeros(0, dtype=int))
     text = render(preview(config))
     assert "0 rows found, 0 usable" in text
 

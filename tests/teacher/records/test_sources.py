@@ -1,10 +1,12 @@
-"""Private rows: what is dropped, what stays, and that neither shows."""
+"""Private rows: what is dropped, what stays, and that neither shows; the same rows in blocks."""
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,88 +16,87 @@ from labelwall.teacher.records.sources import Records, ingest, open_records, str
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.labels.registry import label_space
+from labelwall.wall.unit import Unit
+from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
 
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
+COLUMNS = ("inputs", "labels", "ids", "persons")
 
 
-def write_private(
-    path: Path, x: np.ndarray, y: np.ndarray, ids: np.ndarray | None = None
-) -> DataConfig:
-    np.savez(path, private_x=x, private_y=y, **({} if ids is None else {"private_id": ids}))
-    return DataConfig(source="arrays", path=str(path))
+def private(path: Path, x: Any, y: Any, ids: Any = None, labels: str = "class") -> DataConfig:
+    """An npz file with a private split alone matters here."""
+    arrays = {"private_x": np.array(x), "private_y": np.array(y)}
+    return write_arrays(path / "a.npz", labels, private_id=ids, **arrays)
 
 
 def test_arrays_keep_rows_labels_and_ids(tmp_path):
-    x = np.arange(10.0).reshape(5, 2)
-    config = write_private(
-        tmp_path / "a.npz",
-        x,
-        np.array([0, 1, 2, 0, 1], dtype=np.uint8),
-        np.array([50, 40, 30, 20, 10]),
-    )
-    records = open_records(config, VECTORS)
-    np.testing.assert_array_equal(records.inputs, x.astype(np.float32))
-    assert (records.inputs.dtype, records.labels.dtype, records.ids.dtype) == (
-        np.float32,
-        np.int64,
-        np.int64,
-    )
+    x, y = np.arange(10.0).reshape(5, 2), np.array([0, 1, 2, 0, 1], dtype=np.uint8)
+    records = open_records(private(tmp_path, x, y, np.array([50, 40, 30, 20, 10])), VECTORS)
+    np.testing.assert_array_equal(records.inputs, x)
     assert records.labels.tolist() == [0, 1, 2, 0, 1]
     assert records.ids.tolist() == [50, 40, 30, 20, 10]
+    assert records.inputs.dtype == np.float32
+    assert records.labels.dtype == records.ids.dtype == np.int64
 
 
 def test_bad_rows_are_dropped_and_row_numbers_stay(tmp_path):
     x = np.arange(14.0).reshape(7, 2)
     x[1, 0], x[2, 1], x[3, 0] = np.nan, -np.inf, 1e300  # the last is infinite as float32
-    records = open_records(
-        write_private(tmp_path / "a.npz", x, np.array([0, 1, 2, 0, 3, -1, 2])), VECTORS
-    )
+    records = open_records(private(tmp_path, x, [0, 1, 2, 0, 3, -1, 2]), VECTORS)
     assert records.ids.tolist() == [0, 6]
     assert records.labels.tolist() == [0, 2]
 
 
 def test_a_bad_row_displaces_no_good_row_of_its_id_and_the_first_good_one_stays(tmp_path):
-    x = np.array([[np.nan, 0], [1, 1], [2, 2], [3, 3]])
-    records = open_records(
-        write_private(tmp_path / "a.npz", x, np.array([0, 9, 1, 2]), np.array([7, 7, 7, 7])),
-        VECTORS,
-    )
-    assert records.inputs.tolist() == [[2, 2]]
+    x = [[np.nan, 0], [1, 1], [2, 2], [3, 3]]
+    config = private(tmp_path, x, [0, 9, 1, 2], np.array([7, 7, 7, 7]))
+    assert open_records(config, VECTORS).inputs.tolist() == [[2, 2]]
 
 
 @pytest.mark.parametrize("image", [False, True])
 def test_no_rows_at_all(tmp_path, image):
     task = Task(ClassLabels(("a", "b")), (4, 4, 1)) if image else VECTORS
     x = np.zeros((0, 4, 4), dtype=np.uint8) if image else np.zeros((0, 2))
-    records = open_records(write_private(tmp_path / "a.npz", x, np.zeros(0, dtype=int)), task)
+    records = open_records(private(tmp_path, x, np.zeros(0, dtype=int)), task)
     assert records.inputs.shape == (0, *task.input_shape)
     assert records.labels.shape == records.ids.shape == (0,)
 
 
+X, Y = np.zeros((17, 2)), np.zeros(17, dtype=int)
+
+
 @pytest.mark.parametrize(
-    ("x", "y", "ids", "name"),
+    ("labels", "x", "y", "ids", "name"),
     [
-        (np.zeros((17, 3)), np.zeros(17, dtype=int), None, "private_x"),
-        (np.zeros((17, 2), dtype=np.uint8), np.zeros(17, dtype=int), None, "private_x"),
-        (np.zeros((17, 4, 4), dtype=np.uint8), np.zeros(17, dtype=int), None, "private_x"),
-        (np.zeros((17, 2)), np.zeros(16, dtype=int), None, "private_y"),
-        (np.zeros((17, 2)), np.zeros(17), None, "private_y"),
-        (np.zeros((17, 2)), np.zeros((17, 1), dtype=int), None, "private_y"),
-        (np.zeros((17, 2)), np.zeros(17, dtype=int), np.arange(18), "private_id"),
-        (np.zeros((17, 2)), np.array([{}] * 17, dtype=object), None, "private_y"),
+        ("class", np.zeros((17, 3)), Y, None, "private_x"),
+        ("class", X.astype(np.uint8), Y, None, "private_x"),
+        ("class", np.zeros((17, 4, 4), dtype=np.uint8), Y, None, "private_x"),
+        ("class", X, Y[1:], None, "private_y"),
+        ("class", X, Y.astype(float), None, "private_y"),
+        ("class", X, Y[:, None], None, "private_y"),
+        ("class", X, Y, np.arange(18), "private_id"),
+        ("class", X, np.array([{}] * 17, dtype=object), None, "private_y"),
+        ("attributes", X, np.zeros((17, 5), dtype=int), None, "private_y"),
+        ("attributes", X, Y, None, "private_y"),
+        ("value", X, X[:, :1], None, "private_y"),
+        ("value", X, Y[1:], None, "private_y"),
+        ("value", X, np.array(list("abcdefghijklmnopq")), None, "private_y"),
     ],
 )
-def test_a_misfit_is_named_without_the_number_of_rows(tmp_path, x, y, ids, name):
+@pytest.mark.parametrize("blocks", [False, True])
+def test_a_misfit_is_named_without_the_number_of_rows(tmp_path, labels, x, y, ids, name, blocks):
+    task = Task(label_space(labels, ("a", "b", "c", "d"), (0.0, 1.0)), (2,))
+    config = private(tmp_path, x, y, ids, labels)
     with pytest.raises(InvalidInput) as caught:
-        open_records(write_private(tmp_path / "a.npz", x, y, ids), VECTORS)
+        list(stream_records(config, task, 3)) if blocks else open_records(config, task)
     assert caught.value.name == name
     assert not any(count in str(caught.value) for count in ("16", "17", "18"))
 
 
-def test_records_and_what_was_found_do_not_print_their_rows(tmp_path):
-    config = write_private(
-        tmp_path / "a.npz", np.full((3, 2), 123.0), np.array([0, 1, 2]), np.array([777, 778, 779])
-    )
+def test_records_and_what_was_read_do_not_print_their_rows(tmp_path):
+    x, ids = np.full((3, 2), 123.0), np.array([777, 778, 779])
+    config = private(tmp_path, x, [0, 1, 2], ids)
     records = open_records(config, VECTORS)
     text = repr(records) + str(records) + repr(ingest(config, VECTORS)) + repr([records])
     assert not any(word in text for word in ("123", "777", "array", "(3,"))
@@ -109,35 +110,29 @@ def folder_config(image_folders: dict[str, str]) -> DataConfig:
     return DataConfig(source="folder", image_size=8, **image_folders)
 
 
-def test_folder_ids_are_hashes_of_the_relative_path_and_do_not_move(image_folders):
+def test_folder_ids_are_hashes_of_the_relative_path(image_folders):
     config = folder_config(image_folders)
-    before = open_records(config, describe(config))
+    records = open_records(config, describe(config))
     paths = [f"{name}/{number}.png" for name in ("cat", "dog") for number in range(6)]
     expected = [int(hashlib.sha256(path.encode()).hexdigest()[:16], 16) // 2 for path in paths]
-    assert before.ids.tolist() == expected
-    assert before.labels.tolist() == [0] * 6 + [1] * 6
-    assert (before.inputs[..., 2] > before.inputs[..., 0]).all(axis=(1, 2)).tolist() == [
-        False
-    ] * 6 + [True] * 6
-    Image.new("RGB", (5, 5)).save(Path(image_folders["private"]) / "cat" / "00.png")
-    after = open_records(config, describe(config))
-    kept = np.isin(after.ids, before.ids)
-    assert (len(after.ids), int(kept.sum())) == (13, 12)
-    np.testing.assert_array_equal(after.inputs[kept], before.inputs)
+    assert records.ids.tolist() == expected
+    assert records.labels.tolist() == [0] * 6 + [1] * 6
+    blue = (records.inputs[..., 2] > records.inputs[..., 0]).all(axis=(1, 2))
+    assert blue.tolist() == [False] * 6 + [True] * 6
 
 
-def spoil(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six bad rows of every kind that a folder can hold, and files that are no images."""
-    (private / "cat" / "0.png").write_bytes(b"")
-    (private / "cat" / "1.png").write_bytes((private / "cat" / "1.png").read_bytes()[:45])
-    (private / "dog" / "0.png").write_text("a text file")
-    Image.new("RGB", (3000, 3000)).save(private / "dog" / "1.png")
+    (folder / "cat" / "0.png").write_bytes(b"")
+    (folder / "cat" / "1.png").write_bytes((folder / "cat" / "1.png").read_bytes()[:45])
+    (folder / "dog" / "0.png").write_text("a text file")
+    Image.new("RGB", (3000, 3000)).save(folder / "dog" / "1.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000_000)  # 9 million: "decompression bomb"
-    (private / "emu").mkdir()
-    Image.new("RGB", (9, 9)).save(private / "emu" / "0.png")
-    Image.new("RGB", (9, 9)).save(private / "loose.png")
-    (private / "cat" / "notes.txt").write_text("no image")
-    (private / "cat" / ".hidden.png").write_text("no image")
+    (folder / "emu").mkdir()
+    Image.new("RGB", (9, 9)).save(folder / "emu" / "0.png")
+    Image.new("RGB", (9, 9)).save(folder / "loose.png")
+    (folder / "cat" / "notes.txt").write_text("no image")
+    (folder / "cat" / ".hidden.png").write_text("no image")
 
 
 def test_bad_images_vanish_without_a_trace(image_folders, monkeypatch, capfd, recwarn, caplog):
@@ -152,18 +147,15 @@ def test_bad_images_vanish_without_a_trace(image_folders, monkeypatch, capfd, re
     assert (capfd.readouterr(), list(recwarn), caplog.records) == (("", ""), [], [])
 
 
-def test_large_images_that_pillow_only_warns_about_stay_quiet(image_folders, monkeypatch, recwarn):
+def test_large_images_that_pillow_only_warns_about_stay_quiet(image_folders, monkeypatch):
     config = folder_config(image_folders)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # 120 pixels: a warning, not an error
     with pytest.warns(Image.DecompressionBombWarning):
         Image.open(Path(image_folders["private"]) / "cat" / "0.png")
-    recwarn.clear()
-    assert len(open_records(config, describe(config)).ids) == 12
-    assert not [
-        warning
-        for warning in recwarn
-        if issubclass(warning.category, Image.DecompressionBombWarning)
-    ]
+    task = describe(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        assert len(open_records(config, task).ids) == 12
 
 
 def test_an_empty_private_folder_is_no_records_and_a_missing_one_an_error(image_folders, tmp_path):
@@ -177,99 +169,97 @@ def test_an_empty_private_folder_is_no_records_and_a_missing_one_an_error(image_
 
 
 def test_progress_tells_percent_not_how_many(image_folders):
-    config = folder_config(image_folders)
-    heard: list[tuple[int, int]] = []
-    open_records(config, describe(config), lambda done, total: heard.append((done, total)))
-    assert heard == [(100, 100)]
+    config, calls = folder_config(image_folders), list[tuple[int, int]]()
+    open_records(config, describe(config), lambda done, total: calls.append((done, total)))
+    assert calls == [(100, 100)]
 
 
 # --- block by block
-# ------------------------------------------------------------------------------------------------
 
 
-def joined(config: DataConfig, task: Task, size: int, start: int = 0) -> Records:
-    blocks = list(stream_records(config, task, size, start))
-    assert [found for found, _, _ in blocks] == [
-        min(start + size * (i + 1), blocks[-1][1]) for i in range(len(blocks))
-    ]
-    whole = blocks[0][2]
-    for _, _, block in blocks[1:]:
-        whole = whole.joined(block)
-    return whole
-
-
-def assert_same(one: Records, other: Records) -> None:
-    for name in ("inputs", "labels", "ids"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        assert getattr(one, name).dtype == getattr(other, name).dtype
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_an_npz_file_read_in_blocks_is_the_file(tmp_path, monkeypatch, compressed, with_ids):
-    """Without a block's worth of memory for the whole array: its member is never loaded as one."""
+def mixed(folder: Path, reader: str, unit: Unit) -> DataConfig:
+    """Good and bad rows of several persons, as one reader has them."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(53, 2)), rng.integers(-1, 4, 53)
+    x, y, ids = rng.normal(size=(53, 2)), rng.integers(-1, 4, 53), rng.permutation(53) * 3
     x[::7] = np.nan
-    ids = {"private_id": rng.permutation(53) * 3} if with_ids else {}
-    (np.savez_compressed if compressed else np.savez)(
-        tmp_path / "a.npz", private_x=x, private_y=y, **ids
-    )
-    config = DataConfig(source="arrays", path=str(tmp_path / "a.npz"))
-    whole = open_records(config, VECTORS)
+    persons = np.array(["", "ann", "bob", "eve"])[rng.integers(0, 4, 53)]
+    if reader == "mnist5k":
+        return DataConfig(source="mnist5k")
+    if reader == "folder":
+        for i in range(7):
+            place = folder / "ab"[i % 2] / "pq"[i // 2 % 2] / f"{i}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (9, 9), i * 30).save(place)
+        (folder / "a" / "p" / "bad.png").write_text("no image")
+        return DataConfig("folder", private=str(folder), image_size=8, channels=1, person="path")
+    if reader.startswith("table"):
+        lines = [f"{a},{b},{'abc?'[c]},{p}" for (a, b), c, p in zip(x, y, persons, strict=True)]
+        settings = write_tables(folder, person="who")
+        for split in ("public", "test"):
+            write_lines(folder, f"{split}.csv", ["1,2,a,x", "2,5,b,y"], HEADER + ",who")
+        if reader == "table with ids":
+            lines = [f"{line},{i}" for line, i in zip(lines, ids, strict=True)]
+        header = HEADER + ",who" + ",record_id" * (reader == "table with ids")
+        write_lines(folder, "private.csv", lines, header)
+        return DataConfig(**settings)
+    extra = {"private_id": ids} if "ids" in reader else {}
+    extra |= {"private_person": persons} if unit == "person" else {}
+    place = folder / ("arrays" if reader == "npy" else "a.npz")
+    config = write_arrays(place, private_x=x, private_y=y, **extra)
+    if "compressed" in reader:
+        np.savez_compressed(place, **np.load(place))
+    return config
+
+
+@pytest.mark.parametrize(
+    ("reader", "unit"),
+    [
+        (reader, unit)
+        for reader in ("npz", "npz, ids", "compressed", "npy", "table", "table with ids", "folder")
+        for unit in ("row", "person")
+    ]
+    + [("mnist5k", "row")],
+)
+def test_rows_read_in_blocks_are_the_rows(tmp_path, monkeypatch, reader, unit):
+    """Also from a later row on; a member of an npz file is never loaded as one array."""
+    config = mixed(tmp_path, reader, unit)
+    image = Task(ClassLabels(("a", "b")), (8, 8, 1))
+    task = {"folder": image, "mnist5k": describe(DataConfig())}.get(reader, VECTORS)
+    whole = open_records(config, task, unit=unit)
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
-    for size in (1, 10, 53, 100):
-        assert_same(joined(config, VECTORS, size), whole)
-    later = joined(config, VECTORS, 10, start=30)
-    assert_same(
-        later,
-        Records(*(getattr(whole, name)[-len(later.ids) :] for name in ("inputs", "labels", "ids"))),
-    )
-    assert 0 < len(later.ids) < len(whole.ids)
-
-
-def test_a_folder_read_in_blocks_is_the_folder(tmp_path):
-    for i in range(7):
-        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
-        Image.new("L", (9, 9), i * 30).save(tmp_path / "ab"[i % 2] / f"{i}.png")
-    (tmp_path / "a" / "bad.png").write_text("no image")
-    config, task = (
-        DataConfig(source="folder", private=str(tmp_path), image_size=8, channels=1),
-        Task(ClassLabels(("a", "b")), (8, 8, 1)),
-    )
-    assert_same(joined(config, task, 3), open_records(config, task))
-
-
-def test_published_rows_in_blocks_are_the_published_rows():
-    config = DataConfig(source="mnist5k")
-    task = describe(config)
-    assert_same(joined(config, task, 999), open_records(config, task))
-
-
-def test_arrays_of_another_length_are_refused_in_blocks_too(tmp_path):
-    for rows in (3, 5):
-        config = write_private(tmp_path / "a.npz", np.zeros((4, 2)), np.zeros(rows, dtype=int))
-        with pytest.raises(InvalidInput, match="private_y"):
-            list(stream_records(config, VECTORS, 3))
+    few, many = ((999, 0), (999, 2)), ((1, 0), (3, 0), (53, 0), (100, 0), (2, 4))
+    for size, start in few if reader == "mnist5k" else many:
+        blocks = list(stream_records(config, task, size, start, unit))
+        total = blocks[-1][1]
+        ends = [min(start + size * (i + 1), total) for i in range(len(blocks))]
+        assert [done for done, _, _ in blocks] == ends
+        joined = blocks[0][2]
+        for _, _, block in blocks[1:]:
+            joined = joined.joined(block)
+        assert 0 < len(joined.ids) <= len(whole.ids)
+        assert start or len(joined.ids) == len(whole.ids)
+        assert (joined.persons is None) == (unit == "row")
+        for name in COLUMNS[: 3 + (unit == "person")]:
+            later = getattr(whole, name)[len(whole.ids) - len(joined.ids) :]
+            np.testing.assert_array_equal(getattr(joined, name), later, strict=True)
 
 
 def test_an_npz_file_is_read_once_however_many_blocks_there_are(tmp_path, monkeypatch):
     """Bytes read of the zipped members: their size and one start, not one for each block."""
-    config = write_private(tmp_path / "a.npz", np.zeros((4000, 8)), np.zeros(4000, dtype=int))
-    read, taken = zipfile.ZipExtFile.read, [0]
+    config = private(tmp_path, np.zeros((4000, 8)), np.zeros(4000, dtype=int))
+    read, total = zipfile.ZipExtFile.read, [0]
 
     def counting(self, n=-1):
-        found = read(self, n)
-        taken[0] += len(found)
-        return found
+        part = read(self, n)
+        total[0] += len(part)
+        return part
 
     monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
     assert len(list(stream_records(config, Task(ClassLabels(("a",)), (8,)), 10))) == 400
-    assert taken[0] < 1.01 * 4000 * 9 * 8
+    assert total[0] < 1.01 * 4000 * 9 * 8
 
 
 @pytest.mark.parametrize("x", [np.asfortranarray(np.zeros((4, 2))), np.array([{}] * 4)])
 def test_arrays_that_are_not_rows_of_numbers_have_no_blocks(tmp_path, x):
-    config = write_private(tmp_path / "a.npz", x, np.zeros(4, dtype=int))
     with pytest.raises(InvalidInput, match="private_x"):
-        list(stream_records(config, VECTORS, 2))
+        list(stream_records(private(tmp_path, x, np.zeros(4, dtype=int)), VECTORS, 2))

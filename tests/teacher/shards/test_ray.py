@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.sharded_rows import ShardedRows
-from labelwall.teacher.shards import clusters, pools
+from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import Journal, append
 from labelwall.teacher.shards.pools import RayPool, WorkersLost
@@ -38,7 +38,7 @@ def cluster() -> Iterator[None]:
     """Our own cluster, started once. ``connect`` sets the environment, which is restored."""
     before = dict(os.environ)
     try:
-        ray = clusters.connect(SCALE)
+        ray = pools.connect(SCALE)
         yield
     finally:
         ray.shutdown()
@@ -227,7 +227,7 @@ def test_misplaced_workers_are_restarted_and_then_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first worker is planned for an absent node: it is restarted once for each pause."""
-    real = clusters.working_nodes
+    real = pools.working_nodes
     monkeypatch.setattr(pools, "working_nodes", lambda ray: ["a" * 56, *real(ray)])
     monkeypatch.setattr(pools, "PAUSES", (0.0, 0.0))
     found, misplaced = [], RayPool._misplaced

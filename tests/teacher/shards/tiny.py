@@ -32,8 +32,7 @@ from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.index import ShardedIndex
-from labelwall.teacher.shards.shards import Shards, Stream
+from labelwall.teacher.shards.shards import ShardedIndex, Shards, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrices import Cells, Matrix, Weights

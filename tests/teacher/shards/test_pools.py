@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.teacher.shards import clusters
-from labelwall.teacher.shards.clusters import CHECK_ALIVE, connect, require_locked, working_nodes
+from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked, working_nodes
 from labelwall.wall.errors import InvalidInput
 
 
@@ -119,7 +119,7 @@ def test_files_of_a_killed_process_go_with_the_next_start(
         pass
 
     owner = Owner()
-    first = Path(clusters._private_directory(owner))
+    first = Path(pools._private_directory(owner))
     assert first.stat().st_mode & 0o777 == 0o700
     used, left, new, foreign = (
         tmp_path / name for name in ("lw-ray-used", "lw-ray-left", "lw-ray-new", "lwother")
@@ -131,7 +131,7 @@ def test_files_of_a_killed_process_go_with_the_next_start(
         (place / "lock").touch()
     with (used / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = Path(clusters._private_directory(owner))
+        second = Path(pools._private_directory(owner))
     assert set(tmp_path.iterdir()) == {first, second, used, new, foreign}
     del owner
     assert not first.exists()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import index as index_module
+from labelwall.teacher.shards import shards
 from labelwall.wall.unit import UNITS, Unit
 from tests.teacher.shards import tiny
 
@@ -19,7 +19,7 @@ def test_shards_are_merged_by_ranges_of_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: int, unit: Unit
 ) -> None:
     """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
-    monkeypatch.setattr(index_module, "MERGED_ROWS", merged)
+    monkeypatch.setattr(shards, "MERGED_ROWS", merged)
     held = tiny.records(200, unit=unit)
     index = tiny.index_of(tmp_path / "d", held, 5, unit)
     held = held.take(3 + np.argsort(held.ids[3:]))

@@ -1,0 +1,154 @@
+"""Image folders of one's own, with classes or an attributes.csv, and the decoding of images."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwall.teacher.records.inspect import preview
+from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.readers import constant_order, decode
+from labelwall.wall.datasets.sources import DataConfig, Task, describe, read_public
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.classes import ClassLabels
+
+
+def test_the_constant_order_is_sha256_of_the_names():
+    names = [f"row {number}" for number in range(100)]
+    digests = [hashlib.sha256(name.encode()).hexdigest() for name in names]
+    assert constant_order(names).tolist() == sorted(range(100), key=lambda row: digests[row])
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_folders_are_decoded_to_the_task(image_folders, channels):
+    config = DataConfig(source="folder", image_size=8, channels=channels, **image_folders)
+    progress: list[tuple[int, int]] = []
+    task = describe(config)
+    public = read_public(config, lambda done, total: progress.append((done, total)))
+    assert progress == [(12, 12), (12, 12)]  # public, then test
+    assert task == Task(ClassLabels(("cat", "dog")), (8, 8, channels))
+    assert public.inputs.shape == public.test_inputs.shape == (12, 8, 8, channels)
+    assert public.inputs.dtype == np.uint8
+    assert public.labels is not None
+    if channels == 3:  # dogs are blue
+        blue = (public.inputs[..., 2] > public.inputs[..., 0]).all(axis=(1, 2))
+        assert (blue == (public.labels == 1)).all()
+    assert sorted(public.test_labels.tolist()) == [0] * 6 + [1] * 6
+    assert public.labels.tolist() != sorted(public.labels.tolist())  # the order mixes the classes
+    Image.new("RGB", (12, 10)).save(Path(image_folders["public"]) / "anything.png")
+    assert read_public(config).labels is None  # where one image is in no class folder
+
+
+def test_damaged_public_images_are_named_at_once(image_folders):
+    for split, name in (("public", "dog/3.png"), ("public", "cat/1.png"), ("test", "cat/2.png")):
+        damaged = Path(image_folders[split]) / name
+        damaged.write_bytes(damaged.read_bytes()[:45])
+    with pytest.raises(InvalidInput, match=r"dog/3\.png") as caught:
+        read_public(DataConfig(source="folder", **image_folders))
+    assert all(name in str(caught.value) for name in ("public/cat/1.png", "test/cat/2.png"))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_given_classes_fix_the_order_and_refuse_other_test_folders(image_folders):
+    task = describe(DataConfig(source="folder", classes=["dog", "emu", "cat"], **image_folders))
+    assert task.labels.names == ("dog", "emu", "cat")
+    with pytest.raises(InvalidInput, match=r"data\.test.*cat"):
+        describe(DataConfig(source="folder", classes=["dog", "emu"], **image_folders))
+
+
+@pytest.mark.parametrize("field", ["public", "test"])
+def test_a_missing_or_empty_public_folder_is_one_clear_error(image_folders, field, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place, error in (("nowhere", MissingData), ("empty", InvalidInput)):
+        folders = image_folders | {field: str(tmp_path / place)}
+        with pytest.raises(error, match=f"data.{field}"):
+            read_public(DataConfig(source="folder", **folders))
+
+
+# --- an image
+
+
+def test_sixteen_bit_greys_are_scaled_not_clipped(tmp_path):
+    ramp = np.tile(np.linspace(0, 65535, 16).astype(np.uint16), (16, 1))
+    Image.fromarray(ramp).save(tmp_path / "ramp.png")
+    pixels, _ = decode(tmp_path / "ramp.png", 16, 1)
+    np.testing.assert_array_equal(pixels[0, :, 0], ramp[0] // 257)
+
+
+def test_images_are_turned_upright_and_cut_to_the_central_square(tmp_path):
+    pixels = np.zeros((8, 24), dtype=np.uint8)
+    pixels[:, 8:16] = 100  # the middle third: bright upper half, dark lower half
+    pixels[:4, 8:16] = 200
+    exif = Image.Exif()
+    exif[0x0112] = 3  # stored upside down
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    decoded, size = decode(tmp_path / "a.png", 8, 1)
+    assert size == (24, 8)
+    upright = np.repeat([100, 200], 4)[:, None] * np.ones((1, 8))
+    np.testing.assert_array_equal(decoded[..., 0], upright)
+
+
+def test_only_listed_formats_are_decoded(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "tiff.png", format="TIFF")
+    assert decode(tmp_path / "tiff.png", 4, 3) is None
+
+
+# --- attributes.csv
+
+
+CSV = "path,round,red\ncat/0.png,1,1\ncat/1.png,0,1\ndog/0.png, 1 ,-1\n"
+
+
+@pytest.fixture
+def attributes(image_folders: dict[str, str]) -> DataConfig:
+    """The image folders with three listed images each; the others of public and test are gone."""
+    for split, path in image_folders.items():
+        (Path(path) / "attributes.csv").write_text(CSV)
+        for image in Path(path).rglob("*.png"):
+            if split != "private" and f"{image.parent.name}/{image.name}" not in CSV:
+                image.unlink()
+    return DataConfig("folder", labels="attributes", image_size=8, **image_folders)
+
+
+def test_folders_have_their_tables_attributes(attributes: DataConfig) -> None:
+    task, public = describe(attributes), read_public(attributes)
+    assert task.labels == AttributeLabels(("round", "red"))
+    assert public.labels is not None
+    blue = public.inputs[..., 2].mean(axis=(1, 2)) > public.inputs[..., 0].mean(axis=(1, 2))
+    np.testing.assert_array_equal(public.labels[:, 1], ~blue)
+    assert sorted(public.test_labels.tolist()) == [[0, 1], [1, 0], [1, 1]]
+    # The nine images without a line are no records
+    assert sorted(open_records(attributes, task).labels.tolist()) == [1, 2, 3]
+    shown = preview(attributes)
+    assert (shown.rows, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
+    # Columns are read by their names, and lines that say anything else are left out
+    private = "path,red,x,round\ncat/0.png,1,?,1\ncat/1.png,2,0,1\ncat/2.png,1\ndog/0.png,0,9,1\n"
+    (Path(attributes.private or "") / "attributes.csv").write_text(private)
+    assert sorted(open_records(attributes, task).labels.tolist()) == [1, 3]
+
+
+def test_tables_that_do_not_fit_are_refused(attributes: DataConfig) -> None:
+    task = describe(attributes)
+    private, public, test = (
+        Path(folder or "") / "attributes.csv"
+        for folder in (attributes.private, attributes.public, attributes.test)
+    )
+    private.write_text("path,red\n")
+    with pytest.raises(InvalidInput, match="round"):
+        open_records(attributes, task)
+    private.unlink()
+    with pytest.raises(MissingData, match=r"data\.private"):
+        open_records(attributes, task)
+    public.unlink()
+    assert read_public(attributes).labels is None
+    test.write_text(CSV.replace("dog/0.png", "dog/9.png"))
+    with pytest.raises(InvalidInput, match=r"data\.test"):
+        read_public(attributes)
+    test.write_text("path,red,red\n")
+    with pytest.raises(InvalidInput, match=r"attributes\.csv"):
+        describe(attributes)
