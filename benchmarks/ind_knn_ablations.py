@@ -27,7 +27,7 @@ from ind_knn_choice import (
 )
 from kept import kept
 
-from labelwall.experiment.plan.ind_knn_rehearsal import threshold_at
+from labelwall.experiment.plan.ind_knn import threshold_at
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried

@@ -40,8 +40,7 @@ from ind_knn_choice import (
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.experiment.plan.ind_knn import COUNT_NOISE, LABEL_NOISE, LEVELS
-from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords
+from labelwall.experiment.plan.ind_knn import COUNT_NOISE, LABEL_NOISE, LEVELS, SimulatedRecords
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid

@@ -17,8 +17,13 @@ import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
 
-from labelwall.experiment.plan.ind_knn import Trial, best_level, best_noise
-from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, threshold_at
+from labelwall.experiment.plan.ind_knn import (
+    SimulatedRecords,
+    Trial,
+    best_level,
+    best_noise,
+    threshold_at,
+)
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn import IndKnn

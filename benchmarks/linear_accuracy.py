@@ -51,8 +51,7 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.published import clothes_codes
-from labelwall.wall.datasets.published_names import CLOTHES_ATTRIBUTES
+from labelwall.wall.datasets.published import CLOTHES_ATTRIBUTES, clothes_codes
 from labelwall.wall.labels.registry import numbered_space
 
 DELTA = 1e-5

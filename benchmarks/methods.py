@@ -34,8 +34,8 @@ from regret_data import DELTA, narrowed
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.auto import planned_config, search
 from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
@@ -116,7 +116,7 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
                 raise
         else:
             break
-    return planned_config(config, found.optimum.chosen)
+    return planned_config(config, found.chosen)
 
 
 def queried(config: Config, rows: int) -> Config:

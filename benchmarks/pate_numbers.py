@@ -23,7 +23,7 @@ from diagnosed_pate import (
 )
 from diagnosed_smooth import Sanitised, measure
 
-from labelwall.experiment.plan import published_epsilons as printed
+from labelwall.experiment.plan import show_plan as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp

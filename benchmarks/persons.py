@@ -173,7 +173,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
             choice = plan(PrivateKnn(), goal, public, no_progress).chosen
-            PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
+            PLANS[goal] = Paid(choice.mechanism, choice.asked, choice.cap)
         return PLANS[goal]
     if kind == "private_linear":
         asked = made.steps

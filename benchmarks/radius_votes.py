@@ -74,7 +74,7 @@ def report(options: argparse.Namespace) -> None:
     for epsilon in options.epsilons:
         for kind in KINDS:
             choice = planned(kind, public.part(0, SIMULATED), len(private.labels), epsilon, options)
-            size, cap = choice.forecast.asked, choice.forecast.cap
+            size, cap = choice.asked, choice.cap
             found = [
                 ask(choice.mechanism, size, cap, each, part.labels)
                 for each, part in zip(voters, sets, strict=True)
@@ -105,7 +105,7 @@ def row(epsilon: float, choice: Choice, found: list[Asked]) -> str:
     cells = [
         f"{epsilon:g}, certified {choice.epsilon:.4f}",
         choice.mechanism.kind,
-        str(choice.forecast.asked),
+        str(choice.asked),
         of(lambda each: each.answered),
         of(lambda each: each.right / max(each.answered, 1e-9)),
         of(lambda each: each.right),

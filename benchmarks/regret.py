@@ -30,9 +30,9 @@ from regret_data import DATA, DELTA, Data
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.auto import mechanisms_for, planned_config, search
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
+from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.extractors import extractor_of_round
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
@@ -148,7 +148,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     began = time.process_time()
     found = search(config, data.task, public, goal, mechanisms_for(config), no_progress)
     seconds = time.process_time() - began
-    best = found.optimum.chosen
+    best = found.chosen
     assert best.view is not None
     planned = planned_config(config, best)
     if not best.mechanism.once_a_round:
@@ -178,7 +178,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     return (
         f"| {data.name} | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
         f"{shown(view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | "
-        f"{100 * by_rule:.1f}% | {100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
+        f"{100 * by_rule:.1f}% | {100 * best.accuracy:.1f}% | {seconds:.0f} |\n"
     )
 
 
@@ -206,7 +206,7 @@ def value_row(epsilon: float) -> str:
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
     found = search(asking, data.task, rows, goal, mechanisms_for(asking), no_progress)
-    seconds, best = time.process_time() - began, found.optimum.chosen
+    seconds, best = time.process_time() - began, found.chosen
 
     def r2(view: View, mechanism: Mechanism) -> float:
         mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
@@ -238,7 +238,7 @@ def value_row(epsilon: float) -> str:
     return (
         f"| diamonds | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
         f"{shown(view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | - | "
-        f"{100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
+        f"{100 * best.accuracy:.1f}% | {seconds:.0f} |\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from .devices import kind
 
 Result = TypeVar("Result")
 Task = Callable[[], Result]
+SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's, such as its key
 LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
@@ -38,8 +40,19 @@ def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
     """
     run = partial(_with_threads, share_of_threads(processes))
     pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
-    results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
+    with no_secrets():
+        results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
     return results
+
+
+@contextmanager
+def no_secrets() -> Iterator[None]:
+    """Processes that are started meanwhile do not inherit the caller's SECRETS."""
+    secrets = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(SECRETS)}
+    try:
+        yield
+    finally:
+        os.environ |= secrets
 
 
 def share_of_threads(processes: int) -> int:

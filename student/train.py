@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Pool, StudentData
 from .devices import require_devices
 from .module import STUDENT_MODULES, StudentModule
+from .parallel import no_secrets
 
 SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
@@ -94,7 +96,8 @@ def train(
         trainer = _trainer(config, last, progress, Path(meeting))
         progress(0, config.steps)
         try:
-            trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
+            with no_secrets() if config.devices > 1 else nullcontext():
+                trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
         except ProcessException as error:
             raise LabelwallError(
                 f"process {error.error_index} of the student's training ended. "

@@ -15,10 +15,10 @@ import numpy as np
 
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
-from .ledger.charges import Charge, Reservation, UpperBound
 from .ledger.individual_budgets import Payments
 from .ledger.ledger import Ledger
 from .ledger.state import LedgerState
+from .ledger.transaction import Charge, Reservation, UpperBound
 from .mechanisms.base import Charging, Mechanism, Prepaid
 from .mechanisms.earlier_answers import EarlierAnswers, Reused
 from .mechanisms.voters import Voters
@@ -48,7 +48,7 @@ class Call:
     ) -> None:
         self._ledger, self._slot, self._mechanism = ledger, slot, mechanism
         self._entropy, self._failures = entropy, failures
-        self._entries: list[tuple[str, Charge | Reservation]] = []  # (release, what was entered)
+        self._entries: list[tuple[str, Charge]] = []  # (release, what was entered)
         self._reused = 0  # queries on which earlier answers voted
 
     def settle(

@@ -281,7 +281,7 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     optimum = search(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
-    assert 0 < optimum.chosen.forecast.accuracy <= 1
+    assert 0 < optimum.chosen.accuracy <= 1
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:

@@ -107,27 +107,23 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
     ``left`` and the ledger's position are those of the last part.
     """
     first, last = parts[0].receipt, parts[-1].receipt
-    charged = {
-        release: sum(part.receipt.charged[release] for part in parts) for release in first.charged
-    }
-    bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
+    receipts = [part.receipt for part in parts]
+    charged = {release: sum(r.charged[release] for r in receipts) for release in first.charged}
+    bounds = [r.cliques for r in receipts if r.cliques]
     cliques = {}
     if bounds:
         cliques["largest"] = max(bound["largest"] for bound in bounds)
         cliques["by_colouring"] = sum(bound["by_colouring"] for bound in bounds)
     receipt = replace(
         last,
-        asked=sum(part.receipt.asked for part in parts),
-        served=sum(part.receipt.served for part in parts),
+        asked=sum(r.asked for r in receipts),
+        served=sum(r.served for r in receipts),
         charged=charged,
         cliques=cliques,
-        reused=sum(part.receipt.reused for part in parts),
+        reused=sum(r.reused for r in receipts),
     )
-    return Answers(
-        np.concatenate([p.labels for p in parts]),
-        np.concatenate([p.outcomes for p in parts]),
-        receipt,
-    )
+    labels = np.concatenate([part.labels for part in parts])
+    return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 
 import numpy as np
@@ -42,9 +43,7 @@ SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}
 
 def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
     """Arrays as one safetensors body."""
-    return safetensors.numpy.save(
-        {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    )
+    return safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in arrays.items()})
 
 
 def decode(
@@ -174,23 +173,25 @@ def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:
 
 def decode_answers(value: dict) -> Answers:  # type: ignore[type-arg]
     """Inverse of result_to_json for answers. Raises InvalidInput for anything else."""
-    try:
+    with _reply("answers"):
         labels = np.array(value["labels"], dtype=np.int64)
         outcomes = np.array(value["outcomes"], dtype=np.uint8)
         if labels.ndim not in (1, 2) or labels.shape[:1] != outcomes.shape:
             raise ValueError("other shapes")
         return Answers(labels, outcomes, Receipt(**value["receipt"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("reply", "answers", "something else") from error
 
 
 def decode_counts(value: dict) -> NoisyCounts:  # type: ignore[type-arg]
     """Inverse of result_to_json for counts. Raises InvalidInput for anything else."""
-    try:
+    with _reply("noisy counts"):
         counts = value["counts"]
-        return NoisyCounts(
-            None if counts is None else np.array(counts, dtype=np.int64),
-            Receipt(**value["receipt"]),
-        )
+        array = None if counts is None else np.array(counts, dtype=np.int64)
+        return NoisyCounts(array, Receipt(**value["receipt"]))
+
+
+@contextmanager
+def _reply(what: str) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("reply", "noisy counts", "something else") from error
+        raise InvalidInput("reply", what, "something else") from error

@@ -33,7 +33,7 @@ def main(args: Sequence[str]) -> int:
 
     if rest.optimise or config.open:
         return _optimise(config, rest)
-    for name in ("out", "plot", "mean_accuracy", "min_accuracy"):
+    for name in ("out", "plot", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
@@ -59,12 +59,6 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
         help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
     )
     parser.add_argument(
-        "--mean_accuracy",
-        type=float,
-        help="with --optimise: mean share of right neighbours, in (0, 1); "
-        "a margin model instead of votes among test rows",
-    )
-    parser.add_argument(
         "--min_accuracy",
         type=float,
         default=0.0,
@@ -74,19 +68,23 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _optimise(config: Config, options: argparse.Namespace) -> int:
-    from ..plan.optimise import (
-        Request,
-        best_plan,
-        describe_optimum,
-        print_optimum,
-    )
+    from ..config.settings import to_yaml
+    from ..plan.search import best_plan
+    from ..plan.show_optimum import describe_optimum, frontier_png, origin, print_optimum
     from ..run.console import Console
 
     out, plot = (Path(name) if name else None for name in (options.out, options.plot))
-    request = Request(out, plot, options.mean_accuracy, options.min_accuracy)
-    answer = best_plan(config, request, Console(quiet=options.json))
+    if out is not None and out.exists():
+        raise InvalidInput("out", "a file that does not exist yet", str(out))
+    best, optimum = best_plan(config, Console(quiet=options.json), options.min_accuracy)
+    if plot is not None:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        plot.write_bytes(frontier_png(optimum.frontier))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"{origin(optimum)}{to_yaml(best)}")
     if options.json:
-        print(json.dumps(describe_optimum(answer)))
+        print(json.dumps(describe_optimum(best, optimum)))
     else:
-        print_optimum(answer, request.out)
+        print_optimum(best, optimum, out)
     return 0

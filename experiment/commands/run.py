@@ -14,7 +14,6 @@ def main(args: Sequence[str]) -> int:
     parser = config_parser("run", does)
     _add_options(parser)
     config, rest = parse(parser, args)
-    from ..plan.decision import decided
     from ..plan.show_plan import announce
     from ..run.budgets import budget_place, tell_changed_files
     from ..run.console import Console
@@ -26,7 +25,10 @@ def main(args: Sequence[str]) -> int:
     )
     apart = rest.isolate or config.teacher is not None
     custodian = budget_place(config, run_dir, rest.second_budget, apart, console.say)
-    config = decided(config, RunFolder(run_dir), custodian, console)
+    if config.open:
+        from ..plan.search import decided  # takes a second
+
+        config = decided(config, RunFolder(run_dir), custodian, console)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch

@@ -12,11 +12,7 @@ import torch
 from ...student.data import Pool
 from ...student.train import predict, train
 from ...teacher.accounting.conversion import round_up
-from ...teacher.baselines.config import (
-    AnyBaseline,
-    LinearNoisySgd,
-    NoisySgd,
-)
+from ...teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.features.cache import embed_records
@@ -57,10 +53,8 @@ def baseline_result(
 ) -> dict[str, Any]:
     """A model trained privately on the records, judged on the public test split.
 
-    ``directory``: the custodian's, for caches.
-
-    ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
-    have no seed.
+    ``directory``: the custodian's, for caches. ``claim`` says whose epsilon it is: the ledger
+    certifies none of them. diffprivlib's classifiers have no seed.
     """
     task, public = describe(config.data), read_public(config.data)
     if isinstance(baseline, NoisySgd):
@@ -112,8 +106,7 @@ def reference_result(
     task, public = describe(config.data), read_public(config.data)
     if private:
         records = open_records(config.data, task, unit=config.privacy.unit)
-        inputs = records.inputs
-        codes = records.labels
+        inputs, codes = records.inputs, records.labels
     elif public.labels is None:
         raise InvalidInput(
             "methods.reference", "non_private where the public rows have no labels", "true_labels"
@@ -145,11 +138,7 @@ def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:
 
 
 def _features(
-    config: CompareConfig,
-    task: Task,
-    public: PublicData,
-    directory: Path,
-    console: Console,
+    config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
 ) -> Rows:
     """The first round's features; the records' come from the cache that all cells share."""
     computing = Computing(config.batch_size, config.workers)

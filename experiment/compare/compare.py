@@ -265,45 +265,39 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
 def _median_errors(group: list[dict[str, Any]], name: str) -> dict[str, float] | None:
     """Each error's median over the seeds; None where rows have no values."""
     known = [result[name] for result in group if result.get(name) is not None]
-    return (
-        {error: statistics.median(errors[error] for errors in known) for error in ERRORS}
-        if known
-        else None
-    )
+    if not known:
+        return None
+    return {error: statistics.median(errors[error] for errors in known) for error in ERRORS}
 
 
 def render(rows: list[dict[str, Any]]) -> str:
     """The table in Markdown; below it, whose epsilon it is where the ledger does not certify it."""
-    values = any(row.get("errors") for row in rows)
-    scores = (
-        "labels' RMSE | test RMSE | MAE | R2, median (range)"
-        if values
-        else "labels right | test accuracy, median (range)"
-    )
+    scores = "labels right | test accuracy, median (range)"
+    if any(row.get("errors") for row in rows):
+        scores = "labels' RMSE | test RMSE | MAE | R2, median (range)"
     heading = f"| method | epsilon | labels | {scores} | seeds | CPU seconds |"
     lines = [heading, "|---" * (heading.count("|") - 1) + "|"]
     for row in rows:
-        epsilon = (
-            "no privacy"
-            if row["epsilon"] is None
-            else f"{row['epsilon']:g}" + (" (claimed)" if row["claim"] else "")
-        )
+        claimed = " (claimed)" if row["claim"] else ""
+        epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}{claimed}"
         labels = "" if row["labels"] is None else f"{row['labels']:g}"
-        if not values:
-            right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
-            accuracy = (
-                f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
-            )
-        else:
-            right = "" if row["label_errors"] is None else f"{row['label_errors']['rmse']:.4g}"
-            errors, spread = row["errors"], f"({row['low']:.3f} to {row['high']:.3f})"
-            accuracy = f"{errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
         cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
-        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
+        lines.append(f"| {row['method']} | {epsilon} | {labels} | {_scores(row)} | {cost} |")
     claims = {row["method"]: row["claim"] for row in rows if row["claim"]}
-    return "\n".join(
-        lines + [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()]
-    )
+    lines += [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()]
+    return "\n".join(lines)
+
+
+def _scores(row: dict[str, Any]) -> str:
+    """The cells of labels and test rows: errors of values, or shares of right classes."""
+    if errors := row.get("errors"):
+        labels = row["label_errors"]
+        right = f"{labels['rmse']:.4g}" if labels else ""
+        spread = f"({row['low']:.3f} to {row['high']:.3f})"
+        return f"{right} | {errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
+    labels, low, high = row["label_accuracy"], 100 * row["low"], 100 * row["high"]
+    right = "" if labels is None else f"{100 * labels:.1f}%"
+    return f"{right} | {100 * row['accuracy']:.2f}% ({low:.2f} to {high:.2f})"
 
 
 def _write(out: Path, results: list[dict[str, Any]]) -> None:

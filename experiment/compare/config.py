@@ -5,6 +5,7 @@ Loads without torch.
 
 from __future__ import annotations
 
+import itertools
 import re
 from argparse import ArgumentError
 from collections.abc import Sequence
@@ -72,15 +73,15 @@ class MethodConfig:
             raise InvalidInput(
                 "methods.name", "1 to 40 letters, digits, spaces or any of . + - _", self.name
             )
-        given = (bool(self.points), self.baseline is not None, self.reference is not None)
-        if sum(given) != 1:
+        here = f"methods[{self.name}]"
+        if sum(map(bool, (self.points, self.baseline, self.reference))) != 1:
             rule = "points, a baseline or a reference, one of them"
-            raise InvalidInput(f"methods[{self.name}]", rule, "none or several")
+            raise InvalidInput(here, rule, "none or several")
         if bool(self.epsilons) != (self.baseline is not None):
             rule = "a list for a baseline, and for nothing else"
-            raise InvalidInput(f"methods[{self.name}].epsilons", rule, self.epsilons)
+            raise InvalidInput(f"{here}.epsilons", rule, self.epsilons)
         if not all(epsilon > 0 for epsilon in self.epsilons):
-            raise InvalidInput(f"methods[{self.name}].epsilons", "positive", self.epsilons)
+            raise InvalidInput(f"{here}.epsilons", "positive", self.epsilons)
 
 
 @dataclass(frozen=True)
@@ -124,47 +125,48 @@ class CompareConfig:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds", "a list of different seeds", self.seeds)
         for method in self.methods:
-            if method.baseline is not None and self.data.labels != "class":
-                rule = f"for rows of one class, not for data.labels: {self.data.labels}"
-                raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
-            if method.baseline is not None and self.privacy.unit != "row":
-                rule = (
-                    "left out with privacy.unit: person, as its epsilon is for one row; "
-                    f"instead points with a mechanism for persons: {', '.join(for_persons())}"
-                )
-                raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
+            if method.baseline is not None:
+                self._require_rows_of_classes(f"methods[{method.name}].baseline", method.baseline)
             for point in method.points:
                 self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
 
     def run_config(self, point: PointConfig, seed: int, custodian_dir: str) -> Config:
         """The experiment behind one point and seed, as `run` would have it."""
+        shared = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for own in ("methods", "delta", "seeds"):
+            del shared[own]
+        if point.whiten is not None:
+            shared["whiten"] = point.whiten
         return Config(
-            data=self.data,
             rounds=point.rounds,
             budget=BudgetConfig(point.epsilon, self.delta),
-            privacy=self.privacy,
             mechanism=point.mechanism,
             caps=point.caps,
-            features=self.features,
-            weights=self.weights,
-            box=self.box,
-            whiten=self.whiten if point.whiten is None else point.whiten,
-            student=self.student,
             seed=seed,
             custodian_dir=custodian_dir,
-            threads=self.threads,
-            workers=self.workers,
-            batch_size=self.batch_size,
+            **shared,
         )
 
+    def _require_rows_of_classes(self, name: str, baseline: AnyBaseline) -> None:
+        """Raises InvalidInput where a baseline's epsilon would not hold, or not be comparable."""
+        if self.data.labels != "class":
+            rule = f"for rows of one class, not for data.labels: {self.data.labels}"
+            raise InvalidInput(name, rule, baseline.kind)
+        if self.privacy.unit != "row":
+            kinds = [kind for kind, known in MECHANISMS.items() if known.persons]
+            rule = (
+                "left out with privacy.unit: person, as its epsilon is for one row; "
+                f"instead points with a mechanism for persons: {', '.join(kinds)}"
+            )
+            raise InvalidInput(name, rule, baseline.kind)
 
-def for_persons() -> list[str]:
-    """Kinds of mechanisms whose price holds for persons."""
-    return [kind for kind, known in MECHANISMS.items() if known.persons]
 
+def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
+    """(settings, folder for the results), of `--config FILE` and every field of CompareConfig.
 
-def compare_parser() -> jsonargparse.ArgumentParser:
-    """`--config FILE` and every field of CompareConfig."""
+    Prints a help that ``args`` ask for, and exits. Raises BadSetting, or the InvalidInput of the
+    field that breaks a rule.
+    """
     parser = jsonargparse.ArgumentParser(
         prog="labelwall compare",
         description="Run every method of a file on the same split, students and budgets; "
@@ -181,29 +183,16 @@ def compare_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--out", type=str, required=True, help="folder for the results; the same folder resumes"
     )
-    return parser
-
-
-def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
-    """(settings, folder for the results).
-
-    Raises BadSetting, or the InvalidInput of the field that breaks a rule.
-    """
-    parser = compare_parser()
     if wants_help(args) or HELP_ALL in args:
-        text = (
-            short_help(parser, args, own_data=False) if wants_help(args) else parser.format_help()
-        )
-        print(text, end="")
+        short = wants_help(args)
+        print(short_help(parser, args, own_data=False) if short else parser.format_help(), end="")
         raise SystemExit(0)
-    for position, arg in enumerate(args[:-1]):
-        if arg == "--config" and not Path(args[position + 1]).is_file():
-            raise BadSetting(
-                f"`--config` must be an existing YAML file. Found {args[position + 1]!r}."
-            )
+    for option, file in itertools.pairwise(args):
+        if option == "--config" and not Path(file).is_file():
+            raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
     try:
         parsed = parser.instantiate(parser.parse_args(list(args)))
     except (ArgumentError, ValueError) as error:  # ValueError: a baseline breaks its kind's rule
         raise BadSetting(" ".join(str(error).split())) from error
-    config = CompareConfig(**{entry.name: parsed[entry.name] for entry in fields(CompareConfig)})
-    return config, parsed["out"]
+    out = parsed["out"]
+    return CompareConfig(**{entry.name: parsed[entry.name] for entry in fields(CompareConfig)}), out

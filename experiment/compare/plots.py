@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..report.plots import STUDENT, draw_lines, svg
+from ..report.plots import STUDENT, line_plot, svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,31 +25,35 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     unit, what = (1, "R2 on the test split") if values else (100, "test accuracy, percent")
     at = {name: [row["epsilon"] for row in points] for name, points in private.items()}
 
-    def accuracy(axes: Axes) -> None:
-        lines = {name: (at[name], [unit * score(row) for row in private[name]]) for name in at}
-        spread = {
-            name: ([unit * row["low"] for row in points], [unit * row["high"] for row in points])
-            for name, points in private.items()
-        }
-        draw_lines(axes, lines, x="epsilon", y=f"{what} (median and range)", spread=spread)
-        _references(axes, [row for row in rows if row["epsilon"] is None], unit)
-        _epsilon_axis(axes)
+    lines = {name: (at[name], [unit * score(row) for row in private[name]]) for name in at}
+    spread = {
+        name: ([unit * row["low"] for row in points], [unit * row["high"] for row in points])
+        for name, points in private.items()
+    }
+    labels = {name: (at[name], [row["labels"] or None for row in private[name]]) for name in at}
 
-    def labels(axes: Axes) -> None:
-        lines = {name: (at[name], [row["labels"] or None for row in private[name]]) for name in at}
-        draw_lines(axes, lines, x="epsilon", y="labels released (median)")
+    def axis(axes: Axes) -> None:
+        _references(axes, [row for row in rows if row["epsilon"] is None], unit)
         _epsilon_axis(axes)
 
     def cost(axes: Axes) -> None:
         seconds = [max(row["cpu_seconds"] for row in grouped[name]) for name in methods]
         axes.barh(methods, seconds, color=STUDENT)
         axes.invert_yaxis()
-        axes.set_xlabel("CPU seconds a cell (median)")
 
     return {
-        "accuracy_by_epsilon": svg(accuracy, height=4.2),
-        "labels_by_epsilon": svg(labels, height=3.4),
-        "cost": svg(cost, height=0.6 + 0.4 * len(methods)),
+        "accuracy_by_epsilon": line_plot(
+            lines,
+            x="epsilon",
+            y=f"{what} (median and range)",
+            height=4.2,
+            spread=spread,
+            also=axis,
+        ),
+        "labels_by_epsilon": line_plot(
+            labels, x="epsilon", y="labels released (median)", height=3.4, also=_epsilon_axis
+        ),
+        "cost": svg(cost, height=0.6 + 0.4 * len(methods), x="CPU seconds a cell (median)"),
     }
 
 

@@ -151,7 +151,7 @@ class Config:
 
     @property
     def open(self) -> bool:
-        """Whether the mechanism is still to be chosen (experiment/plan/auto.py)."""
+        """Whether the mechanism is still to be chosen (experiment/plan/search.py)."""
         return any(self.mechanism_of(n).open for n in range(1, len(self.rounds) + 1))
 
     def _check_open(self) -> None:

@@ -1,18 +1,24 @@
-"""The search for the parameters of each kind of mechanism, and what it tries; None where none is.
+"""What each kind of mechanism tries on public rows, and the search among it; None where none is.
 
 Votes and individual budgets are simulated (votes.py, values.py, ind_knn.py), as the noise of a
-sampled vote takes seconds to price; mechanisms that ask once a round are rehearsed (search.py).
+sampled vote takes seconds to price. Mechanisms that ask once a round are rehearsed: a candidate
+gets its noise from the budget; all are rehearsed once, then neighbours of the best, then the best
+of both a few more times.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from ...teacher.mechanisms.base import Mechanism
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.accounting.plan import Plan
+from ...teacher.mechanisms.base import M, Priced
+from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.private_linear import (
     MAX_STEPS,
     LinearSums,
@@ -21,11 +27,13 @@ from ...teacher.mechanisms.private_linear import (
     PrivateLinearValue,
 )
 from ...teacher.mechanisms.reverse_knn import MAX_NEIGHBOURS, ReverseKnn
-from ...wall.errors import InvalidInput
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress
 from . import ind_knn, values, votes
-from .goal import Planner, View
-from .search import Candidates
+from .goal import Choice, Goal, Optimum, Planner, PublicRows, View
 
+REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
+TIMES = 4  # rehearsals of the last candidates
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
@@ -105,6 +113,123 @@ def stricter_linear(good: L) -> list[L]:
     return [replace(good, **more) for more in fields]
 
 
+@dataclass(frozen=True)
+class Rehearser:
+    """Rehearses candidates for a goal on public rows."""
+
+    goal: Goal
+    public: PublicRows
+    progress: Progress
+
+    def once(self, candidates: Sequence[tuple[View, M]]) -> list[Choice[M]]:
+        """Each that the budget allows rehearsed once, best first.
+
+        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
+        """
+        choices, refused = [], None
+        for number, (view, mechanism) in enumerate(candidates, start=1):
+            what = f"rehearsing {mechanism.kind} on {view.features} features"
+            self.progress(what, number - 1, len(candidates))
+            try:
+                choices.append(self.rehearsed(view, mechanism, 1))
+            except BudgetRefused as error:
+                refused = error
+            self.progress(what, number, len(candidates))
+        if refused is not None and not choices:
+            raise refused
+        return sorted(choices, key=_worth)
+
+    def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
+        """Each rehearsed TIMES, best first."""
+        better = []
+        for number, choice in enumerate(choices, start=1):
+            self.progress("rehearsing the best again", number - 1, len(choices))
+            better.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES))
+            self.progress("rehearsing the best again", number, len(choices))
+        return sorted(better, key=_worth)
+
+    def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
+        """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
+        assert self.public.rehearse is not None
+        goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
+        epsilon = share * goal.epsilon
+        (solved,) = calibrate([Priced(_open(mechanism), asked, asked)], epsilon, goal.delta)
+        require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
+        score = self.public.rehearse(view, solved, times)
+        answered = goal.queries * score.answered
+        return Choice(epsilon, solved, asked, asked, answered, score.accuracy, score.spread, view)
+
+    def frontier(self, choice: Choice[M]) -> list[Choice[M]]:
+        """The same mechanism for the shares below 1 that allow it, rehearsed as often."""
+        choices = []
+        for share in self.goal.shares[:-1]:
+            with suppress(BudgetRefused):
+                choices.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES, share))
+        return choices
+
+
+@dataclass(frozen=True)
+class Candidates(Generic[M]):
+    """What to rehearse of one kind.
+
+    ``coarse``: for features and a number of classes; ``around``: neighbours of a good one;
+    ``stricter``: the same with margins, for fewer and better labels.
+    """
+
+    coarse: Callable[[View, int], list[M]]
+    around: Callable[[View, M], list[M]]
+    stricter: Callable[[M], list[M]]
+
+    def plan(self, _: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+        """See ``goal.Planner``. The configuration's own fields do not count."""
+        goal.check()
+        rehearser = Rehearser(goal, public, progress)
+        tried = rehearser.once(
+            [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
+        )
+        if not tried:
+            rule = "at least 2, of different features, for a rehearsal"
+            raise InvalidInput("public rows", rule, public.available)
+        tried += rehearser.once(
+            [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
+        )
+        tried.sort(key=_worth)
+        tried = rehearser.again(tried[:FINAL]) + tried[FINAL:]
+        chosen = tried[0]
+        if chosen.accuracy < goal.min_accuracy:
+            chosen = self._strict(rehearser, chosen)
+        exact = chosen.certified(goal)
+        frontier = (*rehearser.frontier(chosen), exact)
+        return Optimum(goal, exact, frontier, public.source, tried=tuple(tried))
+
+    def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
+        known = {(entry.view, _open(entry.mechanism)) for entry in tried}
+        near = dict.fromkeys(self.around(_seen(best), _open(best.mechanism)))
+        return [m for m in near if (best.view, m) not in known]
+
+    def _strict(self, rehearser: Rehearser, chosen: Choice[M]) -> Choice[M]:
+        """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
+        for mechanism in self.stricter(chosen.mechanism):
+            choice = rehearser.rehearsed(_seen(chosen), mechanism, TIMES)
+            if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
+                return choice
+        raise rehearser.goal.nothing_affordable()
+
+
+def _open(mechanism: M) -> M:
+    """With its noise left to the budget."""
+    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+
+
+def _seen(choice: Choice[M]) -> View:
+    assert choice.view is not None
+    return choice.view
+
+
+def _worth(choice: Choice[Any]) -> float:
+    return -choice.worth
+
+
 def _of_linear(kind: type[L]) -> Candidates[L]:
     return Candidates(partial(linear, kind), around_linear, stricter_linear)
 
@@ -131,11 +256,3 @@ PLANNERS: dict[str, Planner | None] = {
     "private_knn_attributes": None,
     "gnmax_attributes": None,
 }
-
-
-def check_rounds(mechanism: Mechanism, own: Sequence[Mechanism]) -> None:
-    """Raise InvalidInput for rounds with ``own`` mechanisms: the choice would replace them."""
-    for other in own:
-        if other != mechanism:
-            rule = f"left out, or {mechanism.kind}: all rounds share what is searched for"
-            raise InvalidInput("rounds.mechanism", rule, other.kind)

@@ -6,20 +6,20 @@ Neither private votes nor the number of private records enter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic
 
 import numpy as np
 
+from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan, Slot
-from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.base import M, Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
+from ..config.own import MIN_ROWS
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
-
-M = TypeVar("M", bound=Mechanism)
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class Goal:
 
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
-    ``min_accuracy``: of the labels, in [0, 1); ``mean_accuracy``: share of right neighbours, where
-    a model of them replaces public rows; ``asked``: queries of all rounds, where they are fixed;
-    ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
+    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
+    fixed; ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
     """
 
     epsilon: float
@@ -39,13 +38,14 @@ class Goal:
     queries: int
     rounds: int
     min_accuracy: float = 0.0
-    mean_accuracy: float | None = None
     seed: int = 0
     asked: int | None = None
     shares: tuple[float, ...] = FRONTIER
 
     def check(self) -> None:
-        """Raise InvalidInput unless there are as many records and queries as the rounds need."""
+        """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
+        if not 0 <= self.min_accuracy < 1:
+            raise InvalidInput("min_accuracy", "in [0, 1)", self.min_accuracy)
         for name in ("expected_records", "queries"):
             if getattr(self, name) < self.rounds:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
@@ -111,72 +111,83 @@ class PublicRows:
     rehearse: Callable[[View, Mechanism, int], Score] | None = None
     source: str = ""
 
+    def labelled(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """See ``embed``. Raises InvalidInput where too few rows have labels to simulate votes."""
+        if self.available < MIN_ROWS:
+            rule = f"at least {MIN_ROWS} labelled public or test rows, to simulate answers with"
+            raise InvalidInput("data.test", rule, self.available)
+        return self.embed()
+
 
 @dataclass(frozen=True)
-class Forecast:
-    """The expected result of a mechanism.
+class Choice(Generic[M]):
+    """A mechanism for a budget, and what is expected of it.
 
-    ``asked``, ``cap``: queries and answers that are paid for; ``passed``: pass rate of the
-    screening; ``answered``: expected number of labels; ``accuracy``: their expected accuracy, with
-    the ``spread`` of its rehearsals, 0 where it was not rehearsed.
+    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``asked``,
+    ``cap``: queries and answers that are paid for; ``answered``: expected number of labels;
+    ``accuracy``: their expected accuracy, R2 of values; ``spread``: the standard deviation of its
+    rehearsals, 0 where it was not rehearsed; ``view``: the first round's features, the
+    configuration's where None.
     """
 
+    epsilon: float
+    mechanism: M
     asked: int
     cap: int
-    passed: float
     answered: float
     accuracy: float
     spread: float = 0.0
+    view: View | None = None
+
+    @property
+    def of_values(self) -> bool:
+        """Whether the accuracy is R2, and not a share of right labels."""
+        return self.mechanism.label_space == "value"
 
     @property
     def right(self) -> float:
         """Expected number of right labels."""
         return self.answered * self.accuracy
 
-
-@dataclass(frozen=True)
-class Choice(Generic[M]):
-    """A mechanism for a budget.
-
-    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``view``: the
-    first round's features; the configuration's where None.
-    """
-
-    epsilon: float
-    mechanism: M
-    forecast: Forecast
-    view: View | None = None
-
     @property
     def worth(self) -> float:
         """What a search maximises: right labels, or R2 of values, however many rows get one."""
-        of_values = self.mechanism.label_space == "value"
-        return self.forecast.accuracy if of_values else self.forecast.right
+        return self.accuracy if self.of_values else self.right
 
     def plan(self, goal: Goal) -> Plan:
         """A plan with this mechanism alone."""
-        releases = self.mechanism.releases(self.forecast.asked, self.forecast.cap)
+        releases = self.mechanism.releases(self.asked, self.cap)
         return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
 
-    def within(self, goal: Goal) -> str:
-        """Its certificate, for a reader."""
-        return f"epsilon {round_up(self.epsilon)} of {goal.epsilon:g} at delta {goal.delta:g}"
+    def certified(self, goal: Goal) -> Choice[M]:
+        """With the accountant's own certificate. Raises BudgetRefused where it is too high."""
+        plan = self.plan(goal)
+        require_affordable(plan)
+        return replace(self, epsilon=certified_epsilon(plan))
 
 
 @dataclass(frozen=True)
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``votes``:
-    source of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
-    candidates for the whole budget, best first.
+    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``source``: of
+    the forecasts; ``note``: a line about the price; both for a reader. ``tried``: candidates for
+    the whole budget, best first; ``seconds``: of the search.
     """
 
+    goal: Goal
     chosen: Choice[M]
     frontier: tuple[Choice[M], ...]
-    votes: str
-    note: str
+    source: str
+    note: str = ""
     tried: tuple[Choice[M], ...] = ()
+    seconds: float = 0.0
+
+    def price(self) -> str:
+        """The certificate of the chosen one, for a reader."""
+        goal = self.goal
+        epsilon = f"epsilon {round_up(self.chosen.epsilon)} of {goal.epsilon:g}"
+        return f"The last row is certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
 
 
 Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]

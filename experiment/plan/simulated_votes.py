@@ -1,4 +1,4 @@
-"""Simulated votes: expected answers of a private-kNN teacher, from PUBLIC rows or a model.
+"""Simulated votes: expected answers of a private-kNN teacher, from PUBLIC rows.
 
 A query's neighbours are a fraction k / (gamma n) of the data set. Their labels are simulated by the
 same fraction of other labelled public rows that look like the private ones. n is the user's public
@@ -12,18 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.int8_matmul import float32_product
-from ...wall.errors import InvalidInput
-from ..config.own import MIN_ROWS
-from .goal import Goal, PublicRows
 
-MODEL_QUERIES = 400
-MODEL_SPREAD = 0.2  # standard deviation of the share of right neighbours between model queries
-DEFAULT_ACCURACY = 0.8  # the model's mean share of right neighbours, where the user names none
 MIN_VARIANCE = 0.1  # share of the noise's variance that remains without the simulation's own
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -35,7 +29,7 @@ class SimulatedQueries:
 
     ``labels``: int64 [q], the right answers; ``shares(fraction)``: float64 [q, c], class shares
     among the nearest ``fraction`` of a data set, rows sum to 1; ``rows``: number of rows that stand
-    for the data set, infinity for a model; ``description``: of the source, for a reader.
+    for the data set; ``description``: of the source, for a reader.
     """
 
     labels: np.ndarray = field(repr=False)
@@ -44,14 +38,12 @@ class SimulatedQueries:
     description: str
 
 
-def simulated_queries(goal: Goal, public: PublicRows) -> SimulatedQueries:
-    """Votes among public rows, or the margin model where the goal names one or rows are few."""
-    if goal.mean_accuracy is not None:
-        return margin_model(goal.mean_accuracy, public.num_classes)
-    if public.available < MIN_ROWS:
-        return margin_model(DEFAULT_ACCURACY, public.num_classes)
-    features, labels, _ = public.embed()
-    return votes_among(features, labels, public.num_classes)
+def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Other rows' labels, nearest first: int64 [m, m - 1] of int8 [m, d] and int64 [m]."""
+    m = len(labels)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
+    near = index.prefix(features, m)
+    return labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
 
 
 def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> SimulatedQueries:
@@ -59,10 +51,7 @@ def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> S
 
     ``features``: int8 [m, d]; ``labels``: int64 [m].
     """
-    m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
-    near = index.prefix(features, m)  # [m, m]
-    ordered = labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
+    m, ordered = len(labels), neighbours(features, labels)
 
     def shares(fraction: float) -> np.ndarray:
         """The last row's vote is weighted by its part inside the fraction."""
@@ -81,34 +70,6 @@ def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> S
         float(m - 1),
         f"votes among {m} labelled public rows, each left out of its own",
     )
-
-
-def margin_model(mean_accuracy: float, num_classes: int) -> SimulatedQueries:
-    """A model where the share of right neighbours is normal between queries, clipped to [0, 1].
-
-    Its mean is ``mean_accuracy``, its standard deviation 0.2. Half of the wrong neighbours belong
-    to one rival class, the others to the remaining classes equally. Classes have equal size, so a
-    fraction f of the data set has a share of at most 1 / (c f) right ones. Raises InvalidInput
-    unless the mean is in (0, 1).
-    """
-    if not 0 < mean_accuracy < 1:
-        raise InvalidInput("mean_accuracy", "between 0 and 1", mean_accuracy)
-    quantiles = (np.arange(MODEL_QUERIES) + 0.5) / MODEL_QUERIES
-    right = np.clip(mean_accuracy + MODEL_SPREAD * ndtri(quantiles), 0, 1)
-
-    def shares(fraction: float) -> np.ndarray:
-        possible = np.minimum(right, 1 / (num_classes * fraction))
-        votes = np.empty((MODEL_QUERIES, num_classes))
-        votes[:, 0] = possible
-        votes[:, 1] = (1 - possible) * (0.5 if num_classes > 2 else 1.0)
-        votes[:, 2:] = ((1 - possible) * 0.5 / max(1, num_classes - 2))[:, None]
-        return votes
-
-    text = (
-        f"a margin model, no votes: {mean_accuracy:g} of a query's neighbours are right on average "
-        f"(deviation {MODEL_SPREAD})"
-    )
-    return SimulatedQueries(np.zeros(MODEL_QUERIES, dtype=np.int64), shares, math.inf, text)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.values import (
@@ -22,19 +21,10 @@ from ...teacher.mechanisms.values import (
     PrivateKnnMedian,
     Regression,
 )
-from ...teacher.search.cpu import ExactIndex
-from ...teacher.search.int8_matmul import float32_product
-from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress
-from ..config.own import MIN_ROWS
-from .goal import (
-    Choice,
-    Forecast,
-    Goal,
-    Optimum,
-    PublicRows,
-)
+from .goal import Choice, Goal, Optimum, PublicRows
+from .simulated_votes import neighbours
 
 SAMPLING = (0.03, 0.1, 0.3)
 FRACTIONS = 8  # of the records that vote, from a few rows to MAX_FRACTION
@@ -50,9 +40,7 @@ def plan(mechanism: R, goal: Goal, public: PublicRows, progress: Progress) -> Op
     The accuracy is R2. Answers are not screened.
     """
     goal.check()
-    if public.available < MIN_ROWS:
-        raise InvalidInput("public rows", f"at least {MIN_ROWS} with values", public.available)
-    features, labels, _ = public.embed()
+    features, labels, _ = public.labelled()
     near = neighbours(features, labels)
     best, tried, what = list[Choice[R]](), list[Choice[R]](), f"planning {mechanism.kind}"
     for number, share in enumerate(goal.shares):
@@ -60,12 +48,10 @@ def plan(mechanism: R, goal: Goal, public: PublicRows, progress: Progress) -> Op
         tried = _tried(mechanism, goal, share * goal.epsilon, near, labels)
         best.append(tried[0])
     progress(what, len(goal.shares), len(goal.shares))
-    whole = tried[0].plan(goal)
-    require_affordable(whole)
-    exact = replace(tried[0], epsilon=certified_epsilon(whole))
-    note = f"The last row is certified: {exact.within(goal)}. The accuracy is R2."
+    exact = tried[0].certified(goal)
     source = f"values of {len(labels)} labelled public rows, each left out of its own"
-    return Optimum(exact, (*best[:-1], exact), source, note, tuple(tried))
+    note = "The accuracy is R2."
+    return Optimum(goal, exact, (*best[:-1], exact), source, note, tuple(tried))
 
 
 def _tried(
@@ -87,19 +73,10 @@ def _tried(
             sized = replace(noisy, k=k)  # on which the noise does not depend
             voting = near[:, : max(1, round(fraction * rows))]
             r2, spread = explained(squared_errors(sized, voting, labels), labels)
-            forecast = Forecast(asked, asked, 1.0, asked, max(r2, 0.0), spread)
-            choices.append(Choice(epsilon, sized, forecast))
+            choices.append(Choice(epsilon, sized, asked, asked, asked, max(r2, 0.0), spread))
     if not choices:
         raise goal.nothing_affordable()
-    return sorted(choices, key=lambda choice: -choice.forecast.accuracy)
-
-
-def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Other rows' labels, nearest first: int64 [m, m - 1] of int8 [m, d] and int64 [m]."""
-    m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
-    near = index.prefix(features, m)
-    return labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
+    return sorted(choices, key=lambda choice: -choice.accuracy)
 
 
 def squared_errors(mechanism: Regression, near: np.ndarray, labels: np.ndarray) -> np.ndarray:

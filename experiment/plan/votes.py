@@ -15,24 +15,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from ...teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
+from ...teacher.accounting.accountant import odometer
 from ...teacher.accounting.curves import ORDERS, screening_rdp
 from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.progress import Progress, no_progress
-from .goal import (
-    Choice,
-    Forecast,
-    Goal,
-    Optimum,
-    PublicRows,
-)
-from .simulated_votes import (
-    SimulatedQueries,
-    rates,
-    simulated_queries,
-    votes_of,
-)
+from .goal import Choice, Goal, Optimum, PublicRows
+from .simulated_votes import SimulatedQueries, rates, votes_among, votes_of
 
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
 FRACTIONS = 9  # steps of the share of the data set that votes
@@ -54,7 +43,9 @@ S = TypeVar("S", bound=SampledVotes)
 
 def plan(mechanism: S, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[S]:
     """See ``goal.Planner``: all fields are searched for, whatever the configuration's are."""
-    return optimise(type(mechanism), simulated_queries(goal, public), goal, progress)
+    features, labels, _ = public.labelled()
+    simulated = votes_among(features, labels, public.num_classes)
+    return optimise(type(mechanism), simulated, goal, progress)
 
 
 def optimise(
@@ -70,16 +61,13 @@ def optimise(
         raise goal.nothing_affordable()
     chosen = fit(frontier[-1], simulated, goal)
     frontier[-1] = chosen
-    note = (
-        f"The last row is certified: {chosen.within(goal)}. "
-        "The others are searched with an approximate price, within about 1%."
-    )
-    return Optimum(chosen, tuple(frontier), simulated.description, note)
+    note = "The others are searched with an approximate price, within about 1%."
+    return Optimum(goal, chosen, tuple(frontier), simulated.description, note)
 
 
-def noises(made: type[SampledVotes]) -> tuple[float, ...]:
+def noises(kind: type[SampledVotes]) -> tuple[float, ...]:
     """SIGMA_VOTE, or the noise that hides as much of votes that move by less."""
-    return SIGMA_VOTE if made.swap else tuple(float(round(s / math.sqrt(2))) for s in SIGMA_VOTE)
+    return SIGMA_VOTE if kind.swap else tuple(float(round(s / math.sqrt(2))) for s in SIGMA_VOTE)
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class Point:
 
 
 def coarse_grid(
-    simulated: SimulatedQueries, expected_records: int, made: type[SampledVotes] = PrivateKnn
+    simulated: SimulatedQueries, expected_records: int, kind: type[SampledVotes] = PrivateKnn
 ) -> list[Point]:
     """Every sampling probability with every fraction of the data set that may vote."""
     smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
@@ -106,7 +94,7 @@ def coarse_grid(
         k = round(gamma * fraction * expected_records)
         if MIN_K <= k <= MAX_K:
             thresholds = np.unique(np.rint(THRESHOLDS * k))
-            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, noises(made))
+            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, noises(kind))
     return list(points.values())
 
 
@@ -115,24 +103,24 @@ def search(
     goal: Goal,
     budgets: Sequence[float],
     grid: Sequence[Point],
-    made: type[S],
+    kind: type[S],
     progress: Progress = no_progress,
 ) -> list[Choice[S] | None]:
     """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
     best: list[Choice[S] | None] = [None] * len(budgets)
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
-        sized = made.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
+        sized = kind.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
         votes = votes_of(simulated, sized, goal.expected_records)
         passing = votes.pass_rates(point.thresholds, np.array(point.sigma_screen))  # [t, s, q]
         correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
         right = passing @ correct.T / len(votes.labels)  # [t, s, v]
         passed = np.broadcast_to(passing.mean(axis=2)[..., None], right.shape)
         for position, epsilon in enumerate(budgets):
-            found = _best_of(point, sized, passed, right, epsilon, simulated.rows, goal)
+            choice = _best_of(point, sized, passed, right, epsilon, simulated.rows, goal)
             known = best[position]
-            if found and (known is None or found.forecast.right > known.forecast.right):
-                best[position] = found
+            if choice and (known is None or choice.right > known.right):
+                best[position] = choice
     progress("searching", len(grid), len(grid))
     return best
 
@@ -163,7 +151,7 @@ def _best_of(
         sigma_vote=point.sigma_vote[v],
     )
     rate = float(passed[t, s, v]), float(right[t, s, v])
-    return Choice(epsilon, mechanism, forecast(int(asked[t, s, v]), rate, rows))
+    return forecast(epsilon, mechanism, int(asked[t, s, v]), rate, rows)
 
 
 def _affordable(
@@ -222,20 +210,21 @@ def answers(asked: np.ndarray, passed: np.ndarray, rows: float) -> tuple[np.ndar
     return np.maximum(cap, 1.0), np.minimum(mean, cap)
 
 
-def forecast(asked: int, rate: tuple[float, float], rows: float) -> Forecast:
-    """The forecast for ``rate``: shares of queries that pass, and that also get the right label."""
+def forecast(
+    epsilon: float, mechanism: S, asked: int, rate: tuple[float, float], rows: float
+) -> Choice[S]:
+    """The choice at ``rate``: shares of queries that pass, and that also get the right label."""
     cap, answered = (float(x) for x in answers(np.array(float(asked)), np.array(rate[0]), rows))
-    return Forecast(asked, int(cap), rate[0], answered, rate[1] / rate[0])
+    return Choice(epsilon, mechanism, asked, int(cap), answered, rate[1] / rate[0])
 
 
 def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]:
     """The best of finer grids around a choice, or the choice itself."""
     for step in ZOOMS:
         grid = list(_around(choice.mechanism, step, goal.expected_records))
-        made = type(choice.mechanism)
-        (found,) = search(simulated, goal, [choice.epsilon], grid, made)
-        if found is not None and found.forecast.right > choice.forecast.right:
-            choice = found
+        (finer,) = search(simulated, goal, [choice.epsilon], grid, type(choice.mechanism))
+        if finer is not None and finer.right > choice.right:
+            choice = finer
     return choice
 
 
@@ -267,7 +256,7 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
     def candidate(asked: int, sigma_screen: float) -> Choice[S]:
         mechanism = replace(choice.mechanism, sigma_screen=sigma_screen, sigma_vote=sigma_vote)
         rate = rates(simulated, mechanism, goal.expected_records)
-        return Choice(goal.epsilon, mechanism, forecast(asked, rate, simulated.rows))
+        return forecast(goal.epsilon, mechanism, asked, rate, simulated.rows)
 
     def fits(trial: Choice[S]) -> bool:
         plan = trial.plan(goal)
@@ -276,10 +265,7 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
     asked = _largest(lambda n: fits(candidate(n, sigma_screen)), goal.rounds, goal.queries)
     high = max(1, round(4 * sigma_screen))
     tenths = _largest(lambda n: fits(candidate(asked, sigma_screen - n / 10)), 0, high)
-    fitted = candidate(asked, round(sigma_screen - tenths / 10, 1))
-    plan = fitted.plan(goal)
-    require_affordable(plan)
-    return replace(fitted, epsilon=certified_epsilon(plan))
+    return candidate(asked, round(sigma_screen - tenths / 10, 1)).certified(goal)
 
 
 def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:

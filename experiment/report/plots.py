@@ -46,8 +46,20 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
-    """One pair of axes, ``height`` inches high, as SVG without a date or a program's name."""
+def svg(
+    draw: Callable[[Axes], None],
+    *,
+    height: float,
+    x: str = "",
+    y: str = "",
+    square: bool = False,
+    legend: int = 0,
+) -> bytes:
+    """One pair of axes, ``height`` inches high, as SVG without a date or a program's name.
+
+    ``x``, ``y``: what is along them; ``square``: whether both have one scale; ``legend``: columns
+    of one above the picture.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -57,11 +69,13 @@ def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasSVG(figure)
-        draw(figure.subplots())
-        buffer = io.BytesIO()
-        figure.savefig(
-            buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
-        )
+        axes = figure.subplots()
+        axes.set(xlabel=x, ylabel=y, aspect="equal" if square else "auto")
+        draw(axes)
+        if legend:
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=legend)
+        buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
+        figure.savefig(buffer, format="svg", metadata=undated, transparent=True)
     return buffer.getvalue()
 
 
@@ -74,44 +88,46 @@ def png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def draw_lines(
-    axes: Axes,
+def line_plot(
     lines: Mapping[str, Line],
     *,
     x: str,
     y: str,
+    height: float = 2.8,
     spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-) -> None:
-    """Named lines, without the points whose y is None. ``spread``: (lows, highs) of a line."""
-    for place, (name, (at, values)) in enumerate(lines.items()):
-        points = [(a, value) for a, value in zip(at, values, strict=True) if value is not None]
-        if not points:
-            continue
-        marker = MARKERS[place % len(MARKERS)] if len(points) < FEW_POINTS else None
-        errors = None
-        if spread is not None:
-            heights, (low, high) = np.array([value for _, value in points]), spread[name]
-            errors = np.array([heights - low, high - heights]).clip(0)
-        xs, ys = zip(*points, strict=True)
-        axes.errorbar(xs, ys, yerr=errors, marker=marker, capsize=3, label=name)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.grid(alpha=0.25)
-    if len(lines) > 1:
-        axes.legend()
+    also: Callable[[Axes], None] = lambda axes: None,
+    legend: int = 0,
+) -> bytes:
+    """SVG of named lines, without the points whose y is None.
 
+    ``spread``: (lows, highs) of a line; ``also``: draws more, at the end.
+    """
 
-def curve(lines: Mapping[str, Line], *, x: str, y: str) -> bytes:
-    """SVG of named lines."""
-    return svg(lambda axes: draw_lines(axes, lines, x=x, y=y), height=2.8)
+    def draw(axes: Axes) -> None:
+        for place, (name, (at, values)) in enumerate(lines.items()):
+            points = [(a, value) for a, value in zip(at, values, strict=True) if value is not None]
+            if not points:
+                continue
+            xs, ys = zip(*points, strict=True)
+            errors = None
+            if spread is not None:
+                low, high = spread[name]
+                errors = np.array([np.subtract(ys, low), np.subtract(high, ys)]).clip(0)
+            marker = MARKERS[place % len(MARKERS)] if len(points) < FEW_POINTS else None
+            axes.errorbar(xs, ys, yerr=errors, marker=marker, capsize=3, label=name)
+        axes.grid(alpha=0.25)
+        if len(lines) > 1:
+            axes.legend()
+        also(axes)
+
+    return svg(draw, height=height, x=x, y=y, legend=legend)
 
 
 def by_round(lines: Mapping[str, Sequence[float | None]], y: str) -> bytes:
     """SVG of scores of labels and of the student, one a round; None leaves a point out."""
     rounds = range(1, 1 + max(map(len, lines.values())))
 
-    def draw(axes: Axes) -> None:
-        draw_lines(axes, {name: (rounds, values) for name, values in lines.items()}, x="", y=y)
+    def numbers(axes: Axes) -> None:
         for place, values in enumerate(lines.values()):
             for at, value in zip(rounds, values, strict=True):
                 if value is not None:
@@ -124,9 +140,9 @@ def by_round(lines: Mapping[str, Sequence[float | None]], y: str) -> bytes:
                     )
         axes.margins(y=0.25)
         _round_axis(axes, len(rounds))
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
-    return svg(draw, height=3.2)
+    points = {name: (rounds, values) for name, values in lines.items()}
+    return line_plot(points, x="round", y=y, height=3.2, also=numbers, legend=2)
 
 
 def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
@@ -146,10 +162,12 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
         axes.axhline(budget, color=INK, linestyle=":", label="budget")
         axes.set_ylim(0, 1.15 * max(budget, certified or 0.0, *readings))
         _round_axis(axes, len(rounds))
-        axes.set_ylabel("epsilon")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return svg(draw, height=3.2)
+    return svg(draw, height=3.2, x="round", y="epsilon", legend=3)
+
+
+def _round_axis(axes: Axes, rounds: int) -> None:
+    axes.set(xlim=(0.5, rounds + 0.5), xticks=range(1, rounds + 1))
 
 
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
@@ -165,9 +183,6 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     def draw(axes: Axes) -> None:
         axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.invert_yaxis()
-        axes.set_aspect("equal")
-        axes.set_xlabel("predicted")
-        axes.set_ylabel("true")
         axes.tick_params(length=0, labelsize=11 if classes <= MOST_COUNTED else 5)
         if classes <= MOST_NAMED:
             turned = 0 if max(map(len, class_names)) <= 2 else 60
@@ -179,7 +194,7 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
             place, text = (column + 0.5, row + 0.5), str(counts[row, column])
             axes.text(*place, text, ha="center", va="center", color=ink, fontsize=size)
 
-    return svg(draw, height=WIDTH)
+    return svg(draw, height=WIDTH, x="predicted", y="true", square=True)
 
 
 def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
@@ -191,39 +206,41 @@ def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
     right = 100 * counts.trace(axis1=1, axis2=2) / rows
     frequent = 100 * counts.sum(axis=2).max(axis=1) / rows
 
-    def draw(axes: Axes) -> None:
-        _bars(axes, names, right, [f"{share:.1f}" for share in right], 108)
+    def mark(axes: Axes) -> None:
         places, label = np.arange(len(names)), "the more frequent answer"
         axes.scatter(frequent, places, s=144, marker="|", color=LABELS, label=label)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
-    return svg(draw, height=1.2 + 0.3 * len(names))
+    return _bars(names, right, [f"{share:.1f}" for share in right], 108, also=mark, legend=2)
 
 
 def class_accuracy(scores: Sequence[tuple[str, int, float | None]]) -> bytes:
     """SVG of the accuracy of each class. ``scores``: name, test rows, share right or None."""
-
-    def draw(axes: Axes) -> None:
-        shares = [100 * (right or 0.0) for _, _, right in scores]
-        texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
-        _bars(axes, [name for name, _, _ in scores], shares, texts, 125)
-        axes.set_xticks(range(0, 101, 20))
-
-    return svg(draw, height=0.9 + 0.3 * len(scores))
+    shares = [100 * (right or 0.0) for _, _, right in scores]
+    texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
+    return _bars([name for name, _, _ in scores], shares, texts, 125)
 
 
 def _bars(
-    axes: Axes, names: Sequence[str], shares: Sequence[float], texts: Sequence[str], end: float
-) -> None:
+    names: Sequence[str],
+    shares: Sequence[float],
+    texts: Sequence[str],
+    end: float,
+    also: Callable[[Axes], None] = lambda axes: None,
+    legend: int = 0,
+) -> bytes:
     """A bar for each name, in percent of the test rows, with a text behind it."""
-    places = np.arange(len(names))
-    axes.bar_label(
-        axes.barh(places, shares, color=STUDENT, height=0.6, label="student"), texts, padding=3
-    )
-    axes.set_yticks(places, names)
-    axes.invert_yaxis()
-    axes.set_xlim(0, end)
-    axes.set_xlabel("test rows right, percent")
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(names))
+        bars = axes.barh(places, shares, color=STUDENT, height=0.6, label="student")
+        axes.bar_label(bars, texts, padding=3)
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, end), xticks=range(0, 101, 20))
+        also(axes)
+
+    label = "test rows right, percent"
+    return svg(draw, height=1 + 0.3 * len(names), x=label, legend=legend)
 
 
 def reliability(bins: Sequence[Sequence[float]]) -> bytes:
@@ -242,13 +259,10 @@ def reliability(bins: Sequence[Sequence[float]]) -> bytes:
                 axes.plot([certainty, certainty], [certainty, right], color=CAP, linewidth=1)
                 axes.plot(certainty, right, color=STUDENT, marker="o")
         axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1.04)
-        axes.set_aspect("equal")
-        axes.set_xlabel("how sure the student is")
-        axes.set_ylabel("share of these that is right")
+        axes.set(xlim=(0, 1), ylim=(0, 1.04))
 
-    return svg(draw, height=4.4)
+    label = "share of these that is right"
+    return svg(draw, height=4.4, x="how sure the student is", y=label, square=True)
 
 
 def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
@@ -263,14 +277,5 @@ def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
         shown = np.log1p(np.where(counts.T > 0, counts.T, np.nan))
         axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)
         axes.plot([low, high], [low, high], color=LABELS, linestyle="--", linewidth=1)
-        axes.set_aspect("equal")
-        axes.set_xlabel("true")
-        axes.set_ylabel("predicted")
 
-    return svg(draw, height=WIDTH)
-
-
-def _round_axis(axes: Axes, rounds: int) -> None:
-    axes.set_xlim(0.5, rounds + 0.5)
-    axes.set_xticks(range(1, rounds + 1))
-    axes.set_xlabel("round")
+    return svg(draw, height=WIDTH, x="true", y="predicted", square=True)

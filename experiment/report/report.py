@@ -12,7 +12,8 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,40 +21,29 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from ...teacher.accounting.accountant import (
-    certificates,
-    certified_epsilon,
-    smallest_certified,
-)
+from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
 from ...wall.adversary import POOLED
+from ...wall.datasets.sources import DataConfig, read_public
 from ...wall.errors import LabelwallError, MissingData
 from ...wall.labels.base import LabelSpace
+from ...wall.messages import Outcome
 from ..config.config import Config
 from ..config.settings import load_config
 from ..run.metrics import labels_of
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots
-from .examples import examples
 
 EPSILON_DIGITS = 3
 COUNTS = ("asked", "answered", "abstained", "cap_reached")
 SHARES = ("label_accuracy", "student_accuracy")
 ERRORS = ("label_errors", "student_errors")  # of values, in place of the shares
 # What the page says about a round
-ROUND_KEYS = (
-    *COUNTS,
-    *SHARES,
-    "epsilon_reading",
-    "extractor",
-    "confusion",
-    "history",
-)
-MOST_SPELLED = (
-    10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
-)
+ROUND_KEYS = (*COUNTS, *SHARES, "epsilon_reading", "extractor", "confusion", "history")
+MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
+MOST_IMAGES = 10  # shown for each round and outcome
 # By kind of label: the last student's answers on the test split against the truth, from counts of
 # rows.
 PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
@@ -154,8 +144,8 @@ def environment() -> Environment:
         "number": number,
         "epsilon": epsilon,
         "cell": cell,
-        "svg": svg_uri,
-        "png": png_uri,
+        "svg": partial(data_uri, kind="svg+xml"),
+        "png": partial(data_uri, kind="png"),
     }
     return templates
 
@@ -174,25 +164,16 @@ def read_run(run_dir: Path) -> FinishedRun:
     try:
         summary = json.loads(folder.summary.read_text())
         rounds = [_metrics(folder, number) for number in range(1, len(summary["rounds"]) + 1)]
-        return FinishedRun(
-            folder,
-            config,
-            summary,
-            rounds,
-            audit(folder.ledger, expect_head=summary["ledger_head"]),
-            _choice(folder),
-        )
+        finding = audit(folder.ledger, expect_head=summary["ledger_head"])
+        choice = None
+        if folder.candidates.is_file():
+            stored = json.loads(folder.candidates.read_text())
+            choice = {name: str(stored[name]) for name in ("reason", "source")}
+        return FinishedRun(folder, config, summary, rounds, finding, choice)
     except (ValueError, KeyError, TypeError) as error:
         raise LabelwallError(
             f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
         ) from error
-
-
-def _choice(folder: RunFolder) -> dict[str, Any] | None:
-    if not folder.candidates.is_file():
-        return None
-    choice = json.loads(folder.candidates.read_text())
-    return {name: str(choice[name]) for name in ("reason", "source")}
 
 
 def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
@@ -214,15 +195,17 @@ def contents(run: FinishedRun) -> dict[str, object]:
     """What the template shows: numbers, names, pictures as bytes."""
     plan, space, certified = run.config.plan(), label_space_of(run), run.certified
     bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
+    factor = None
+    if certified is not None and certified <= MOST_SPELLED:
+        factor = round_up(math.exp(certified), 2)
+    bins = run.last.get("reliability")
     readings = [r["epsilon_reading"] for r in run.rounds]
     return {
         "summary": run.summary,
         "rounds": run.rounds,
         "plan": plan,
         "certified": certified,
-        "factor": None
-        if certified is None or certified > MOST_SPELLED
-        else round_up(math.exp(certified), 2),
+        "factor": factor,
         "certificates": bounds,
         "counting": smallest_certified(plan),
         "unsafe": run.unsafe,
@@ -243,9 +226,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "most_names": MOST_NAMES,
         "rarely_right": rarely_right(run.last, space),
         "last": run.last,
-        "reliability_plot": plots.reliability(run.last["reliability"])
-        if run.last.get("reliability")
-        else None,
+        "reliability_plot": plots.reliability(bins) if bins else None,
         "kept": run.kept,
         "choice": run.choice,
         "estimates": [estimate_of(r) for r in run.rounds],
@@ -261,13 +242,11 @@ def _scores_plot(run: FinishedRun) -> bytes:
         labels, students = ([r[name] and r[name]["rmse"] for r in run.rounds] for name in ERRORS)
         lines = {"released values": labels, "student on the test split": students}
         return plots.by_round(lines, "root mean squared error")
-    labels, students = ([_percents(r[share]) for r in run.rounds] for share in SHARES)
+    labels, students = (
+        [None if r[share] is None else 100 * r[share] for r in run.rounds] for share in SHARES
+    )
     lines = {"released labels right": labels, "student right on the test split": students}
     return plots.by_round(lines, "percent")
-
-
-def _percents(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _charges(run: FinishedRun) -> list[dict[str, object]]:
@@ -335,30 +314,57 @@ def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str
     ``histories``: by round, the student's rows of a step and its metrics.
     """
     curves = {}
-    rows_of_all = [row for history in histories for row in history]
-    for name in sorted({name for row in rows_of_all for name in row if row[name]} - {"step"}):
-        lines = {}
-        for number, history in enumerate(histories, start=1):
-            rows = [row for row in history if name in row]
-            lines[f"round {number}"] = [row["step"] for row in rows], [row[name] for row in rows]
-        curves[name] = plots.curve(lines, x="optimiser step", y=MEASURES.get(name, name))
+    names = {name for history in histories for row in history for name in row if row[name]}
+    for name in sorted(names - {"step"}):
+        lines = {
+            f"round {number}": (
+                [row["step"] for row in history],
+                [row.get(name) for row in history],
+            )
+            for number, history in enumerate(histories, start=1)
+        }
+        curves[name] = plots.line_plot(lines, x="optimiser step", y=MEASURES.get(name, name))
     return curves
 
 
 def shown_config(config: Config) -> dict[str, Any]:
     """The resolved configuration without the custodian's paths."""
     shown = asdict(config)
-    data = shown["data"]
-    for section, name in (
-        (data, "private"),
-        (data, "path"),
-        (shown, "custodian_dir"),
-        (shown, "anchor"),
-        (shown, "ledger"),
-    ):
-        if section[name] is not None:
-            section[name] = CUSTODIANS
+    places = (shown["data"], ("private", "path")), (shown, ("custodian_dir", "anchor", "ledger"))
+    for section, names in places:
+        section |= {name: CUSTODIANS for name in names if section[name] is not None}
     return shown
+
+
+def examples(
+    data: DataConfig, folder: RunFolder, rounds: int, space: LabelSpace
+) -> list[dict[str, Any]]:
+    """By round the first public images that were answered, and the first abstained on.
+
+    Each has a PNG file, the label given and the true one, as LabelSpace.example words them. Empty
+    where inputs are feature vectors, or where the public rows are gone or fewer than were asked.
+    Nothing is downloaded.
+    """
+    try:
+        public = read_public(replace(data, download=False))
+    except LabelwallError:
+        return []
+    stored = [folder.load_answers(number) for number in range(1, rounds + 1)]
+    if public.inputs.ndim != 4 or any((rows >= len(public.inputs)).any() for rows, _, _ in stored):
+        return []
+
+    def example(row: int, label: np.ndarray) -> dict[str, Any]:
+        given, true = space.example(label, None if public.labels is None else public.labels[row])
+        return {"image": plots.png(public.inputs[row]), "given": given, "true": true}
+
+    def first(
+        outcome: Outcome, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray
+    ) -> list[dict[str, Any]]:
+        places = np.flatnonzero(outcomes == outcome)[:MOST_IMAGES]
+        return [example(int(rows[place]), labels[place]) for place in places]
+
+    kinds = {"answered": Outcome.ANSWERED, "abstained": Outcome.ABSTAINED}
+    return [{name: first(kind, *answers) for name, kind in kinds.items()} for answers in stored]
 
 
 def percent(value: float | None) -> str:
@@ -382,11 +388,6 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
-def svg_uri(svg: bytes) -> str:
-    """The picture inside the page, as an image, whose element ids can not clash with another's."""
-    return "data:image/svg+xml;base64," + b64encode(svg).decode()
-
-
-def png_uri(png: bytes) -> str:
-    """The picture inside the page."""
-    return "data:image/png;base64," + b64encode(png).decode()
+def data_uri(content: bytes, kind: str) -> str:
+    """A picture inside the page, as an image, whose element ids can not clash with another's."""
+    return f"data:image/{kind};base64,{b64encode(content).decode()}"

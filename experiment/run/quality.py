@@ -1,7 +1,7 @@
-"""How good a round's labels are: foreseen from public numbers, and estimated from released values.
+"""What released values alone say about a round: how many labels are right, and which round is best.
 
-All of it is post-processing of released values and public rows: it costs nothing, and no private
-row enters. Test labels enter only what is foreseen.
+All of it is post-processing of released values and public rows: it costs nothing, and neither
+private rows nor test labels enter.
 """
 
 from __future__ import annotations
@@ -154,6 +154,21 @@ def foreseen(config: Config, records: int, share: Callable[[float], float]) -> I
             yield f"round {number} may be useless: {reason}"
 
 
+def plurality(features: np.ndarray, labels: np.ndarray, part: float) -> float:
+    """Mean share of the most frequent label among the nearest ``part`` of PUBLIC rows.
+
+    ``features``: int8 [n, d]; ``labels``: int64 [n]. A row is not its own neighbour.
+    """
+    n = len(labels)
+    k = max(1, min(n - 1, round(part * (n - 1))))
+    x = features.astype(np.float32)
+    distances = (x * x).sum(axis=1) - 2 * x @ x.T
+    np.fill_diagonal(distances, np.inf)
+    nearest = labels[np.argpartition(distances, k - 1, axis=1)[:, :k]]
+    most = np.stack([(nearest == label).sum(axis=1) for label in np.unique(labels)])
+    return float(most.max(axis=0).mean() / k)
+
+
 def foresee(mechanism: Mechanism, records: int, share: Callable[[float], float]) -> str | None:
     """Why its answers may be useless, and what to change; None where nothing indicates it.
 
@@ -194,18 +209,3 @@ def _few_votes(mechanism: ReverseKnn, records: int) -> str | None:
         f"votes. Set mechanism.cells to {cells} or fewer, or epsilon "
         f"{LEAST_VOTES * noise / votes:.1f} times as high."
     )
-
-
-def plurality(features: np.ndarray, labels: np.ndarray, part: float) -> float:
-    """Mean share of the most frequent label among the nearest ``part`` of PUBLIC rows.
-
-    ``features``: int8 [n, d]; ``labels``: int64 [n]. A row is not its own neighbour.
-    """
-    n = len(labels)
-    k = max(1, min(n - 1, round(part * (n - 1))))
-    x = features.astype(np.float32)
-    distances = (x * x).sum(axis=1) - 2 * x @ x.T
-    np.fill_diagonal(distances, np.inf)
-    nearest = labels[np.argpartition(distances, k - 1, axis=1)[:, :k]]
-    most = np.stack([(nearest == label).sum(axis=1) for label in np.unique(labels)])
-    return float(most.max(axis=0).mean() / k)

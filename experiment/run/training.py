@@ -67,7 +67,7 @@ def train_round(
     exported = training_rows.export(trained.weights)
     folder.save_extractor(number, exported)
     folder.save_training_labels(number, cleaned.labels)
-    said = training_rows.outputs(exported)
+    outputs = training_rows.outputs(exported)
     metrics = round_metrics(
         task.labels,
         experiment.public,
@@ -76,11 +76,11 @@ def train_round(
         rows,
         extractor,
         trained,
-        said,
+        outputs,
         estimate,
     )
     for divisor in chosen:
-        metrics |= calibration(task.labels, said, experiment.public.test_labels, divisor)
+        metrics |= calibration(task.labels, outputs, experiment.public.test_labels, divisor)
     doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
     return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
@@ -219,15 +219,14 @@ def with_virtual_rows(
     """
     path = experiment.folder.round(number) / CLASSIFIER
     public = training_rows.pool.inputs
-    if soft is None or not experiment.config.student.soft or public.ndim != 2:
-        return training_rows, labels, soft
-    if not path.exists():
+    learned = experiment.config.student.soft
+    if soft is None or not learned or public.ndim != 2 or not path.exists():
         return training_rows, labels, soft
     rows = virtual_rows(public, experiment.config.round_seed(number))
     features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
-    rows, said = rows[finite], stored_probabilities(path, features[finite])
+    rows, chances = rows[finite], stored_probabilities(path, features[finite])
     taught = replace(
         training_rows, pool=replace(training_rows.pool, inputs=np.concatenate([public, rows]))
     )
-    labels = np.concatenate([labels, said.argmax(axis=1)])
-    return taught, labels, np.concatenate([soft, said])
+    labels = np.concatenate([labels, chances.argmax(axis=1)])
+    return taught, labels, np.concatenate([soft, chances])

@@ -46,11 +46,11 @@ def classify_images(
     def blocks() -> Iterator[tuple[Sequence[str], list[Cells]]]:
         for start in range(0, len(paths), BLOCK):
             names = paths[start : start + BLOCK]
-            found = student.read(names)
-            answers = iter(answered(student, found.pixels[found.readable]))
+            decoded = student.read(names)
+            answers = iter(answered(student, decoded.pixels[decoded.readable]))
             empty = [""] * (len(header(student.info.labels, "file")) - 1)
-            unreadable.extend(np.array(names, dtype=object)[~found.readable])
-            yield names, [next(answers) if fine else empty for fine in found.readable]
+            unreadable.extend(np.array(names, dtype=object)[~decoded.readable])
+            yield names, [next(answers) if fine else empty for fine in decoded.readable]
             progress("classifying images", min(start + BLOCK, len(paths)), len(paths))
         if len(unreadable) == len(paths):
             raise InvalidInput("images", "readable image files", unreadable[0])
@@ -75,8 +75,7 @@ def classify_rows(
         rule = f"a CSV or parquet file with the columns that the student was trained on: {columns}"
         raise InvalidInput("vectors", rule, str(file), "An array does not name its columns.")
     rows = student.rows(file) if is_table(file) else _array(file)
-    checked = student.rows(rows[:1])  # before a line is written
-    assert len(checked) <= 1
+    student.rows(rows[:1])  # refused before a line is written
 
     def blocks() -> Iterator[tuple[Sequence[str], list[Cells]]]:
         for start in range(0, len(rows), BLOCK):
@@ -137,19 +136,19 @@ def inert(cell: str) -> str:
 
 def _listed(images: Sequence[Path]) -> list[str]:
     """The image files that paths of files and folders name."""
-    found: list[str] = []
+    files: list[str] = []
     for path in images:
         if path.is_dir():
             inside = [name for name in readers.list_files(path) if readers.is_image(name)]
             if not inside:
                 rule = f"a folder with images ({', '.join(readers.SUFFIXES)})"
                 raise InvalidInput("images", rule, str(path))
-            found += [str(path / name) for name in inside]
+            files += [str(path / name) for name in inside]
         elif path.is_file():
-            found.append(str(path))
+            files.append(str(path))
         else:
             raise MissingData(f"`images` must be existing files or folders. Found {str(path)!r}.")
-    return found
+    return files
 
 
 def _array(file: Path) -> np.ndarray:
@@ -161,11 +160,10 @@ def _array(file: Path) -> np.ndarray:
         stored = np.load(file, allow_pickle=False, mmap_mode="r")
     except (ValueError, OSError, EOFError) as error:
         raise InvalidInput("vectors", rule, str(file)) from error
-    if isinstance(stored, np.ndarray):
-        found: np.ndarray | None = stored
-    else:
+    rows: np.ndarray | None = stored
+    if not isinstance(stored, np.ndarray):
         stored.close()
-        found = arrays.read_member(file, "x")
-    if found is None or found.ndim == 0:
+        rows = arrays.read_member(file, "x")
+    if rows is None or rows.ndim == 0:
         raise InvalidInput("vectors", rule, str(file))
-    return found
+    return rows

@@ -23,13 +23,7 @@ import numpy as np
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.messages import canonical_json
 from .conversion import epsilon_from_rdp, float_above, round_up
-from .curves import (
-    ORDERS,
-    ROUND_UP,
-    check_release,
-    pure_epsilon,
-    release_rdp,
-)
+from .curves import ORDERS, ROUND_UP, check_release, pure_epsilon, release_rdp
 from .curves.cache import cached
 from .discrete_pld import discrete_pld_epsilon
 from .plan import Plan, Release

@@ -14,7 +14,6 @@ from typing import Any
 from ...wall.unit import Unit
 from ..mechanisms.base import Mechanism
 from . import conversations, sums, votes
-from .batch import batches
 from .harness import Case, EmpiricalFinding, audit_cases
 
 PROBE_DELTA = 0.02
@@ -30,8 +29,8 @@ CASES: dict[str, Callable[[Any, Unit], list[Case]]] = {
     "lnmax": votes.votes,
     "gnmax": votes.votes,
     "confident_gnmax": votes.votes,
-    "radius": batches,
-    "batch_knn": batches,
+    "radius": votes.batches,
+    "batch_knn": votes.batches,
     "private_knn_attributes": sums.attributes,
     "gnmax_attributes": sums.attributes,
     "private_linear_attributes": sums.gradients,

@@ -21,7 +21,6 @@ from ...wall.messages import Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release
 from ..charging import answer_prepaid
-from ..ledger.charges import Reservation, UpperBound
 from ..ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
@@ -32,13 +31,13 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
+from ..ledger.transaction import Reservation, UpperBound
 from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import float32_product
-from .as_persons import of_unit
-from .harness import EMPTY, Case, Pair
+from .harness import EMPTY, Case, Pair, of_unit
 
 COUNT, ANSWERED, ALONE, CROWDED = "count", "answer", "conversation", "conversation in a crowd"
 CROWD = 960  # records of the added one's class, and as many of another

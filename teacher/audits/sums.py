@@ -25,8 +25,7 @@ from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import LARGEST
-from .as_persons import of_unit
-from .harness import EMPTY, OUTCOMES, Case, Pair, drawn, sum_codes
+from .harness import EMPTY, OUTCOMES, Case, Pair, drawn, of_unit, sum_codes
 
 # (outputs, the record's label) by label space: the last class, all attributes, the upper bound.
 RECORD = {"class": (2, 1), "attributes": (8, (1 << 8) - 1), "value": (1, STEPS)}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...wall.datasets.arrays import read_member
+from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
@@ -25,6 +25,7 @@ from ..records.sources import Records
 from .embedder import Embedder
 
 DIGEST_BYTES = 16
+MEMBERS = {"digests": np.uint8, "features": np.int8, "finite": np.bool_, "ids": np.int64}
 MAX_CACHES = 16  # extractors whose features are kept
 SAVE_SECONDS = 10.0  # of work that a killed process may lose
 BLOCK = 512  # rows embedded between two checks of the time
@@ -227,19 +228,14 @@ class _Cached:
 def _load(cache: Path) -> _Cached | None:
     """The cache in a file, or None if the file is missing, damaged or of another format."""
     try:
-        digests, features, finite, ids = (
-            read_member(cache, name) for name in ("digests", "features", "finite", "ids")
-        )
+        arrays = [required_member(cache, name) for name in MEMBERS]
     except (InvalidInput, MissingData):
         return None
-    if digests is None or features is None or finite is None or ids is None:
-        return None
-    types, rows = (digests.dtype, features.dtype, finite.dtype, ids.dtype), len(digests)
-    if types != (np.uint8, np.int8, np.bool_, np.int64) or features.ndim != 2:
-        return None
-    if digests.shape != (rows, DIGEST_BYTES) or len(features) != rows:
-        return None
-    if not finite.shape == ids.shape == (rows,):
+    digests, features, finite, ids = arrays
+    rows, width = len(digests), features.shape[1:]
+    shapes = [(rows, DIGEST_BYTES), (rows, *width), (rows,), (rows,)]
+    fit = [array.shape for array in arrays] == shapes and len(width) == 1
+    if not fit or [array.dtype for array in arrays] != list(MEMBERS.values()):
         return None
     return _Cached([row.tobytes() for row in digests], features, finite, ids)
 

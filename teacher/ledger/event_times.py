@@ -48,22 +48,16 @@ def note(
     size: int,
     caller: str | None = None,
     position: int | None = None,
+    *,
+    new_table: bool = True,
 ) -> None:
-    """Write down an event at the present time; nothing where ``size`` is 0."""
-    if size:
-        metadata.create_all(connection)
-        write(connection, kind, size, caller, position)
+    """Write down an event at the present time; nothing where ``size`` is 0.
 
-
-def write(
-    connection: sa.Connection,
-    kind: str,
-    size: int,
-    caller: str | None = None,
-    position: int | None = None,
-) -> None:
-    """The same where the table is known to exist: looking for it takes longer than writing."""
+    ``new_table``: whether the table may not exist yet. Looking for it takes longer than writing.
+    """
     if size:
+        if new_table:
+            metadata.create_all(connection)
         row = vars(EventTime(int(time.time()), kind, size, caller, position))
         connection.execute(event_times.insert(), row)
 

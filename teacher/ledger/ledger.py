@@ -31,7 +31,6 @@ from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
 from . import tables
 from .anchor import Anchor
-from .charges import Charge, Reservation, UpperBound
 from .database import Place, open_database
 from .export import export
 from .individual_budgets import (
@@ -46,7 +45,7 @@ from .individual_budgets import (
     reservation_row,
 )
 from .state import GENESIS_PREV, LedgerState, read_body
-from .transaction import Transaction, Transactions
+from .transaction import Charge, Reservation, Transaction, Transactions, UpperBound
 
 T = TypeVar("T")
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
@@ -219,7 +218,7 @@ class Ledger:
                 transaction, payment_row(slot, batches, reservation.token, payments)
             )
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
-                self._compact(transaction, slot)
+                tables.compact_budgets(transaction.writing(), self.individual_budgets, slot)
         return unanswered
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
@@ -357,9 +356,6 @@ class Ledger:
 
     def _append_private(self, transaction: Transaction, row: Row) -> None:
         tables.append_budgets(transaction.writing(), self.individual_budgets, row)
-
-    def _compact(self, transaction: Transaction, slot: int) -> None:
-        tables.compact_budgets(transaction.writing(), self.individual_budgets, slot)
 
     def _name_extractor(self, transaction: Transaction) -> None:
         """Name the extractor in use, whatever another process named since, and store a new one.

@@ -1,11 +1,14 @@
-"""A ledger's transactions, each under its anchor where it has one. anchor.py explains the order."""
+"""A ledger's transactions, each under its anchor where it has one, and what they have committed
+before anything is drawn: charges and reservations. anchor.py explains the order of the two stores.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
@@ -13,6 +16,36 @@ from . import tables
 from .anchor import Anchor, Position, new_nonce
 from .anchor_store import AnchoredEntry
 from .database import Database
+from .individual_budgets import Payments
+
+# (identities granted, int64 [n_records] remaining units) -> what to reserve
+UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A committed charge, or the prepaid one that a reservation draws under: entry ``seq``.
+
+    ``granted``: the identities that it pays for, in request order; none of them is answered yet.
+    Where there are none, nothing is charged and nothing reserved. ``count``: releases that it added
+    to what is spent, 0 where a prepaid release was charged before.
+    """
+
+    seq: int
+    granted: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Reservation(Charge):
+    """A committed reservation under a prepaid charge.
+
+    ``remaining``: int64 [n_records] units that the records had before this reservation.
+    ``token``: names the reservation when the exact payments replace it.
+    """
+
+    remaining: np.ndarray = field(repr=False)
+    token: bytes = field(repr=False)
 
 
 @dataclass

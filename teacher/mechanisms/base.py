@@ -114,7 +114,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         by_unit: fields that the unit of privacy decides where they are null (``for_unit``).
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
-        audited_unit: what a record of its statistical audit is (teacher/audits/as_persons.py).
+        audited_unit: what a record of its statistical audit is (teacher/audits/harness.py).
         stages: names of its releases for one query, in order; each is charged before it is drawn.
     """
 

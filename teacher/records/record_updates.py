@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, shape_text
 from ..ledger import event_times
 from .sources import Records
 
@@ -96,11 +96,8 @@ def without_repeated(records: Records, present_rows: Records) -> Records:
 
     Rows of another form are returned as they are, for ``check``.
     """
-    alike = (
-        records.inputs.dtype == present_rows.inputs.dtype
-        and records.inputs.shape[1:] == present_rows.inputs.shape[1:]
-    )
-    if not alike or not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
+    counts = records.labels.shape, records.ids.shape
+    if not _alike(records, present_rows) or counts != (records.inputs.shape[:1],) * 2:
         return records
     place = {identity: row for row, identity in enumerate(present_rows.ids.tolist())}
     rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
@@ -121,14 +118,8 @@ def check(records: Records, like: Records, num_labels: int) -> None:
 
     Raises InvalidInput, which names no value.
     """
-    if (
-        records.inputs.dtype != like.inputs.dtype
-        or records.inputs.shape[1:] != like.inputs.shape[1:]
-    ):
-        rule = f"{like.inputs.dtype} rows of shape {list(like.inputs.shape[1:])}"
-        raise InvalidInput(
-            "records.inputs", rule, f"{records.inputs.dtype} {list(records.inputs.shape[1:])}"
-        )
+    if not _alike(records, like):
+        raise InvalidInput("records.inputs", shape_text(like.inputs), shape_text(records.inputs))
     if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
         raise InvalidInput("records.inputs", "finite", "NaN or infinity")
     if (records.persons is None) != (like.persons is None):
@@ -137,15 +128,15 @@ def check(records: Records, like: Records, num_labels: int) -> None:
     columns = {"labels": records.labels, "ids": records.ids, "persons": records.owners}
     for name, values in columns.items():
         if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
-            raise InvalidInput(
-                f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}"
-            )
+            raise InvalidInput(f"records.{name}", "int64, one for each row", shape_text(values))
     if ((records.labels < 0) | (records.labels >= num_labels)).any():
         raise InvalidInput("records.labels", "indices of the public classes", "another one")
     if len(np.unique(records.ids)) != len(records.ids) or np.isin(records.ids, like.ids).any():
-        raise InvalidInput(
-            "records.ids",
-            "distinct, and of no present record",
-            "a repeated one",
-            "Remove the old row first.",
-        )
+        rule, cure = "distinct, and of no present record", "Remove the old row first."
+        raise InvalidInput("records.ids", rule, "a repeated one", cure)
+
+
+def _alike(records: Records, like: Records) -> bool:
+    """Whether inputs have the same dtype and shape of a row."""
+    one, other = records.inputs, like.inputs
+    return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

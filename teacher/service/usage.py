@@ -155,8 +155,7 @@ def _note(
         if fits and call.queries:
             row = calls.insert().returning(calls.c.number)
             newest = connection.execute(row, vars(call)).scalar_one()
-            event_times.write(
-                connection, event_times.CHARGED, call.queries, call.caller, call.position
-            )
+            noted = event_times.CHARGED, call.queries, call.caller, call.position
+            event_times.note(connection, *noted, new_table=False)
             charged[call.caller] += call.queries
     return allowed, newest

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords
+from labelwall.experiment.plan.ind_knn import SimulatedRecords
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn

@@ -6,8 +6,7 @@ import math
 
 import numpy as np
 
-from labelwall.experiment.plan.goal import Choice, Forecast, Goal, Optimum, PublicRows
-from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.experiment.plan.goal import Choice, Goal, Optimum, PublicRows
 from labelwall.teacher.mechanisms.nearest_record import NearestRecord
 from labelwall.wall.progress import Progress
 
@@ -20,16 +19,16 @@ def plan(
     The most expected right labels; the nearest of the public rows stand for records.
     """
     goal.check()
-    features, labels, _ = public.embed()
+    features, labels, _ = public.labelled()
     distances = ((features[:, None, :].astype(np.int64) - features[None]) ** 2).sum(axis=2)
     np.fill_diagonal(distances, np.iinfo(np.int64).max)
     right = float((labels[distances.argmin(axis=1)] == labels).mean())
     budgets = [share * goal.epsilon for share in goal.shares]
     frontier = tuple(best_of(goal, epsilon, right, public.num_classes) for epsilon in budgets)
     chosen = frontier[-1]
-    exact = Choice(certified_epsilon(chosen.plan(goal)), chosen.mechanism, chosen.forecast)
-    votes = f"the nearest of {len(labels)} labelled public rows"
-    return Optimum(exact, (*frontier[:-1], exact), votes, "Equal parts of the budget.")
+    exact = chosen.certified(goal)
+    source = f"the nearest of {len(labels)} labelled public rows"
+    return Optimum(goal, exact, (*frontier[:-1], exact), source, "Equal parts of the budget.")
 
 
 def best_of(goal: Goal, epsilon: float, right: float, classes: int) -> Choice[NearestRecord]:
@@ -39,8 +38,9 @@ def best_of(goal: Goal, epsilon: float, right: float, classes: int) -> Choice[Ne
         if part >= 1e-6:
             kept = math.exp(part) / (math.exp(part) + classes - 1)
             accuracy = right * kept + (1 - right) * (1 - kept) / (classes - 1)
-            forecast = Forecast(asked, asked, 1.0, asked, accuracy)
-            choices.append(Choice(epsilon, NearestRecord(epsilon=part), forecast))
+            choices.append(
+                Choice(epsilon, NearestRecord(epsilon=part), asked, asked, asked, accuracy)
+            )
     if not choices:
         raise goal.nothing_affordable()
-    return max(choices, key=lambda choice: choice.forecast.right)
+    return max(choices, key=lambda choice: choice.right)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +16,11 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import BATCH
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
-from tests.programs.kill_runner import is_finished, killed_before, sweep
+from tests.programs.kill_runner import Witness, is_finished, killed_before, sweep
 
 ANCHOR = ("anchor.py", "transaction.py", "anchor_store.py")
 WATCHED = (
@@ -30,7 +28,8 @@ WATCHED = (
     "charging.py",
     "ledger.py",
     "state.py",
-    "mechanism.py",
+    "private_knn.py",
+    "votes.py",
     "radius.py",
     "base.py",
     *ANCHOR,
@@ -51,23 +50,13 @@ X, Y, ASKED = (
 )
 
 
-class Witness(SystemEntropy):
-    """The real entropy, leaving a durable note of every release that it is about to draw."""
-
-    def __init__(self, notes: Path) -> None:
-        super().__init__()
-        self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        os.write(self._notes, f"{release} {len(keys)}\n".encode())
-        return super().discrete_gaussian(sigma, keys, release, width)
+class BatchWitness(Witness):
+    """It also notes a batch, which draws one Laplace release."""
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        os.write(self._notes, f"{BATCH} 1\n".encode())
+        self.note(BATCH, 1)
         return super().discrete_laplace(scale, keys, release, width)
 
 
@@ -82,7 +71,7 @@ def teach(folder: Path, socket: str) -> Teacher:
         Ledger(place, anchor),
         folder,
         3,
-        Witness(folder / "notes"),
+        BatchWitness(folder / "notes"),
         batch_size=3,
     )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Reservation
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
@@ -33,7 +33,7 @@ from tests.programs.kill_runner import is_finished, killed_before, sweep
 WATCHED = (
     "teacher.py",
     "charging.py",
-    "mechanism.py",
+    "ind_knn.py",
     "ledger.py",
     "state.py",
     "individual_budgets.py",

@@ -18,6 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
+from labelwall.teacher.noise.entropy import SystemEntropy
 from tests.programs import REPOSITORY
 
 
@@ -51,20 +54,41 @@ def sweep(
         point += stride
 
 
-def forked(work: Callable[[], object]) -> int:
-    """The exit code of ``work`` in a child, negative for a signal."""
+class Witness(SystemEntropy):
+    """The real entropy, leaving a durable note of every release that it is about to draw."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def note(self, release: str, count: int) -> None:
+        os.write(self._notes, f"{release} {count}\n".encode())
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        self.note(release, len(keys))
+        return super().discrete_gaussian(sigma, keys, release, width)
+
+
+def started(work: Callable[[], int | None]) -> int:
+    """The number of a child at ``work``, which returns its exit code (None for 0)."""
     process = os.fork()
     if process == 0:
         try:
-            work()
-            os._exit(0)
+            os._exit(work() or 0)
         except BaseException as error:  # a child never returns into its parent's program
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             os._exit(111)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return process
 
 
-def is_finished(work: Callable[[], object]) -> bool:
+def forked(work: Callable[[], int | None]) -> int:
+    """The exit code of ``work`` in a child that comes to its end, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(started(work), 0)[1])
+
+
+def is_finished(work: Callable[[], None]) -> bool:
     """Whether ``work`` came to its end in a child. Raises AssertionError where it failed."""
     status = forked(work)
     assert status in (0, -signal.SIGKILL), status

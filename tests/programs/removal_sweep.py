@@ -31,6 +31,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import EACH
 from tests.postgres import swept
+from tests.programs.kill_runner import forked
 from tests.teacher.service import tiny
 
 NAMES, LATE = ("ann", "bob"), "cat"
@@ -41,18 +42,6 @@ STEPS = (
     (embeddings, "_save"),
     (analysts, "_forget"),
 )
-
-
-def forked(work: Callable[[], int]) -> int:
-    """The exit code of a process, negative for a signal. It starts without threads."""
-    process = os.fork()
-    if process == 0:
-        try:
-            os._exit(work())
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            os._exit(111)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:

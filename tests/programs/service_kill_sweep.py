@@ -17,50 +17,23 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import socket
 
-import numpy as np
 import torch
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import listen, server
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Queries
 from tests.postgres import audited, swept
+from tests.programs.kill_runner import Witness, started
 from tests.teacher.service import tiny
 
 ANALYSTS, BATCH = 4, 5
 CAP = 10**4
-
-
-class Witness(SystemEntropy):
-    """The real entropy, which durably notes every release before it is drawn."""
-
-    def __init__(self, notes: Path) -> None:
-        self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        os.write(self._notes, f"{release} {len(keys)}\n".encode())
-        return super().discrete_gaussian(sigma, keys, release, width)
-
-
-def forked(work: Callable[[], None]) -> int:
-    process = os.fork()
-    if process == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:  # a child never returns into its parent's program
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            os._exit(1)
-    return process
 
 
 def serve(folder: Path, bound: socket, place: Place) -> None:
@@ -137,9 +110,9 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
     chance, config = random.Random(seed), ServiceConfig(port=0)
     with listen(config) as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        analysts = forked(lambda: analyse(folder, url, tokens))
+        analysts = started(lambda: analyse(folder, url, tokens))
         for _ in range(kills):
-            service = forked(lambda: serve(folder, bound, place))
+            service = started(lambda: serve(folder, bound, place))
             target = _size(notes) + chance.randrange(1, 200)
             while _size(notes) < target:  # up to some twenty draws
                 time.sleep(0.002)
@@ -147,7 +120,7 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
             time.sleep(chance.uniform(0, 0.02))
             os.kill(service, signal.SIGKILL)
             os.waitpid(service, 0)
-        service = forked(lambda: serve(folder, bound, place))
+        service = started(lambda: serve(folder, bound, place))
         (folder / "stop").touch()
         failed = os.waitstatus_to_exitcode(os.waitpid(analysts, 0)[1])
         os.kill(service, signal.SIGTERM)

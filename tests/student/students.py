@@ -45,7 +45,7 @@ def student(
     kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
 ) -> StudentModel:
     """The same, loaded."""
-    found = content(kind, shape, backbone)
-    info = unpack(found)
+    file = content(kind, shape, backbone)
+    info = unpack(file)
     assert info is not None
-    return assembled(info, found)
+    return assembled(info, file)

@@ -44,8 +44,8 @@ def test_a_planted_temperature_is_found(kind: type[Student], planted: float) -> 
     else:
         labels = (logits / planted + noise[0] - noise[1] > 0).astype(np.int64)
         labels[:5000, 1] = -1
-    found = most_likely(kind, torch.from_numpy(logits), torch.from_numpy(labels))
-    assert found == pytest.approx(planted, rel=0.05)
+    best = most_likely(kind, torch.from_numpy(logits), torch.from_numpy(labels))
+    assert best == pytest.approx(planted, rel=0.05)
 
 
 def test_the_calibration_error_is_torchmetrics() -> None:
@@ -70,8 +70,8 @@ def test_that_of_attributes_counts_each_answer() -> None:
     expected = binary_calibration_error(
         torch.from_numpy(certainty).flatten(), torch.from_numpy(right).flatten(), n_bins=BINS
     )
-    found = calibration_error(reliability(certainty, right))
-    assert found == pytest.approx(float(expected), abs=1e-5)
+    error = calibration_error(reliability(certainty, right))
+    assert error == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:

@@ -11,6 +11,8 @@ from labelwall.student.data import Pool
 from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
+from tests.student import cases
+from tests.student.cases import TASKS
 
 CONFIG = StudentConfig(
     backbone="mlp",
@@ -22,7 +24,7 @@ CONFIG = StudentConfig(
 )
 
 
-def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
+def cleaned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
     return drop_doubtful(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3).labels
 
 
@@ -39,7 +41,7 @@ def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_planted_labels_go_and_the_others_stay() -> None:
     x, labels, wrong = planted()
-    kept = pruned(x, labels)
+    kept = cleaned(x, labels)
     right = np.setdiff1d(np.flatnonzero(labels >= 0), wrong)
     assert (kept[wrong] == -1).mean() > 0.8
     assert (kept[right] == labels[right]).mean() > 0.97
@@ -50,18 +52,37 @@ def test_planted_labels_go_and_the_others_stay() -> None:
 def test_without_folds_nothing_is_dropped() -> None:
     x, labels, _ = planted()
     config = StudentConfig(backbone="mlp", doubtful_folds=0)
-    np.testing.assert_array_equal(pruned(x, labels, config), labels)
+    np.testing.assert_array_equal(cleaned(x, labels, config), labels)
 
 
 def test_a_class_with_few_labels_keeps_them() -> None:
     x, labels, _ = planted()
     rare = np.flatnonzero(labels == 2)[7:]
     labels[rare] = -1  # seven left, fewer than two a fold
-    kept = pruned(x, labels)
+    kept = cleaned(x, labels)
     assert (kept == 2).sum() == 7
 
 
-def test_the_same_seed_prunes_the_same() -> None:
+def test_the_same_seed_cleans_the_same() -> None:
     x, labels, _ = planted()
     two = replace(CONFIG, doubtful_folds=2)
-    np.testing.assert_array_equal(pruned(x, labels, two), pruned(x, labels, two))
+    np.testing.assert_array_equal(cleaned(x, labels, two), cleaned(x, labels, two))
+
+
+def test_doubtful_attributes_go_one_by_one() -> None:
+    task = TASKS["attributes"]
+    labels = task.labels.copy()
+    wrong = np.argwhere(labels >= 0)[::20]
+    labels[tuple(wrong.T)] = 1 - labels[tuple(wrong.T)]
+    config = replace(cases.CONFIG, doubtful_folds=3, doubtful_steps=100)
+    kept = drop_doubtful(config, task.pool, labels, seed=3).labels
+    assert (kept[tuple(wrong.T)] == -1).mean() > 0.5
+    right = (labels >= 0) & (labels == task.truth)
+    assert (kept == labels)[right].mean() > 0.85
+    assert ((kept == labels) | (kept == -1)).all()
+
+
+def test_values_are_all_kept() -> None:
+    task = TASKS["values"]
+    kept = drop_doubtful(cases.CONFIG, task.pool, task.labels, seed=3).labels
+    np.testing.assert_array_equal(kept, task.labels)

@@ -111,9 +111,9 @@ def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
     value = losses.virtual_adversarial_loss(classify, x, classify(x), **arguments)
     covariance = np.eye(3) / 3 - np.full((3, 3), 1 / 9)
     eigenvalues, vectors = np.linalg.eigh(weight.numpy().T @ covariance @ weight.numpy())
-    found = seen[-1][0].numpy()
-    assert np.linalg.norm(found) == pytest.approx(0.3, rel=1e-9)
-    assert abs(found @ vectors[:, -1]) == pytest.approx(0.3, rel=1e-4)
+    direction = seen[-1][0].numpy()
+    assert np.linalg.norm(direction) == pytest.approx(0.3, rel=1e-9)
+    assert abs(direction @ vectors[:, -1]) == pytest.approx(0.3, rel=1e-4)
     assert value.item() == pytest.approx(0.5 * eigenvalues[-1] * 0.3**2, rel=0.1)
 
 
@@ -143,3 +143,48 @@ def test_alignment_equalises_the_share_of_classes() -> None:
         losses.align(logits, share).softmax(dim=1), p / p.sum(dim=1, keepdim=True)
     )
     torch.testing.assert_close(losses.align(logits, torch.full((3,), 1 / 3)), logits)
+
+
+def test_pairs_make_cross_entropy_binary() -> None:
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([[1, 0, 1]] * 7)
+    torch.testing.assert_close(
+        F.cross_entropy(losses.pairs(z), y.flatten(), reduction="none"),
+        F.binary_cross_entropy_with_logits(z, y.float(), reduction="none").flatten(),
+    )
+    torch.testing.assert_close(losses.pairs(z).softmax(dim=1)[:, 1], torch.sigmoid(z).flatten())
+    torch.testing.assert_close(
+        losses.entropy(losses.pairs(z)), torch.distributions.Bernoulli(logits=z).entropy().mean()
+    )
+
+
+def test_consistency_is_the_mean_over_attributes() -> None:
+    """The KL divergence of Bernoulli laws, where the clean one is sure enough."""
+    g = torch.Generator().manual_seed(1)
+    clean, strong = 3 * torch.randn(9, 3, generator=g), torch.randn(9, 3, generator=g)
+    target, other = (torch.distributions.Bernoulli(logits=z) for z in (clean / 0.5, strong))
+    sure = (torch.sigmoid(clean) - 0.5).abs() > 0.3
+    expected = (torch.distributions.kl_divergence(target, other) * sure).mean()
+    consistency = losses.uda_consistency(
+        losses.pairs(clean), losses.pairs(strong), temperature=0.5, confidence=0.8
+    )
+    torch.testing.assert_close(consistency, expected)
+
+
+def test_the_squared_difference_is_what_virtual_adversarial_training_raises() -> None:
+    """Of a linear map the worst direction is its own: the loss is (epsilon |w|)^2."""
+    w = torch.tensor([[3.0, 4.0, 0.0]])
+    x, directions = (
+        torch.randn(6, 3, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
+    )
+    value = losses.virtual_adversarial_loss(
+        lambda rows: rows @ w.T,
+        x,
+        x @ w.T,
+        epsilon=0.5,
+        xi=0.1,
+        directions=directions,
+        divergence=losses.squared_difference,
+    )
+    torch.testing.assert_close(value, torch.tensor(0.25 * 25.0), rtol=1e-4, atol=1e-4)
+    assert losses.squared_difference(x, x + 2.0) == pytest.approx(4 * 18)

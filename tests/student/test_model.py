@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from labelwall.student.model import load
-from labelwall.student.student_file import KEY, StudentInfo, unpack
+from labelwall.student.student_file import KEY, unpack
 from labelwall.student.train import outputs
 from labelwall.wall.datasets.readers import decode
 from labelwall.wall.errors import InvalidInput, MissingData
@@ -30,30 +31,30 @@ def test_a_file_says_everything_again(tmp_path: Path, kind: str) -> None:
     written = students.content(kind)
     assert written == students.content(kind)  # the same bytes
     (tmp_path / "student.safetensors").write_bytes(written)
-    found = load(tmp_path)
+    student = load(tmp_path)
     expected = unpack(written)
-    assert found.info == expected
-    assert found.info.labels == students.SPACES[kind]
-    assert found.classes == students.SPACES[kind].names
-    assert found.info.privacy == students.PRIVACY
+    assert student.info == expected
+    assert student.info.labels == students.SPACES[kind]
+    assert student.classes == students.SPACES[kind].names
+    assert student.info.privacy == students.PRIVACY
     assert load(tmp_path / "student.safetensors").info == expected
     tensors = safetensors.torch.load(written)
-    assert all(torch.equal(tensors[k], t) for k, t in found.module.network.state_dict().items())
+    assert all(torch.equal(tensors[k], t) for k, t in student.module.network.state_dict().items())
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [("class", (12,)), ("attributes", students.IMAGE), ("value", (8,))]
+    ("kind", "sides"), [("class", (12,)), ("attributes", students.IMAGE), ("value", (8,))]
 )
-def test_it_answers_as_the_network_does(kind: str, shape: tuple[int, ...]) -> None:
-    found = students.student(kind, shape)
-    rows = IMAGES if len(shape) == 3 else RNG.normal(size=(7, *shape)).astype(np.float32)
-    spec = found.info.spec(found.weights)
+def test_it_answers_as_the_network_does(kind: str, sides: tuple[int, ...]) -> None:
+    student = students.student(kind, sides)
+    rows = IMAGES if len(sides) == 3 else RNG.normal(size=(7, *sides)).astype(np.float32)
+    spec = student.info.spec(student.weights)
     with torch.inference_mode():
         raw = load_network(spec)(Preprocessing(spec.mean, spec.std)(rows)).numpy()
-    np.testing.assert_array_equal(found.outputs(rows), raw)
+    np.testing.assert_array_equal(student.outputs(rows), raw)
     np.testing.assert_array_equal(outputs(spec, rows), raw)
-    np.testing.assert_array_equal(found.predict(rows), found.info.labels.predict(raw))
-    shares = found.probabilities(rows)
+    np.testing.assert_array_equal(student.predict(rows), student.info.labels.predict(raw))
+    shares = student.probabilities(rows)
     scaled = torch.from_numpy(raw).double() / 1.7
     if kind == "class":
         np.testing.assert_allclose(shares, scaled.softmax(dim=1).numpy())
@@ -64,28 +65,28 @@ def test_it_answers_as_the_network_does(kind: str, shape: tuple[int, ...]) -> No
 
 
 def test_the_module_takes_bytes_or_the_unit_scale() -> None:
-    found = students.student()
+    student = students.student()
     pixels = torch.from_numpy(IMAGES)
     with torch.inference_mode():
-        expected = found.module(pixels)
-        again = found.module(pixels.permute(0, 3, 1, 2).float() / 255)
+        expected = student.module(pixels)
+        again = student.module(pixels.permute(0, 3, 1, 2).float() / 255)
     torch.testing.assert_close(again, expected)
-    assert not found.module.training
+    assert not student.module.training
 
 
 def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     """Cut, resized and converted: a large grey photograph, and one of the student's own size."""
-    found, names = students.student(), ["a.png", "b.jpg"]
+    student, names = students.student(), ["a.png", "b.jpg"]
     Image.fromarray(IMAGES[0]).save(tmp_path / "a.png")
     Image.fromarray(RNG.integers(0, 256, (40, 60), dtype=np.uint8)).save(tmp_path / "b.jpg")
     paths = [tmp_path / name for name in names]
-    rows = found.rows(paths)
+    rows = student.rows(paths)
     np.testing.assert_array_equal(rows[0], IMAGES[0])
     decoded = decode(paths[1], 12, 3)
     assert decoded is not None
     np.testing.assert_array_equal(rows[1], decoded[0])
-    np.testing.assert_array_equal(found.predict(paths), found.predict(rows))
-    np.testing.assert_array_equal(found.rows(str(paths[1])), rows[1:])
+    np.testing.assert_array_equal(student.predict(paths), student.predict(rows))
+    np.testing.assert_array_equal(student.rows(str(paths[1])), rows[1:])
 
 
 def test_arrays_of_another_size_or_colour_are_fitted() -> None:
@@ -111,9 +112,9 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_inputs_of_another_kind_are_refused(name: str) -> None:
-    shape, rows, mentioned = WRONG[name]
+    sides, rows, mentioned = WRONG[name]
     with pytest.raises(InvalidInput, match=mentioned):
-        students.student("class", shape).predict(rows)
+        students.student("class", sides).predict(rows)
 
 
 def changed(**fields: object) -> bytes:
@@ -121,15 +122,8 @@ def changed(**fields: object) -> bytes:
     written = students.content()
     info = unpack(written)
     assert info is not None
-    text = json.dumps({**info.to_json(), **fields})
-    return safetensors.torch.save(safetensors.torch.load(written), {KEY: text})
-
-
-def privacy(**fields: object) -> bytes:
-    """A file that promises something else."""
-    info = unpack(students.content())
-    assert info is not None
-    return changed(privacy=info.to_json()["privacy"] | fields)
+    metadata = json.dumps({**info.to_json(), **fields})
+    return safetensors.torch.save(safetensors.torch.load(written), {KEY: metadata})
 
 
 def text(metadata: str) -> bytes:
@@ -137,59 +131,58 @@ def text(metadata: str) -> bytes:
     return safetensors.torch.save({"a": torch.zeros(1)}, {KEY: metadata})
 
 
+def preprocessing(*numbers: list[float]) -> dict[str, object]:
+    return {"preprocessing": {"mean": numbers[0], "std": numbers[1], "resize": ""}}
+
+
+def labels(kind: str, names: list) -> dict[str, object]:
+    return {"labels": {"kind": kind, "names": names, "bounds": []}}
+
+
+def shape(*sides: object) -> dict[str, object]:
+    return {"input_shape": [*sides]}
+
+
+VECTORS = {**shape(8), "backbone": "mlp", **preprocessing([], [])}
+NARROW = {"features": ["a"], "widths": [1], "mean": [0.0], "deviation": [1.0]}
+PRIVACY = asdict(students.PRIVACY)
+CHANGED = {  # fields of the metadata, and what the error names
+    "a huge image": (shape(10**6, 10**6, 3), "input_shape"),
+    "a huge vector": (shape(10**10) | {"backbone": "mlp"}, "input_shape"),
+    "a side beyond integers": (shape(10**400, 1, 3), "input_shape"),
+    "sides of text": (shape("12", "12", "3"), "input_shape"),
+    "a side of half a pixel": (shape(12.5, 12, 3), "input_shape"),
+    "no pixel": (shape(1, 1, 3), "input_shape"),
+    "shape": ({"input_shape": "x"}, "input_shape"),
+    "a network by a number": ({"backbone": 7}, "backbone"),
+    "other network": ({"backbone": "mnist_cvpr20"}, "weights"),
+    "names by numbers": (labels("class", [1, 2, 3]), "labels"),
+    "values without bounds": (labels("value", []), "labels"),
+    "no labels": ({"labels": None}, "labels"),
+    "a deviation of zero": (preprocessing([0.5] * 3, [0.0] * 3), "preprocessing"),
+    "too few channels": (preprocessing([0.5], [0.5]), "preprocessing"),
+    "a negative epsilon": ({"privacy": PRIVACY | {"epsilon": -1}}, "privacy"),
+    "an epsilon of text": ({"privacy": PRIVACY | {"epsilon": "none"}}, "privacy"),
+    "an infinite epsilon": ({"privacy": PRIVACY | {"epsilon": float("inf")}}, "privacy"),
+    "a delta above 1": ({"privacy": PRIVACY | {"delta": 2}}, "privacy"),
+    "an unknown promise": ({"privacy": PRIVACY | {"safe": True}}, "privacy"),
+    "a temperature that is true": ({"temperature": True}, "temperature"),
+    "a temperature beyond floats": ({"temperature": 10**400}, "temperature"),
+    "temperature": ({"temperature": -1}, "temperature"),
+    "a table of another width": (VECTORS | {"table": NARROW}, "table"),
+    "another format": ({"format": 2}, "format"),
+    "another kind": ({"kind": "linear"}, "kind"),
+}
 DAMAGED = {
-    "a huge image": (changed(input_shape=[10**6, 10**6, 3]), "input_shape"),
-    "a huge vector": (changed(input_shape=[10**10], backbone="mlp"), "input_shape"),
+    name: (changed(**fields), mentioned) for name, (fields, mentioned) in CHANGED.items()
+} | {
     "a number without end": (text('{"format": 1' + "0" * 5000 + "}"), "damaged"),
     "a number beyond floats": (text('{"format": 1' + "0" * 400 + "}"), "format"),
-    "a side beyond integers": (changed(input_shape=[10**400, 1, 3]), "input_shape"),
     "a deep list": (text("[" * 100_000), "damaged"),
-    "sides of text": (changed(input_shape=["12", "12", "3"]), "input_shape"),
-    "a network by a number": (changed(backbone=7), "backbone"),
-    "names by numbers": (
-        changed(labels={"kind": "class", "names": [1, 2, 3], "bounds": []}),
-        "labels",
-    ),
-    "a deviation of zero": (
-        changed(preprocessing={"mean": [0.5] * 3, "std": [0.0] * 3, "resize": ""}),
-        "preprocessing",
-    ),
-    "too few channels": (
-        changed(preprocessing={"mean": [0.5], "std": [0.5], "resize": ""}),
-        "preprocessing",
-    ),
-    "values without bounds": (
-        changed(labels={"kind": "value", "names": [], "bounds": []}),
-        "labels",
-    ),
-    "a side of half a pixel": (changed(input_shape=[12.5, 12, 3]), "input_shape"),
-    "no pixel": (changed(input_shape=[1, 1, 3]), "input_shape"),
-    "a negative epsilon": (privacy(epsilon=-1), "privacy"),
-    "an epsilon of text": (privacy(epsilon="none"), "privacy"),
-    "an infinite epsilon": (privacy(epsilon=float("inf")), "privacy"),
-    "a delta above 1": (privacy(delta=2), "privacy"),
-    "an unknown promise": (privacy(safe=True), "privacy"),
-    "a temperature that is true": (changed(temperature=True), "temperature"),
-    "a temperature beyond floats": (changed(temperature=10**400), "temperature"),
-    "a table of another width": (
-        changed(
-            input_shape=[8],
-            backbone="mlp",
-            preprocessing={"mean": [], "std": [], "resize": ""},
-            table={"features": ["a"], "widths": [1], "mean": [0.0], "deviation": [1.0]},
-        ),
-        "table",
-    ),
+    "not an object": (text("[]"), "damaged"),
     "no safetensors": (b"hello", "a safetensors file"),
     "nothing": (b"", "a safetensors file"),
     "no metadata": (safetensors.torch.save({"a": torch.zeros(1)}), "labelwall's metadata"),
-    "another format": (changed(format=2), "format"),
-    "another kind": (changed(kind="linear"), "kind"),
-    "no labels": (changed(labels=None), "labels"),
-    "shape": (changed(input_shape="x"), "input_shape"),
-    "temperature": (changed(temperature=-1), "temperature"),
-    "not an object": (safetensors.torch.save({"a": torch.zeros(1)}, {KEY: "[]"}), "damaged"),
-    "other network": (changed(backbone="mnist_cvpr20"), "weights"),
 }
 
 
@@ -216,7 +209,7 @@ def test_a_file_takes_no_more_memory_than_it_has(
 
     monkeypatch.setattr(architectures, "build", noted)
     path = tmp_path / "student.safetensors"
-    path.write_bytes(changed(input_shape=[512, 512, 3]))
+    path.write_bytes(changed(**shape(512, 512, 3)))
     with pytest.raises(InvalidInput, match="weights"):
         load(path)
     assert where == ["meta"]
@@ -232,9 +225,3 @@ def test_a_file_takes_no_more_memory_than_it_has(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="nowhere"):
         load(tmp_path / "nowhere")
-
-
-def test_information_is_plain_json() -> None:
-    info = unpack(students.content("attributes"))
-    assert info is not None
-    assert StudentInfo.from_json(json.loads(json.dumps(info.to_json()))) == info

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from joblib.externals.loky import get_reusable_executor
 
 from labelwall.student import drop_doubtful as cleaning
 from labelwall.student import parallel as place
@@ -21,6 +23,15 @@ from labelwall.wall.labels.classes import ClassLabels
 BRIEF = StudentConfig(backbone="small_cnn", doubtful_folds=2, doubtful_steps=4, batch_labelled=8)
 ROWS = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 1), dtype=np.uint8)
 IMAGES = Pool(ROWS, ClassLabels.of(2), (0.5,), (0.3,))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _secret() -> Iterator[None]:
+    """The caller has a key before any process is started."""
+    get_reusable_executor().shutdown(wait=True)  # the processes of other tests
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELWALL_KEY", "a secret")
+        yield
 
 
 def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,23 +57,25 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
     assert heard == 2 * [(1, 2), (2, 2)]
 
 
-def test_each_has_its_share_of_the_threads_and_results_are_in_order() -> None:
+def test_each_has_its_share_of_the_threads_no_key_and_results_are_in_order() -> None:
     with threads(4):
-        found = list(parallel(2, [partial(_seen, number) for number in range(3)]))
+        seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
         assert torch.get_num_threads() == 4
-    assert [number for number, _, _ in found] == [0, 1, 2]
-    assert all(count == 2 and process != os.getpid() for _, count, process in found)
+    assert [number for number, *_ in seen] == [0, 1, 2]
+    assert all(count == 2 and process != os.getpid() for _, count, process, _ in seen)
+    assert [key for *_, key in seen] == [None] * 3
+    assert _seen(0)[-1] == "a secret"
 
 
-def _seen(number: int) -> tuple[int, int, int]:
-    return number, torch.get_num_threads(), os.getpid()
+def _seen(number: int) -> tuple[int, int, int, str | None]:
+    return number, torch.get_num_threads(), os.getpid(), os.environ.get("LABELWALL_KEY")
 
 
 def test_one_at_a_time_is_in_this_process_when_it_is_asked_for() -> None:
     seen: list[int] = []
-    found = parallel(1, [partial(seen.append, number) for number in range(2)])
+    results = parallel(1, [partial(seen.append, number) for number in range(2)])
     assert seen == []
-    next(found)
+    next(results)
     assert seen == [0]
 
 

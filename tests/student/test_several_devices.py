@@ -66,9 +66,9 @@ def test_two_devices_learn_and_go_on_after_a_kill(
 
 
 def test_devices_divide_a_steps_rows() -> None:
-    pool, labels = cases.POOLS["classes"]
-    (whole,) = Steps(pool, labels, CONFIG, 4, 7, 1)
-    parts = [Steps(pool, labels, CONFIG, 4, 7, 1, None, n, 3)[0] for n in range(3)]
+    pool = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
+    (whole,) = Steps(pool, cases.LABELS, CONFIG, 4, 7, 1)
+    parts = [Steps(pool, cases.LABELS, CONFIG, 4, 7, 1, None, n, 3)[0] for n in range(3)]
     for place, rows in enumerate(whole):
         for number, part in enumerate(parts):
             assert torch.equal(part[place], rows[number::3])

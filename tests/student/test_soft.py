@@ -16,9 +16,9 @@ from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.student.module import Student
 from labelwall.student.train import TrainedStudent, outputs, student_module, train
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.classes import ClassLabels
 from tests.student import cases
+from tests.student.cases import TASKS
 
 POOL = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
 NONE = np.full(len(cases.VECTORS), -1)
@@ -31,13 +31,8 @@ CONFIG = StudentConfig(
 )
 
 
-def _teacher() -> np.ndarray:
-    """Probabilities by a linear teacher, of all rows: float32 [n, c]."""
-    logits = cases.VECTORS @ np.random.default_rng(5).normal(size=(8, cases.CLASSES)) / 2
-    return torch.from_numpy(logits).softmax(dim=1).numpy().astype(np.float32)
-
-
-SOFT = _teacher()
+TEACHER = cases.VECTORS @ np.random.default_rng(5).normal(size=(8, cases.CLASSES)) / 2
+SOFT = torch.from_numpy(TEACHER).softmax(dim=1).numpy().astype(np.float32)  # a linear one's, [n, c]
 
 
 def _train(
@@ -55,8 +50,8 @@ def _probabilities(trained: TrainedStudent, backbone: str = "linear") -> np.ndar
 def test_a_linear_student_becomes_its_linear_teacher(tmp_path: Path) -> None:
     """Its probabilities, not its labels alone; gce, the default loss, would sharpen them."""
     config = replace(CONFIG, steps=300, learning_rate=2e-2)
-    found = _probabilities(_train(tmp_path / "soft", config))
-    assert np.abs(found - SOFT).mean() < 0.03
+    learned = _probabilities(_train(tmp_path / "soft", config))
+    assert np.abs(learned - SOFT).mean() < 0.03
     hard = _train(tmp_path / "hard", config, soft=None, labels=SOFT.argmax(axis=1))
     assert np.abs(_probabilities(hard) - SOFT).mean() > 0.1
 
@@ -84,19 +79,19 @@ def test_every_objective_learns_probabilities(
         vat_epsilon=0.3,
         entropy_weight=0.0,
     )
-    found = _probabilities(_train(tmp_path, config), backbone)
-    assert (found.argmax(axis=1) == SOFT.argmax(axis=1)).mean() > 0.85
+    learned = _probabilities(_train(tmp_path, config), backbone)
+    assert (learned.argmax(axis=1) == SOFT.argmax(axis=1)).mean() > 0.85
 
 
 def test_probabilities_replace_labels_row_by_row() -> None:
     soft = SOFT[:4].copy()
     soft[[1, 2]] = np.nan
-    labels, found = targets(np.array([2, 1, -1, -1]), soft)
+    labels, shares = targets(np.array([2, 1, -1, -1]), soft)
     most_probable = SOFT[:4].argmax(axis=1)
     np.testing.assert_array_equal(labels, [most_probable[0], 1, -1, most_probable[3]])
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found[[0, 3]], SOFT[[0, 3]])
-    np.testing.assert_array_equal(found[1], [0, 1, 0])
+    assert shares.dtype == np.float32
+    np.testing.assert_array_equal(shares[[0, 3]], SOFT[[0, 3]])
+    np.testing.assert_array_equal(shares[1], [0, 1, 0])
 
 
 def test_a_row_without_either_is_never_drawn() -> None:
@@ -116,8 +111,8 @@ def test_the_loss_is_cross_entropy_of_probabilities() -> None:
     logits = torch.from_numpy(np.random.default_rng(1).normal(size=SOFT.shape).astype(np.float32))
     log_p = logits.double().numpy()
     log_p = log_p - np.log(np.exp(log_p).sum(axis=1, keepdims=True))
-    found = float(student._supervised(logits, torch.from_numpy(SOFT)))
-    assert found == pytest.approx(-(SOFT * log_p).sum(axis=1).mean(), rel=1e-5)
+    loss = float(student._supervised(logits, torch.from_numpy(SOFT)))
+    assert loss == pytest.approx(-(SOFT * log_p).sum(axis=1).mean(), rel=1e-5)
 
 
 def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:
@@ -143,21 +138,21 @@ def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyP
     labels = cases.TRUTH.astype(np.int64)
     half = SOFT.copy()
     half[60:] = np.nan
-    usual, found = (
+    usual, kept = (
         drop_doubtful(config, POOL, labels, seed=1),
         drop_doubtful(config, POOL, labels, seed=1, soft=half),
     )
     assert (usual.labels[:60] == -1).any()
-    np.testing.assert_array_equal(found.labels[:60], labels[:60])
-    np.testing.assert_array_equal(found.labels[60:], usual.labels[60:])
-    assert (found.agreement, found.judged) == (usual.agreement, usual.judged)
+    np.testing.assert_array_equal(kept.labels[:60], labels[:60])
+    np.testing.assert_array_equal(kept.labels[60:], usual.labels[60:])
+    assert (kept.agreement, kept.judged) == (usual.agreement, usual.judged)
 
 
 def test_other_arrays_are_refused(tmp_path: Path) -> None:
     lacking, double, negative = SOFT.copy(), 2 * SOFT, SOFT.copy()
     lacking[3, 0] = np.nan
     negative[0] = [-0.5, 0.75, 0.75]
-    for soft, found in (
+    for soft, mentioned in (
         (SOFT.astype(np.float64), "float64"),
         (SOFT[1:], "119"),
         (SOFT[:, 1:], "120, 2"),
@@ -165,9 +160,9 @@ def test_other_arrays_are_refused(tmp_path: Path) -> None:
         (negative, "1 other rows"),
         (double, "120 other rows"),
     ):
-        with pytest.raises(InvalidInput, match=found):
+        with pytest.raises(InvalidInput, match=mentioned):
             _train(tmp_path, soft=soft)
-    attributes = Pool(cases.VECTORS, AttributeLabels.of(4))
+    attributes = TASKS["attributes"]
     with pytest.raises(InvalidInput, match="attributes or a value"):
-        _train(tmp_path, pool=attributes, labels=cases.BITS)
+        _train(tmp_path, pool=attributes.pool, labels=attributes.labels)
     assert not any(tmp_path.iterdir())

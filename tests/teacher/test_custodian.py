@@ -6,6 +6,7 @@ import json
 import shutil
 import stat
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,26 +32,20 @@ def reopen(directory: Path, **changes: object) -> Custodian:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    custodian = reopen(tmp_path / "custodian")
-    custodian.ledger.charge(0, "screen", ["a"])
-    custodian.close()
+    with closing(reopen(tmp_path / "custodian")) as custodian:
+        custodian.ledger.charge(0, "screen", ["a"])
     return tmp_path / "custodian"
 
 
 def test_directory_is_for_its_owner_alone_and_reopens(directory: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    custodian = reopen(directory)
-    assert custodian.ledger.state.remaining(0, "screen") == 4
-    custodian.close()
+    with closing(reopen(directory)) as custodian:
+        assert custodian.ledger.state.remaining(0, "screen") == 4
 
 
 def test_two_data_sets_get_unrelated_random_names(tmp_path: Path) -> None:
-    names = []
-    for name in "ab":
-        custodian = reopen(tmp_path / name)
-        names.append(custodian.dataset)
-        custodian.close()
-    assert names[0] != names[1]
+    with closing(reopen(tmp_path / "a")) as one, closing(reopen(tmp_path / "b")) as other:
+        assert one.dataset != other.dataset
 
 
 @pytest.mark.parametrize(
@@ -76,21 +71,19 @@ def rewrite_identity(directory: Path, change: Callable[[dict], object]) -> None:
     path.write_text(json.dumps(stored))
 
 
-@pytest.mark.parametrize("found", [0, FORMAT + 1, "1", None])
+@pytest.mark.parametrize("number", [0, FORMAT + 1, "1", None])
 def test_an_identity_of_another_format_is_refused_in_one_line(
-    directory: Path, found: object
+    directory: Path, number: object
 ) -> None:
-    rewrite_identity(directory, lambda stored: stored.update(format=found))
-    if found is None:
+    rewrite_identity(directory, lambda stored: stored.update(format=number))
+    if number is None:
         rewrite_identity(directory, lambda stored: stored.pop("format"))
-    before = (directory / "dataset.json").read_bytes(), (directory / "ledger.sqlite").read_bytes()
+    files = [directory / "dataset.json", directory / "ledger.sqlite"]
+    before = [path.read_bytes() for path in files]
     with pytest.raises(LedgerMismatch, match="`format` of the custodian's") as refused:
         reopen(directory)
     assert "\n" not in str(refused.value)
-    assert before == (
-        (directory / "dataset.json").read_bytes(),
-        (directory / "ledger.sqlite").read_bytes(),
-    )
+    assert before == [path.read_bytes() for path in files]
 
 
 @pytest.mark.parametrize(
@@ -111,9 +104,14 @@ def test_a_damaged_identity_is_refused(directory: Path, change: Callable[[dict],
         reopen(directory)
 
 
-def test_lost_identity_is_not_guessed(directory: Path) -> None:
-    (directory / "dataset.json").unlink()
-    with pytest.raises(LedgerMismatch, match="which rows"):
+@pytest.mark.parametrize(
+    ("name", "rule"), [("dataset.json", "which rows"), ("ledger.sqlite", "gone")]
+)
+def test_a_lost_identity_is_not_guessed_and_a_lost_ledger_not_replaced_by_a_fresh_budget(
+    directory: Path, name: str, rule: str
+) -> None:
+    (directory / name).unlink()
+    with pytest.raises(LedgerMismatch, match=rule):
         reopen(directory)
 
 
@@ -121,15 +119,8 @@ def test_crash_between_ledger_and_identity_is_mended(tmp_path: Path) -> None:
     custodian = reopen(tmp_path / "c")
     custodian.close()
     (tmp_path / "c" / "dataset.json").unlink()
-    again = reopen(tmp_path / "c")
-    assert again.dataset == custodian.dataset
-    again.close()
-
-
-def test_lost_ledger_is_not_replaced_by_a_fresh_budget(directory: Path) -> None:
-    (directory / "ledger.sqlite").unlink()
-    with pytest.raises(LedgerMismatch, match="gone"):
-        reopen(directory)
+    with closing(reopen(tmp_path / "c")) as again:
+        assert again.dataset == custodian.dataset
 
 
 def test_lost_ledger_is_noticed_by_its_anchor(tmp_path: Path) -> None:
@@ -145,9 +136,8 @@ def test_two_copies_of_a_directory_never_both_charge(
     tmp_path: Path, postgres: Server, server: bool
 ) -> None:
     anchor = postgres.schema() if server else tmp_path / "elsewhere.json"
-    custodian = reopen(tmp_path / "c", anchor=anchor)
-    custodian.ledger.charge(0, "screen", ["a"])
-    custodian.close()
+    with closing(reopen(tmp_path / "c", anchor=anchor)) as custodian:
+        custodian.ledger.charge(0, "screen", ["a"])
     shutil.copytree(tmp_path / "c", tmp_path / "copy")
     both = [reopen(tmp_path / name, anchor=anchor) for name in ("c", "copy")]
     assert both[1].ledger.charge(0, "screen", ["b"]).granted == ("b",)
@@ -163,21 +153,17 @@ def test_two_copies_of_a_directory_never_both_charge(
 
 
 def test_one_process_at_a_time(directory: Path) -> None:
-    custodian = reopen(directory)
-    with pytest.raises(InvalidInput, match="one process"):
+    with closing(reopen(directory)), pytest.raises(InvalidInput, match="one process"):
         reopen(directory)
-    custodian.close()
 
 
 def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres: Server) -> None:
     url = postgres.schema()
-    custodian = reopen(tmp_path / "c", ledger_url=url)
-    custodian.ledger.charge(0, "screen", ["a"])
-    custodian.close()
+    with closing(reopen(tmp_path / "c", ledger_url=url)) as custodian:
+        custodian.ledger.charge(0, "screen", ["a"])
     assert not (tmp_path / "c" / "ledger.sqlite").exists()
-    again = reopen(tmp_path / "c", ledger_url=url)
-    assert (again.dataset, again.ledger.state.remaining(0, "screen")) == (custodian.dataset, 4)
-    again.close()
+    with closing(reopen(tmp_path / "c", ledger_url=url)) as again:
+        assert (again.dataset, again.ledger.state.remaining(0, "screen")) == (custodian.dataset, 4)
     with pytest.raises(LedgerMismatch, match="which rows"):  # its identity is not in this directory
         reopen(tmp_path / "elsewhere", ledger_url=url)
     with pytest.raises(LedgerMismatch, match="budget"):

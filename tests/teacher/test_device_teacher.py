@@ -28,13 +28,13 @@ def test_answers_are_the_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, device: str
 ) -> None:
     """Raw vectors, whose features no device computes: only the search differs."""
-    held = tiny.records(attributes=mechanism.endswith("attributes"))
-    made = []
+    records = tiny.records(attributes=mechanism.endswith("attributes"))
+    devices = []
 
     def on_device(
         where: torch.device, features: np.ndarray, ids: np.ndarray, persons: None
     ) -> DeviceIndex:
-        made.append(where.type)
+        devices.append(where.type)
         return DeviceIndex(features, ids, persons, device=where)
 
     results = []
@@ -43,12 +43,10 @@ def test_answers_are_the_processors(
             monkeypatch.setattr(gpu, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
-        scale = ScaleConfig(shards=shards)
-        answering = tiny.teacher(tmp_path / place, mechanism, held, scale, device=on)
-        answering.use_extractor(tiny.spec_of(mechanism))
-        results.append(asked(answering, mechanism))
+        teacher = tiny.ready(tmp_path / place, mechanism, records, shards, device=on)
+        results.append(asked(teacher, mechanism))
     assert results[1:] == results[:1] * 2
-    assert made == [device] * 3
+    assert devices == [device] * 3
 
 
 def test_an_absent_device_is_refused_before_anything_is_charged(
@@ -64,12 +62,12 @@ def test_an_absent_device_is_refused_before_anything_is_charged(
 
 
 def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
-    held, counted = tiny.records(), []
+    records, counted = tiny.records(), []
 
     def embedded(device: str) -> None:
         embedder = Embedder(tiny.RAW, probe=None)
         embedder.device = device
-        embed_records(tmp_path, held, tiny.RAW, embedder, lambda *done: None)
+        embed_records(tmp_path, records, tiny.RAW, embedder, lambda *done: None)
 
     def counting(
         self: Embedder, inputs: np.ndarray, progress: object
@@ -82,7 +80,7 @@ def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
         patch.setattr(Embedder, "embed", counting)
         for device in ("cpu", "cuda", "cpu", "cuda"):
             embedded(device)
-    assert counted == [len(held.ids)] * 2
+    assert counted == [len(records.ids)] * 2
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2
 
 

@@ -33,9 +33,13 @@ def rows(n: int, seed: int) -> np.ndarray:
 
 
 def records(n: int = N) -> Records:
-    return Records(
-        rows(n, 0), np.arange(n) % CLASSES, np.arange(n)[::-1] * 7 + 5
-    )  # ids that descend
+    """With ids that descend."""
+    return Records(rows(n, 0), np.arange(n) % CLASSES, np.arange(n)[::-1] * 7 + 5)
+
+
+def with_first(row: np.ndarray) -> Records:
+    """The records and one more, float32 [1, d], whose id comes before all others."""
+    return Records(row, np.array([1]), np.array([0])).joined(records())
 
 
 def teacher(
@@ -43,11 +47,11 @@ def teacher(
     entropy: object,
     *,
     batch_size: int = 16,
-    held: Records | None = None,
+    private: Records | None = None,
     slots: int = 1,
 ) -> Teacher:
     plan = plan_of(MECHANISM, 1, slots=slots)
-    return teach(folder, plan, held or records(), SPEC, entropy, batch_size)
+    return teach(folder, plan, private or records(), SPEC, entropy, batch_size)
 
 
 def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
@@ -56,18 +60,17 @@ def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
 
 
 def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
-    tape, asked, held = SeededNoise(3), rows(30, 1), records()
-    made = teacher(tmp_path, tape)
-    answers = made.answer(Queries(asked))
-    features = made._embedder.embed(held.inputs)[0]
-    similar = ExactIndex(features, held.ids, threads=1).similar(
-        made._embedder.embed(asked)[0], MECHANISM.select(1.0)
-    )
+    tape, asked, private = SeededNoise(3), rows(30, 1), records()
+    answering = teacher(tmp_path, tape)
+    answers = answering.answer(Queries(asked))
+    features, embedded = (answering._embedder.embed(x)[0] for x in (private.inputs, asked))
+    index = ExactIndex(features, private.ids, threads=1)
+    similar = index.similar(embedded, MECHANISM.select(1.0))
     keys = Queries(asked).identities(SPEC.sha256(), MECHANISM.fields())
-    values, paid = MECHANISM.answer(similar, np.full(N, FULL), held.labels, CLASSES, keys, tape)
+    values, paid = MECHANISM.answer(similar, np.full(N, FULL), private.labels, CLASSES, keys, tape)
     np.testing.assert_array_equal(answers.labels, values[:, 1])
     assert (answers.outcomes == Outcome.ANSWERED).all()
-    np.testing.assert_array_equal(FULL - left(tmp_path, held.ids), paid)
+    np.testing.assert_array_equal(FULL - left(tmp_path, private.ids), paid)
     stored = Ledger(tmp_path / "ledger.sqlite").state.results
     assert [stored[key][ANSWER] for key in keys] == values.tolist()
     assert answers.receipt.charged == {ANSWER: 1}
@@ -75,16 +78,12 @@ def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
 
 
 def test_the_size_of_a_batch_changes_nothing(tmp_path: Path) -> None:
-    asked = rows(40, 1)
-    found = {}
+    outcomes = []
     for size in (1, 7, 64):
-        labels = (
-            teacher(tmp_path / str(size), SeededNoise(1), batch_size=size)
-            .answer(Queries(asked))
-            .labels
-        )
-        found[size] = labels.tolist(), left(tmp_path / str(size), records().ids).tolist()
-    assert found[1] == found[7] == found[64]
+        folder = tmp_path / str(size)
+        answers = teacher(folder, SeededNoise(1), batch_size=size).answer(Queries(rows(40, 1)))
+        outcomes.append((answers.labels.tolist(), left(folder, records().ids).tolist()))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
 def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
@@ -93,11 +92,8 @@ def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
     before = left(tmp_path, records().ids)
     again = teacher(tmp_path, SystemEntropy()).answer(Queries(np.concatenate([asked, asked])))
     assert again.labels.tolist() == first.labels.tolist() * 2
-    assert (again.receipt.asked, again.receipt.served, again.receipt.charged) == (
-        24,
-        12,
-        {ANSWER: 0},
-    )
+    receipt = again.receipt
+    assert (receipt.asked, receipt.served, receipt.charged) == (24, 12, {ANSWER: 0})
     np.testing.assert_array_equal(left(tmp_path, records().ids), before)
 
 
@@ -109,9 +105,9 @@ def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_
     """
     entropy, before = SeededNoise(2), np.full(N, FULL)
     for number in range(12):
-        made = teacher(tmp_path, entropy)
-        made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=1 + number / 50))
-        made.answer(Queries(rows(40, 10 + number)))
+        answering = teacher(tmp_path, entropy)
+        answering.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=1 + number / 50))
+        answering.answer(Queries(rows(40, 10 + number)))
         after = left(tmp_path, records().ids)
         assert (after >= 0).all()
         assert (after <= before).all()
@@ -119,27 +115,24 @@ def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_
         np.testing.assert_array_equal(after[silent], before[silent])
         before = after
     assert silent.all()  # everyone has said what it may ever say
-    answers = made.answer(Queries(rows(20, 99)))
+    answers = answering.answer(Queries(rows(20, 99)))
     assert (answers.outcomes == Outcome.ANSWERED).all()  # noise answers, in the same shape
-    counts = np.array([value[ANSWER][0] for value in made._ledger.state.results.values()][-20:])
+    counts = np.array(
+        [value[ANSWER][0] for value in answering._ledger.state.results.values()][-20:]
+    )
     assert (np.abs(counts) < 6 * 4.0).all()
 
 
 def test_slots_have_budgets_of_their_own(tmp_path: Path) -> None:
-    made = teacher(tmp_path, SystemEntropy(), slots=2)
-    made.answer(Queries(rows(20, 1), slot=0))
+    answering = teacher(tmp_path, SystemEntropy(), slots=2)
+    answering.answer(Queries(rows(20, 1), slot=0))
     assert (left(tmp_path, records().ids, 1) == FULL).all()
-    made.answer(Queries(rows(20, 2), slot=1))
+    answering.answer(Queries(rows(20, 2), slot=1))
     assert (left(tmp_path, records().ids, 1) < FULL).any()
 
 
 def test_no_records_at_all_answer_in_the_same_shape(tmp_path: Path) -> None:
-    made = teacher(
-        tmp_path,
-        SystemEntropy(),
-        held=Records(rows(0, 0), np.zeros(0, np.int64), np.zeros(0, np.int64)),
-    )
-    answers = made.answer(Queries(rows(9, 1)))
+    answers = teacher(tmp_path, SystemEntropy(), private=records(0)).answer(Queries(rows(9, 1)))
     assert (answers.outcomes == Outcome.ANSWERED).all()
     assert set(answers.labels.tolist()) <= {0, 1, 2}
     assert answers.receipt.charged == {ANSWER: 1}
@@ -161,14 +154,14 @@ class Failing(SystemEntropy):
 
 
 def test_a_failure_after_the_reservation_is_one_constant_and_stays_paid(tmp_path: Path) -> None:
-    made = teacher(tmp_path, Failing())
+    answering = teacher(tmp_path, Failing())
     with pytest.raises(TeacherFailed) as caught:
-        made.answer(Queries(rows(16, 1)))
+        answering.answer(Queries(rows(16, 1)))
     assert "17" not in str(caught.value)
     reserved = FULL - left(tmp_path, records().ids)
     assert (reserved > 0).any()
     assert Ledger(tmp_path / "ledger.sqlite").state.results == {}
-    assert made.answer(Queries(rows(16, 1))).labels.shape == (16,)  # the same teacher goes on
+    assert answering.answer(Queries(rows(16, 1))).labels.shape == (16,)  # the same teacher goes on
     assert (FULL - left(tmp_path, records().ids) >= reserved).all()
 
 
@@ -176,42 +169,26 @@ def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -
     """Neighbouring data sets on one tape: budgets, order and company of the others stay what they
     were.
     """
-    asked, held = np.abs(rows(30, 1)), records()
-    far = Records(
-        np.vstack([-np.ones((1, DIMENSIONS), np.float32), held.inputs]),
-        np.append(1, held.labels),
-        np.append(0, held.ids),
-    )
-    exported = []
-    for name, data in (("without", held), ("with", far)):
-        made = teacher(tmp_path / name, SeededNoise(5), held=data)
-        answers = made.answer(Queries(asked))
-        made._ledger.export(tmp_path / name / "public.sqlite")
-        exported.append(
-            (
-                (tmp_path / name / "public.sqlite").read_bytes(),
-                answers.labels.tolist(),
-                answers.receipt,
-            )
-        )
+    asked, ids, exported = np.abs(rows(30, 1)), records().ids, []
+    far = with_first(-np.ones((1, DIMENSIONS), np.float32))
+    folders = tmp_path / "without", tmp_path / "with"
+    for folder, private in zip(folders, (records(), far), strict=True):
+        answering = teacher(folder, SeededNoise(5), private=private)
+        answers, path = answering.answer(Queries(asked)), folder / "public.sqlite"
+        answering._ledger.export(path)
+        exported.append((path.read_bytes(), answers.labels.tolist(), answers.receipt))
     assert exported[0] == exported[1]
-    np.testing.assert_array_equal(
-        left(tmp_path / "with", held.ids), left(tmp_path / "without", held.ids)
-    )
-    assert left(tmp_path / "with", np.array([0])).tolist() == [FULL]
+    np.testing.assert_array_equal(*(left(folder, ids) for folder in folders))
+    assert left(folders[1], np.array([0])).tolist() == [FULL]
 
 
 def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) -> None:
     """The same comparison can fail: a record near the queries changes counts, by one where it is
     the only difference.
     """
-    asked, held = np.abs(rows(30, 1)), records()
-    near = Records(
-        np.vstack([asked[:1], held.inputs]), np.append(1, held.labels), np.append(0, held.ids)
-    )
-    values = []
-    for name, data in (("without", held), ("with", near)):
-        made = teacher(tmp_path / name, SeededNoise(5), held=data)
-        made.answer(Queries(asked[:1]))
-        values.append(next(iter(made._ledger.state.results.values()))[ANSWER])
-    assert values[1][0] - values[0][0] == 1
+    asked, counts = np.abs(rows(30, 1)), []
+    for name, private in (("without", records()), ("with", with_first(asked[:1]))):
+        answering = teacher(tmp_path / name, SeededNoise(5), private=private)
+        answering.answer(Queries(asked[:1]))
+        counts.append(next(iter(answering._ledger.state.results.values()))[ANSWER][0])
+    assert counts[1] - counts[0] == 1

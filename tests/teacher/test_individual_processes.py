@@ -42,36 +42,21 @@ class Exactly:
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        return np.array(
-            [
-                [
-                    self._count if release == "count" else MANY * (c == self._label)
-                    for c in range(width)
-                ]
-            ]
-        )
+        if release == "count":
+            return np.full((1, width), self._count)
+        return MANY * (np.arange(width)[np.newaxis] == self._label)
 
 
-class Told(IndKnn):
+class Fixed(IndKnn):
     """Releases what its queries' identities fix; the records select, weigh and pay as ever."""
 
-    def answer(
-        self,
-        similar: Any,
-        left: Any,
-        labels: Any,
-        c: int,
-        keys: Any,
-        entropy: Any,
-        reused: Any = None,
-    ) -> Any:
-        entropy.discrete_gaussian(
-            1.0, keys, "count", 1
-        )  # the draw, at which a process can be halted
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, *draw: Any) -> Any:
+        keys, entropy, *_ = draw
+        entropy.discrete_gaussian(1.0, keys, "count", 1)  # where a process can be halted
         values, before, left = [], left, left.copy()
-        for found, key in zip(similar, keys, strict=True):
-            able = int((left[found.rows] >= self._count_units()).sum())
-            value, paid = super().answer([found], left, labels, c, [key], Exactly(key, able))
+        for near, key in zip(similar, keys, strict=True):
+            able = int((left[near.rows] >= self._count_units()).sum())
+            value, paid = super().answer([near], left, labels, c, [key], Exactly(key, able))
             values, left = [*values, value], left - paid
         return np.concatenate(values), before - left
 
@@ -101,18 +86,16 @@ class Halting(SystemEntropy):
 
 
 class Process:
-    """A teacher with a ledger object of its own over the shared place, which asks, reserves and
-    pays
-    when it is told to."""
+    """A teacher with its own ledger object over the shared place. Each step waits for its call."""
 
-    def __init__(self, folder: Path, place: Place, held: Records, asked: np.ndarray) -> None:
+    def __init__(self, folder: Path, place: Place, private: Records, asked: np.ndarray) -> None:
         folder.mkdir(parents=True)
         self.charge, self.draw = Gate(), Gate()
         ledger = Ledger(place)
         ledger.charge_prepaid = self._halting(ledger.charge_prepaid)
-        self.teacher = Teacher(lambda: held, ledger, folder, CLASSES, Halting(self.draw))
+        self.teacher = Teacher(lambda: private, ledger, folder, CLASSES, Halting(self.draw))
         self.teacher.use_extractor(SPEC)
-        self.teacher._mechanisms[0] = Told(**MECHANISM.fields())
+        self.teacher._mechanisms[0] = Fixed(**MECHANISM.fields())
         self.outcome: Answers | Exception | None = None
         self._asked = asked
         self._thread = threading.Thread(target=self._answer)
@@ -145,9 +128,8 @@ class Process:
             assert not self._thread.is_alive()
 
 
-ORDERS = sorted(
-    {"".join(order) for order in itertools.permutations("aaabbb")}
-)  # of three steps each
+# Of three steps each.
+ORDERS = sorted({"".join(order) for order in itertools.permutations("aaabbb")})
 TELLING = [
     "aabbab",  # a asks and reserves, b asks and reserves, a pays, b pays
     "aabbba",  # the same, and b pays first
@@ -157,14 +139,14 @@ TELLING = [
 
 
 def data(with_record: bool, near: bool) -> Records:
-    """Twelve records, ``near`` the queries or far from all of them; and one under the first query,
-    or
-    not."""
-    rows = np.random.default_rng(0).normal(size=(12, D)).astype(np.float32)
-    held = Records(
-        np.abs(rows) if near else -np.abs(rows), np.arange(12) % CLASSES, np.arange(12) * 7 + 5
+    """Twelve records, ``near`` the queries or far from all of them; and maybe one under the first
+    query.
+    """
+    rows = np.abs(np.random.default_rng(0).normal(size=(12, D))).astype(np.float32)
+    twelve = Records(rows if near else -rows, np.arange(12) % CLASSES, np.arange(12) * 7 + 5)
+    return (
+        twelve.joined(Records(ASKED[:1], np.array([1]), np.array([0]))) if with_record else twelve
     )
-    return held.joined(Records(ASKED[:1], np.array([1]), np.array([0]))) if with_record else held
 
 
 @dataclass
@@ -181,16 +163,17 @@ class World:
 
     def run(self, order: str, asked: dict[str, np.ndarray]) -> tuple[object, ...]:
         """All that is public of what they do: each one's outcome, and the entries."""
-        held = data(self.with_record, self.near)
-        pair = {name: Process(self.folder / name, self.place, held, asked[name]) for name in "ab"}
+        private = data(self.with_record, self.near)
+        pair = {
+            name: Process(self.folder / name, self.place, private, asked[name]) for name in "ab"
+        }
         steps = {name: iter(STEPS) for name in "ab"}
         for name in order:
             pair[name].step(next(steps[name]))
-        Ledger(self.place).export(self.folder / "public.sqlite")
-        assert audit(self.folder / "public.sqlite").problems == []
-        return *(public(pair[name].outcome) for name in "ab"), (
-            self.folder / "public.sqlite"
-        ).read_bytes()
+        path = self.folder / "public.sqlite"
+        Ledger(self.place).export(path)
+        assert audit(path).problems == []
+        return *(public(pair[name].outcome) for name in "ab"), path.read_bytes()
 
     def left(self) -> np.ndarray:
         """Of the twelve records, and last of the one more: int64 [13] or [12] units."""
@@ -206,11 +189,9 @@ def public(outcome: Answers | Exception | None) -> object:
 
 def beside(place: Place, name: str) -> Place:
     """Another ledger's place next to one."""
-    return (
-        place.with_name(name)
-        if isinstance(place, Path)
-        else replace(place, schema=f"{place.schema}_{name}")
-    )
+    if isinstance(place, Path):
+        return place.with_name(name)
+    return replace(place, schema=f"{place.schema}_{name}")
 
 
 QUERIES = {
@@ -224,16 +205,15 @@ def compare(
     place: Place, folder: Path, order: str, asked: dict[str, np.ndarray], near: bool
 ) -> None:
     """Run an order with a record and without it, and require the same of both in public."""
-    names = ("with", "without")
     worlds = [
         World(folder / order / name, beside(place, f"{order}_{name}"), name == "with", near)
-        for name in names
+        for name in ("with", "without")
     ]
-    found = [world.run(order, asked) for world in worlds]
-    assert found[0] == found[1], order
-    assert all(
-        isinstance(outcome, tuple) and isinstance(outcome[0], list) for outcome in found[0][:2]
-    ), order  # no failure
+    results = [world.run(order, asked) for world in worlds]
+    assert results[0] == results[1], order
+    for outcome in results[0][:2]:
+        assert isinstance(outcome, tuple), order
+        assert isinstance(outcome[0], list), order  # no failure
     left = [world.left() for world in worlds]
     np.testing.assert_array_equal(left[0][:12], left[1])
     assert 0 <= left[0][12] < FULL

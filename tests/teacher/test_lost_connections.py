@@ -15,6 +15,7 @@ from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -39,12 +40,16 @@ COMMIT = b"COMMIT\0"  # BEGIN says READ COMMITTED
 
 @pytest.fixture
 def wire(postgres: Server) -> Iterator[Wire]:
-    with wire_to(postgres.home) as made:
-        yield made
+    with wire_to(postgres.home) as wire_:
+        yield wire_
 
 
-def through(wire: Wire, url: LedgerUrl) -> LedgerUrl:
-    return replace(url, socket=str(wire.home))
+def ledger_at(
+    wire: Wire, url: LedgerUrl, mechanism: Mechanism = KNN, anchor: Path | None = None
+) -> Ledger:
+    """A new ledger at ``url``, reached through the wire."""
+    place, plan = replace(url, socket=str(wire.home)), plan_of(mechanism, 40)
+    return Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -52,9 +57,7 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
     postgres: Server, wire: Wire, stored: bool, tmp_path: Path
 ) -> None:
     url, anchor = postgres.schema(), tmp_path / "anchor.json"
-    ledger = Ledger.create(
-        through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False, anchor=anchor
-    )
+    ledger = ledger_at(wire, url, anchor=anchor)
     wire.arm(COMMIT, 1, stored)
     with pytest.raises(LedgerMismatch):
         ledger.charge(0, "screen", ["a", "b"])
@@ -64,9 +67,9 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
     wire.arm(COMMIT, 1, stored)
     with pytest.raises(LedgerMismatch):
         ledger.record(again, {"a": 1, "b": 0})
-    found = Ledger(url, anchor).state
-    assert found.results == ({"a": {"screen": 1}, "b": {"screen": 0}} if stored else {})
-    assert found.spent == {(0, "screen"): 4 if stored else 2}
+    state = Ledger(url, anchor).state
+    assert state.results == ({"a": {"screen": 1}, "b": {"screen": 0}} if stored else {})
+    assert state.spent == {(0, "screen"): 4 if stored else 2}
     if stored:
         with pytest.raises(LedgerMismatch, match="unused charge"):
             ledger.record(again, {"a": 0, "b": 1})  # no second draw in its place
@@ -115,9 +118,7 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
         url = postgres.schema()
         witness, directory = Witness(url), tmp_path / str(number)
         directory.mkdir()
-        ledger = Ledger.create(
-            through(wire, url), dataset="d", plan=plan_of(mechanism, 40), unsafe=False
-        )
+        ledger = ledger_at(wire, url, mechanism)
         teacher = Teacher(
             lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2
         )
@@ -144,10 +145,9 @@ def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
     assert witness.unpaid == 0
     for identity, values in before.state.results.items():
         assert after.state.results[identity].items() >= values.items()
-    left = after.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
-    assert (
-        left <= before.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
-    ).all()
+    serials = np.arange(len(after.individual_budgets.ids))
+    left = after.individual_budgets.remaining(0, serials)
+    assert (left <= before.individual_budgets.remaining(0, serials)).all()
     assert ((left >= 0) & (left <= FULL)).all()
     assert teacher.answer(Queries(ASKED)).labels.tolist() == labels.tolist()
 
@@ -157,7 +157,7 @@ def test_a_connection_that_breaks_before_the_commit_changes_nothing(
     postgres: Server, wire: Wire, at: bytes
 ) -> None:
     url = postgres.schema()
-    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False)
+    ledger = ledger_at(wire, url)
     for answered in (False, True):
         wire.arm(at, 1, answered)
         with pytest.raises(LedgerMismatch):
@@ -171,19 +171,15 @@ def test_updates_of_records_can_be_repeated(
     postgres: Server, wire: Wire, stored: bool, tmp_path: Path
 ) -> None:
     url, ids = postgres.schema(), np.arange(30)
-    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan_of(KNN, 40), unsafe=False)
-    teacher = Teacher(
-        lambda: Records(X[:20], Y[:20], ids[:20]), ledger, tmp_path, 3, SystemEntropy()
-    )
+    ledger = ledger_at(wire, url)
+    first, late = Records(X[:20], Y[:20], ids[:20]), Records(X[20:], Y[20:], ids[20:])
+    teacher = Teacher(lambda: first, ledger, tmp_path, 3, SystemEntropy())
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
-    joining = Records(X[20:], Y[20:], ids[20:])
-    for update in (lambda: teacher.add(joining), lambda: teacher.remove(ids[10:25])):
+    for update in (lambda: teacher.add(late), lambda: teacher.remove(ids[10:25])):
         wire.arm(COMMIT, 1, stored)
         with pytest.raises(LedgerMismatch):
             update()
         update()
-    again = Teacher(
-        lambda: Records(X[:20], Y[:20], ids[:20]), Ledger(url), tmp_path, 3, SystemEntropy()
-    )
-    for made in (teacher, again):
-        assert made.records().ids.tolist() == [*range(10), *range(25, 30)]
+    again = Teacher(lambda: first, Ledger(url), tmp_path, 3, SystemEntropy())
+    for either in (teacher, again):
+        assert either.records().ids.tolist() == [*range(10), *range(25, 30)]

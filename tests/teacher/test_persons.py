@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,25 +23,20 @@ from tests.teacher.shards import tiny
 
 SHARDS = pytest.mark.parametrize("shards", [0, 3])
 PERSON = code_of("7")
+ready = partial(tiny.ready, unit="person")
 
 
-def teacher(place: Path, name: str, held: Records, shards: int) -> Teacher:
-    made = tiny.teacher(place, name, held, ScaleConfig(shards=shards), unit="person")
-    made.use_extractor(tiny.spec_of(name))
-    return made
+def answers(teacher: Teacher, seed: int = 1) -> object:
+    answer = teacher.answer(Queries(tiny.queries(30, seed)))
+    return answer.labels.tolist(), answer.outcomes.tolist()
 
 
-def answers(made: Teacher, seed: int = 1) -> object:
-    found = made.answer(Queries(tiny.queries(30, seed)))
-    return found.labels.tolist(), found.outcomes.tolist()
-
-
-def split(held: Records) -> tuple[Records, Records]:
+def split(records: Records) -> tuple[Records, Records]:
     """The person's last rows, and all others."""
-    assert held.persons is not None
-    own = np.flatnonzero(held.persons == PERSON)
+    assert records.persons is not None
+    own = np.flatnonzero(records.persons == PERSON)
     late = own[len(own) // 2 :]
-    return held.take(late), held.take(np.setdiff1d(np.arange(len(held.ids)), late))
+    return records.take(late), records.take(np.setdiff1d(np.arange(len(records.ids)), late))
 
 
 @SHARDS
@@ -48,15 +44,15 @@ def split(held: Records) -> tuple[Records, Records]:
 def test_rows_added_to_a_person_vote_as_if_they_had_been_there(
     tmp_path: Path, name: str, shards: int
 ) -> None:
-    held = tiny.records(unit="person")
-    late, early = split(held)
-    assert 0 < len(late.ids) < (held.owners == PERSON).sum()
-    expected = answers(teacher(tmp_path / "whole", name, held, shards))
-    made = teacher(tmp_path / "grown", name, early, shards)
-    made.add(late)
-    made.add(late)  # again: nothing is added
-    assert answers(made) == expected
-    again = teacher(tmp_path / "grown", name, early, shards)  # after a restart
+    records = tiny.records(unit="person")
+    late, early = split(records)
+    assert 0 < len(late.ids) < (records.owners == PERSON).sum()
+    expected = answers(ready(tmp_path / "whole", name, records, shards))
+    teacher = ready(tmp_path / "grown", name, early, shards)
+    teacher.add(late)
+    teacher.add(late)  # again: nothing is added
+    assert answers(teacher) == expected
+    again = ready(tmp_path / "grown", name, early, shards)  # after a restart
     assert answers(again) == expected
     assert again.present(late.ids).all()
 
@@ -64,17 +60,17 @@ def test_rows_added_to_a_person_vote_as_if_they_had_been_there(
 @SHARDS
 @pytest.mark.parametrize("name", ["private_knn", "gnmax"])
 def test_a_person_who_is_removed_leaves_no_row(tmp_path: Path, name: str, shards: int) -> None:
-    held = tiny.records(unit="person")
-    others = held.take(held.owners != PERSON)
-    expected = answers(teacher(tmp_path / "others", name, others, shards))
-    late, early = split(held)
-    made = teacher(tmp_path / "d", name, early, shards)
-    made.add(late)
-    assert made.owning(np.array([PERSON, code_of("nobody")])).tolist() == [True, False]
-    made.remove(np.array([PERSON, code_of("nobody")]))
-    assert not made.owning(np.array([PERSON])).any()
-    assert answers(made) == expected
-    assert answers(teacher(tmp_path / "d", name, early, shards)) == expected
+    records = tiny.records(unit="person")
+    others = records.take(records.owners != PERSON)
+    expected = answers(ready(tmp_path / "others", name, others, shards))
+    late, early = split(records)
+    teacher = ready(tmp_path / "d", name, early, shards)
+    teacher.add(late)
+    assert teacher.owning(np.array([PERSON, code_of("nobody")])).tolist() == [True, False]
+    teacher.remove(np.array([PERSON, code_of("nobody")]))
+    assert not teacher.owning(np.array([PERSON])).any()
+    assert answers(teacher) == expected
+    assert answers(ready(tmp_path / "d", name, early, shards)) == expected
 
 
 @SHARDS
@@ -83,48 +79,50 @@ def test_a_person_has_one_budget_whatever_its_rows(tmp_path: Path, shards: int) 
     x = np.array([[1, 0, 0]] * 4, dtype=np.float32)
     labels = np.zeros(4, dtype=np.int64)
     everything = Records(x, labels, np.arange(4, dtype=np.int64))
-    held = tiny.of_persons(everything, np.array([0, 0, 0, 1]))
-    assert held.persons is not None
-    first = held.take(held.persons == code_of("0")).take(slice(0, 1))
-    made = teacher(tmp_path, "ind_knn", first, shards)
+    records = tiny.of_persons(everything, np.array([0, 0, 0, 1]))
+    assert records.persons is not None
+    first = records.take(records.persons == code_of("0")).take(slice(0, 1))
+    teacher = ready(tmp_path, "ind_knn", first, shards)
     rng = np.random.default_rng(0)
 
     def remaining() -> list[int]:
-        accounts = made._ledger.individual_budgets
-        return accounts.remaining(0, made._serials).tolist()
+        accounts = teacher._ledger.individual_budgets
+        return accounts.remaining(0, teacher._serials).tolist()
 
     def ask(n: int) -> None:
         near = np.ones((n, 3), dtype=np.float32) * [1, 0, 0]
-        made.answer(Queries((near + rng.normal(0, 0.01, (n, 3))).astype(np.float32)))
+        teacher.answer(Queries((near + rng.normal(0, 0.01, (n, 3))).astype(np.float32)))
 
     ask(3)
     after = remaining()
     assert 0 < after[0] < 1 << 40
-    made.add(held.take(held.persons == code_of("0")).take(slice(1, 3)))  # two rows more
+    teacher.add(records.take(records.persons == code_of("0")).take(slice(1, 3)))  # two rows more
     assert remaining() == after
-    made.remove(codes_of(["0"]))
+    teacher.remove(codes_of(["0"]))
     assert remaining() == []
-    made.add(held.take(held.persons == code_of("0")).take(slice(2, 3)))  # another row alone
+    teacher.add(
+        records.take(records.persons == code_of("0")).take(slice(2, 3))
+    )  # another row alone
     assert remaining() == after
-    made.add(held.take(held.persons == code_of("1")))
+    teacher.add(records.take(records.persons == code_of("1")))
     assert sorted(remaining()) == sorted([after[0], 1 << 40])
 
 
 def test_a_row_of_another_person_with_the_same_id_hides_nothing() -> None:
     """Rows are told apart by person and id: adding a person takes no other's row away."""
-    found = Records(
+    alike = Records(
         np.zeros((3, 3), dtype=np.float32), np.zeros(3, dtype=np.int64), np.array([5, 5, 5])
     )
-    held = tiny.of_persons(found, np.array([1, 2, 1]))
-    assert len(set(held.ids.tolist())) == 2
-    assert held.ids[0] == held.ids[2]
+    records = tiny.of_persons(alike, np.array([1, 2, 1]))
+    assert len(set(records.ids.tolist())) == 2
+    assert records.ids[0] == records.ids[2]
 
 
 def test_the_ledger_names_the_unit_and_so_does_its_audit(tmp_path: Path) -> None:
-    made = teacher(tmp_path, "private_knn", tiny.records(unit="person"), 0)
-    receipt = made.answer(Queries(tiny.queries(3))).receipt
-    assert receipt.unit == made.unit == "person"
-    made.export(tmp_path / "copy.sqlite")
+    teacher = ready(tmp_path, "private_knn", tiny.records(unit="person"), 0)
+    receipt = teacher.answer(Queries(tiny.queries(3))).receipt
+    assert receipt.unit == teacher.unit == "person"
+    teacher.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")
     assert finding.unit == "person"
     genesis = (
@@ -135,12 +133,12 @@ def test_the_ledger_names_the_unit_and_so_does_its_audit(tmp_path: Path) -> None
 
 def test_records_without_persons_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"records.persons"):
-        teacher(tmp_path, "private_knn", tiny.records(), 0)
-    for held, unit in ((tiny.records(unit="person"), "row"), (tiny.records(), "person")):
+        ready(tmp_path, "private_knn", tiny.records(), 0)
+    for records, unit in ((tiny.records(unit="person"), "row"), (tiny.records(), "person")):
         base = tiny.records(unit="row" if unit == "row" else "person")
-        made = tiny.teacher(tmp_path / unit, "private_knn", base, ScaleConfig(), unit=unit)
+        teacher = tiny.teacher(tmp_path / unit, "private_knn", base, ScaleConfig(), unit=unit)
         with pytest.raises(InvalidInput, match=r"records.persons"):
-            made.add(held.take(slice(3, 6)))
+            teacher.add(records.take(slice(3, 6)))
 
 
 def test_a_ledger_for_one_unit_is_refused_for_the_other(tmp_path: Path) -> None:
@@ -158,4 +156,4 @@ def test_a_mechanism_that_is_not_for_persons_is_refused(
 ) -> None:
     monkeypatch.setattr(IndKnn, "persons", False)
     with pytest.raises(InvalidInput, match=r"`privacy.unit` must be row for ind_knn"):
-        teacher(tmp_path, "ind_knn", tiny.records(unit="person"), 0)
+        ready(tmp_path, "ind_knn", tiny.records(unit="person"), 0)

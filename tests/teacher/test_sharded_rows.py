@@ -16,7 +16,6 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
-from labelwall.teacher.shards import shards as index_module
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
@@ -37,48 +36,45 @@ from tests.teacher.shards import tiny
 COUNTS = (1, 2, 5, 16)
 
 
-def asked(made: Teacher, name: str) -> tuple[object, ...]:
+def asked(teacher: Teacher, name: str) -> tuple[object, ...]:
     """All answers, with receipts, which contain the ledger's head."""
     if (matrix := tiny.matrix(tiny.MECHANISMS[name])) is not None:
-        found = made.count(matrix)
-        assert found.counts is not None
-        return found.counts.tolist(), found.receipt
-    answers = [made.answer(Queries(tiny.queries(30, seed))) for seed in (1, 2)]
+        answer = teacher.count(matrix)
+        assert answer.counts is not None
+        return answer.counts.tolist(), answer.receipt
+    answers = [teacher.answer(Queries(tiny.queries(30, seed))) for seed in (1, 2)]
     return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
 def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str, unit: Unit) -> None:
-    held = tiny.records(attributes=name.endswith("attributes"), unit=unit)
-    results = []
-    for count in (0, *COUNTS):
-        scale = ScaleConfig(shards=count)
-        made = tiny.teacher(tmp_path / str(count), name, held, scale, unit=unit)
-        made.use_extractor(tiny.spec_of(name))
-        results.append(asked(made, name))
-    for got in results[1:]:
-        assert got == results[0]
+    records = tiny.records(attributes=name.endswith("attributes"), unit=unit)
+    expected, *others = (
+        asked(tiny.ready(tmp_path / str(count), name, records, count, unit), name)
+        for count in (0, *COUNTS)
+    )
+    assert others == [expected] * len(COUNTS)
 
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("m", [0, 1, 7, 60, 1000])
 def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int) -> None:
-    held = tiny.records(300, 3)
-    index = tiny.index_of(tmp_path / "d", held, count)
-    features, finite = Embedder(tiny.RAW, probe=None).embed(held.inputs)
-    whole = ExactIndex(features[finite], held.ids[finite])
+    records = tiny.records(300, 3)
+    index = tiny.index_of(tmp_path / "d", records, count)
+    features, finite = Embedder(tiny.RAW, probe=None).embed(records.inputs)
+    whole = ExactIndex(features[finite], records.ids[finite])
     asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
-    found = index.prefix(asked, m)
-    assert found.shape == (9, min(m, 297))
-    np.testing.assert_array_equal(index.ids[found], whole.ids[whole.prefix(asked, m)])
+    rows = index.prefix(asked, m)
+    assert rows.shape == (9, min(m, 297))
+    np.testing.assert_array_equal(index.ids[rows], whole.ids[whole.prefix(asked, m)])
 
 
 def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ids are in memory once a tape asks, and not before: rows and labels take five bytes."""
-    monkeypatch.setattr(index_module, "MERGED_ROWS", 1 << 10)
+    monkeypatch.setattr(shards_module, "MERGED_ROWS", 1 << 10)
     asked, keys, peaks = np.zeros((2, tiny.DIMENSIONS), dtype=np.int8), ["a", "b"], []
     for n in (2000, 42_000):
         pool = tiny.index_of(tmp_path / str(n), tiny.records(n), 3)._pool
@@ -131,10 +127,8 @@ def test_an_interrupted_start_resumes(
 ) -> None:
     """Killed every few blocks, in ingestion and embedding: the same answers, no row twice."""
     monkeypatch.setattr(worker_module, "BLOCK", 37)
-    held = tiny.records()
-    whole = tiny.teacher(tmp_path / "whole", "private_knn", held, ScaleConfig())
-    whole.use_extractor(tiny.RAW)
-    expected = asked(whole, "private_knn")
+    records = tiny.records()
+    expected = asked(tiny.ready(tmp_path / "whole", "private_knn", records), "private_knn")
     blocks, killed = [0], 0
     append = shards_module.append
 
@@ -147,14 +141,13 @@ def test_an_interrupted_start_resumes(
     for module in (shards_module, worker_module):
         monkeypatch.setattr(module, "append", killing)
     while True:
-        made = tiny.teacher(tmp_path / "d", "private_knn", held, ScaleConfig(shards=3))
         try:
-            made.use_extractor(tiny.RAW)
+            teacher = tiny.ready(tmp_path / "d", "private_knn", records, 3)
             break
         except KeyboardInterrupt:
             killed, blocks[0] = killed + 1, 0
     assert killed > 3
-    assert asked(made, "private_knn") == expected
+    assert asked(teacher, "private_knn") == expected
 
 
 @pytest.mark.parametrize(
@@ -190,10 +183,10 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     np.savez(path, private_x=x, private_y=np.arange(n) % 2)
     task = Task(ClassLabels(("a", "b")), (256,))
     config = DataConfig(source="arrays", path=str(path))
-    made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
-    assert peak_of(lambda: made.open(no_progress)) < 5 * block
+    shards = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
+    assert peak_of(lambda: shards.open(no_progress)) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
-    peak = peak_of(lambda: made.index(spec, None, 16, lambda done, total: None))
+    peak = peak_of(lambda: shards.index(spec, None, 16, lambda done, total: None))
     assert peak < 12 * block + 4096 * 256 * 4 + 60 * n
 
 
@@ -201,31 +194,30 @@ def test_rows_of_one_id_in_several_blocks_are_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "BLOCK", 40)
-    held = tiny.records(100)
+    records = tiny.records(100)
     twice = Records(
-        np.concatenate([held.inputs, -held.inputs]), np.tile(held.labels, 2), np.tile(held.ids, 2)
+        np.concatenate([records.inputs, -records.inputs]),
+        np.tile(records.labels, 2),
+        np.tile(records.ids, 2),
     )
-    for name, rows in (("once", held), ("twice", twice)):
-        (tmp_path / name).mkdir()
-        made = tiny.teacher(tmp_path / name, "private_knn", rows, ScaleConfig(shards=3))
-        made.use_extractor(tiny.RAW)
-        (tmp_path / name / "answers").write_text(str(asked(made, "private_knn")))
-    once, twice = ((tmp_path / name / "answers").read_text() for name in ("once", "twice"))
-    assert once == twice
+    once, again = (
+        asked(tiny.ready(tmp_path / name, "private_knn", rows, 3), "private_knn")
+        for name, rows in (("once", records), ("twice", twice))
+    )
+    assert once == again
 
 
 def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(
     tmp_path: Path,
 ) -> None:
     """One removed and one added row change some of the teachers, in shards as in one process."""
-    held, weights = tiny.records(60), []
+    records, weights = tiny.records(60), []
     for count in (0, 3):
-        made = tiny.teacher(tmp_path / str(count), "gnmax", held, ScaleConfig(shards=count))
-        made.use_extractor(tiny.RAW)
-        before = made._prepared.ensembles[7].weights
-        made.remove(held.ids[4:5])
-        made.add(Records(held.inputs[5:6] + 1, held.labels[5:6], np.array([10_000])))
-        weights.append(made._prepared.ensembles[7].weights)
+        teacher = tiny.ready(tmp_path / str(count), "gnmax", records, count)
+        before = teacher._prepared.ensembles[7].weights
+        teacher.remove(records.ids[4:5])
+        teacher.add(Records(records.inputs[5:6] + 1, records.labels[5:6], np.array([10_000])))
+        weights.append(teacher._prepared.ensembles[7].weights)
         assert 1 <= (before != weights[-1]).any(axis=(1, 2)).sum() <= 2
     np.testing.assert_array_equal(*weights)
 
@@ -233,24 +225,26 @@ def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_o
 def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
     tmp_path: Path,
 ) -> None:
-    held, new, results = tiny.records(), tiny.records(30, seed=9), []
+    records, new, results = tiny.records(), tiny.records(30, seed=9), []
     new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
-    gone = np.concatenate([held.ids[5:60], [10_003, 77_777]])
+    gone = np.concatenate([records.ids[5:60], [10_003, 77_777]])
     for count in (0, 3):
-        made = tiny.teacher(tmp_path / str(count), "ind_knn", held, ScaleConfig(shards=count))
-        made.use_extractor(tiny.RAW)
-        first = asked(made, "ind_knn")
-        made.add(new)
-        made.add(new)  # again: nothing
-        assert made.present(np.array([10_003, held.ids[7], 55_555])).tolist() == [True, True, False]
-        made.remove(gone)
+        teacher = tiny.ready(tmp_path / str(count), "ind_knn", records, count)
+        first = asked(teacher, "ind_knn")
+        teacher.add(new)
+        teacher.add(new)  # again: nothing
+        assert teacher.present(np.array([10_003, records.ids[7], 55_555])).tolist() == [
+            True,
+            True,
+            False,
+        ]
+        teacher.remove(gone)
         with pytest.raises(InvalidInput, match="no present record"):
-            made.add(Records(new.inputs[:1] + 1, new.labels[:1], new.ids[:1]))
-        assert made.present(gone).tolist() == [False] * len(gone)
-        again = made.answer(Queries(tiny.queries(30, 7)))
-        made._ledger.close()
-        reopened = tiny.teacher(tmp_path / str(count), "ind_knn", held, ScaleConfig(shards=count))
-        reopened.use_extractor(tiny.RAW)
+            teacher.add(Records(new.inputs[:1] + 1, new.labels[:1], new.ids[:1]))
+        assert teacher.present(gone).tolist() == [False] * len(gone)
+        again = teacher.answer(Queries(tiny.queries(30, 7)))
+        teacher._ledger.close()
+        reopened = tiny.ready(tmp_path / str(count), "ind_knn", records, count)
         last = reopened.answer(Queries(tiny.queries(30, 8)))
         later = [(answers.labels.tolist(), answers.receipt) for answers in (again, last)]
         results.append((first, later))
@@ -263,8 +257,7 @@ def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
 
 def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> None:
     for count in (3, 2):
-        scale = ScaleConfig(shards=count)
-        tiny.teacher(tmp_path, "private_knn", tiny.records(), scale).use_extractor(tiny.RAW)
+        tiny.ready(tmp_path, "private_knn", tiny.records(), count)
     assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
     folders = sorted((tmp_path / "shards-2").iterdir())
     assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
@@ -275,14 +268,13 @@ def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("n", [0, 1, 4])
 def test_few_records_and_empty_shards(tmp_path: Path, n: int) -> None:
-    held = tiny.records(20)
-    held = Records(held.inputs[3 : 3 + n], held.labels[3 : 3 + n], held.ids[3 : 3 + n])
-    results = []
-    for count in (0, 5):
-        made = tiny.teacher(tmp_path / str(count), "private_knn", held, ScaleConfig(shards=count))
-        made.use_extractor(tiny.RAW)
-        results.append(asked(made, "private_knn"))
-    assert results[0] == results[1]
+    records = tiny.records(20)
+    records = Records(records.inputs[3 : 3 + n], records.labels[3 : 3 + n], records.ids[3 : 3 + n])
+    whole, sharded = (
+        asked(tiny.ready(tmp_path / str(count), "private_knn", records, count), "private_knn")
+        for count in (0, 5)
+    )
+    assert whole == sharded
 
 
 # --- failures ---
@@ -291,8 +283,7 @@ def test_few_records_and_empty_shards(tmp_path: Path, n: int) -> None:
 def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=3))
-    made.use_extractor(tiny.RAW)
+    teacher = tiny.ready(tmp_path, "private_knn", tiny.records(), 3)
     nearest, calls = ExactIndex.nearest, [0]
 
     def failing(self: ExactIndex, queries: np.ndarray, m: int) -> object:
@@ -303,16 +294,16 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
 
     monkeypatch.setattr(ExactIndex, "nearest", failing)
     with pytest.raises(TeacherFailed) as caught:
-        made.answer(Queries(tiny.queries(10)))
+        teacher.answer(Queries(tiny.queries(10)))
     assert "record:" not in str(caught.value)
     # Only the shard's own log has the cause.
     assert "about a record" not in (tmp_path / "errors.log").read_text()
-    assert made._ledger.state.spent == {(0, "screen"): 10}
-    assert made._ledger.state.results == {}
-    answers = made.answer(Queries(tiny.queries(10)))
+    assert teacher._ledger.state.spent == {(0, "screen"): 10}
+    assert teacher._ledger.state.results == {}
+    answers = teacher.answer(Queries(tiny.queries(10)))
     assert answers.receipt.charged["screen"] == 10
     # As after a crash: charged again, answered once.
-    assert made._ledger.state.spent[0, "screen"] == 20
+    assert teacher._ledger.state.spent[0, "screen"] == 20
 
 
 def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
@@ -363,9 +354,8 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The removal is durable by then, so the record must not vote again."""
-    held = tiny.records()
-    made = tiny.teacher(tmp_path, "private_knn", held, ScaleConfig(shards=2))
-    made.use_extractor(tiny.RAW)
+    records = tiny.records()
+    teacher = tiny.ready(tmp_path, "private_knn", records, 2)
 
     def fails(*_: object) -> None:
         raise OSError("no space")
@@ -373,9 +363,9 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(
     with monkeypatch.context() as patched:
         patched.setattr(Shards, "apply", fails)
         with pytest.raises(OSError, match="no space"):
-            made.remove(held.ids[5:6])
+            teacher.remove(records.ids[5:6])
     with pytest.raises(InvalidInput, match="extractor"):
-        made.answer(Queries(tiny.queries(2)))
-    made.remove(held.ids[5:6])
-    made.use_extractor(tiny.RAW)
-    assert held.ids[5] not in made._index.ids
+        teacher.answer(Queries(tiny.queries(2)))
+    teacher.remove(records.ids[5:6])
+    teacher.use_extractor(tiny.RAW)
+    assert records.ids[5] not in teacher._index.ids

@@ -31,9 +31,6 @@ REFUSED = {
 def test_malformed_cells_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match=r"cells\.centers"):
         Cells(REFUSED[name])
-
-
-def test_a_negative_slot_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"cells\.slot"):
         Cells(CENTERS, slot=-1)
 
@@ -94,35 +91,28 @@ def test_distances_are_exact_at_the_largest_entries_and_dimensions() -> None:
     np.testing.assert_array_equal(nearest_cells(features, centers, 40), expected)
 
 
-def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_margin() -> None:
-    counts = np.array([[5, 9, -3], [7, 7, 1], [-4, -9, -2]])
-    cell_of_row = np.array([[0], [1], [2], [0], [2]])
-    labels, outcomes = inherit(counts, cell_of_row, 0.0)
-    assert labels.tolist() == [1, ABSTAINED, 2, 1, 2]  # nobody leads in cell 1
-    labels, outcomes = inherit(counts, cell_of_row, 2.0)
-    assert labels.tolist() == [1, ABSTAINED, ABSTAINED, 1, ABSTAINED]
-    assert outcomes.tolist() == [
-        Outcome.ANSWERED,
-        Outcome.ABSTAINED,
-        Outcome.ABSTAINED,
-        Outcome.ANSWERED,
-        Outcome.ABSTAINED,
-    ]
-    assert labels.dtype == np.int64
-    assert outcomes.dtype == np.uint8
+COUNTS = np.array([[5, 9, -3], [7, 7, 1], [-4, -9, -2]])
+NEAR = np.array([[5, 9, -3], [7, 2, 1], [-4, -9, 12]])
 
 
-def test_rows_add_the_counts_of_all_cells_in_their_reach() -> None:
-    counts = np.array([[5, 9, -3], [7, 2, 1], [-4, -9, 12]])
-    labels, outcomes = inherit(counts, np.array([[0, 1], [1, 2], [0, 2], [2, 1]]), 0.0)
-    assert labels.tolist() == [
-        0,
-        2,
-        2,
-        2,
-    ]  # 12, 11, -2; 3, -7, 13; 1, 0, 9; and the second again, whatever the order
-    assert inherit(counts, np.array([[0, 1], [0, 2]]), 1.0)[0].tolist() == [ABSTAINED, 2]
-    assert outcomes.tolist() == [Outcome.ANSWERED] * 4
+@pytest.mark.parametrize(
+    ("counts", "cells_of_row", "margin", "expected"),
+    [
+        (COUNTS, [[0], [1], [2], [0], [2]], 0.0, [1, -1, 2, 1, 2]),  # nobody leads in cell 1
+        (COUNTS, [[0], [1], [2], [0], [2]], 2.0, [1, -1, -1, 1, -1]),
+        # 12, 11, -2; 3, -7, 13; 1, 0, 9; and the second again, whatever the order
+        (NEAR, [[0, 1], [1, 2], [0, 2], [2, 1]], 0.0, [0, 2, 2, 2]),
+        (NEAR, [[0, 1], [0, 2]], 1.0, [-1, 2]),
+    ],
+)
+def test_rows_inherit_the_best_class_of_their_cells_sum_beyond_the_margin(
+    counts: np.ndarray, cells_of_row: list[list[int]], margin: float, expected: list[int]
+) -> None:
+    labels, outcomes = inherit(counts, np.array(cells_of_row), margin)
+    assert labels.tolist() == expected
+    answered = np.array(expected) != ABSTAINED
+    assert outcomes.tolist() == np.where(answered, Outcome.ANSWERED, Outcome.ABSTAINED).tolist()
+    assert (labels.dtype, outcomes.dtype) == (np.int64, np.uint8)
 
 
 def test_without_counts_every_row_is_refused() -> None:

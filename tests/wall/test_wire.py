@@ -15,19 +15,12 @@ import safetensors.numpy
 from labelwall.wall import wire
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
+from labelwall.wall.messages import Answers, ExtractorSpec, Receipt, join_answers
 from labelwall.wall.wire import NPY, SAFETENSORS, decode
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
-RECEIPT = Receipt(
-    asked=3,
-    served=1,
-    charged={"screen": 2},
-    left={"screen": 8},
-    ledger_position=4,
-    ledger_head="ab",
-)
+RECEIPT = Receipt(3, 1, {"screen": 2}, {"screen": 8}, 4, "ab")
 SPEC = ExtractorSpec("small_cnn", (28, 28, 1), 10, b"weights", (0.1,), (1,), (0.25, -1e-9), scale=2)
 
 
@@ -37,16 +30,28 @@ def npy(array: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
     return file.getvalue()
 
 
-def npy_header(text: str, body: bytes = b"") -> bytes:
-    """An npy file whose header says ``text``."""
+def npy_header(shape: str, body: bytes = b"") -> bytes:
+    """An npy file whose header says a shape, or any text."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n"
+    text = text if shape.startswith("(") and ")" in shape else shape
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + body
+
+
+FIELDS: dict[str, object] = {
+    "backbone": "raw",
+    "input_shape": [3],
+    "num_classes": 2,
+    "mean": [],
+    "std": [],
+    "center": [],
+    "scale": 1.0,
+}
 
 
 def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
     """A safetensors file that claims a shape for whatever bytes it has."""
-    header = json.dumps(
-        {"inputs": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(body)]}}
-    ).encode()
+    facts = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(body)]}
+    header = json.dumps({"inputs": facts}).encode()
     return len(header).to_bytes(8, "little") + header + body
 
 
@@ -72,26 +77,12 @@ BAD = {
     "npy of another version": (npy(VECTORS, (2, 0)), NPY),
     "npy cut short": (npy(VECTORS)[:-1], NPY),
     "npy with more behind": (npy(VECTORS) + b"x", NPY),
-    "npy header of a billion rows": (
-        npy_header(
-            "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 3), }\n", b"1234"
-        ),
-        NPY,
-    ),
-    "npy header of a huge integer": (
-        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1" + "0" * 30 + ", 1), }\n"),
-        NPY,
-    ),
-    "npy header that computes": (
-        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**3, 1), }\n", bytes(32)),
-        NPY,
-    ),
+    "npy header of a billion rows": (npy_header("(1000000000, 3)", b"1234"), NPY),
+    "npy header of a huge integer": (npy_header("(1" + "0" * 30 + ", 1)"), NPY),
+    "npy header that computes": (npy_header("(2**3, 1)", bytes(32)), NPY),
     "npy header of brackets": (npy_header("(" * 5000 + "\n"), NPY),
     "npy float64": (npy(VECTORS.astype(np.float64)), NPY),
-    "npy of no dimensions": (
-        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (), }\n", bytes(4)),
-        NPY,
-    ),
+    "npy of no dimensions": (npy_header("()", bytes(4)), NPY),
     "empty": (b"", SAFETENSORS),
     "header longer than the body": ((1 << 60).to_bytes(8, "little") + b"{}", SAFETENSORS),
     "a billion rows": (claimed([10**9, 3], bytes(12)), SAFETENSORS),
@@ -104,10 +95,7 @@ BAD = {
     "another name": (wire.encode({"x": VECTORS}), SAFETENSORS),
     "one more array": (wire.encode({"inputs": VECTORS, "labels": VECTORS}), SAFETENSORS),
     "too many rows": (wire.encode({"inputs": np.zeros((11, 1), np.float32)}), SAFETENSORS),
-    "five dimensions": (
-        wire.encode({"inputs": np.zeros((1, 1, 1, 1, 1), np.float32)}),
-        SAFETENSORS,
-    ),
+    "five dimensions": (wire.encode({"inputs": np.zeros((1,) * 5, np.float32)}), SAFETENSORS),
     "compressed": (zlib.compress(wire.encode({"inputs": VECTORS})), SAFETENSORS),
     "another media type": (wire.encode({"inputs": VECTORS}), "application/json"),
 }
@@ -136,19 +124,9 @@ def test_an_extractor_arrives_with_its_identity() -> None:
 
 @pytest.mark.parametrize(("center", "size"), [([], 4), ([0.5], 3), ([0.5, 0.5], 6), ([0.5] * 3, 2)])
 def test_axes_that_do_not_fit_the_center_are_refused(center: list[float], size: int) -> None:
-    fields = {
-        "backbone": "raw",
-        "input_shape": [3],
-        "num_classes": 2,
-        "mean": [],
-        "std": [],
-        "center": center,
-        "scale": 1.0,
-    }
+    body = extractor_body(json.dumps(FIELDS | {"center": center}).encode(), size)
     with pytest.raises(InvalidInput, match=r"extractor\.axes"):
-        wire.decode_extractor(
-            extractor_body(json.dumps(fields).encode(), size), SAFETENSORS, 1 << 20
-        )
+        wire.decode_extractor(body, SAFETENSORS, 1 << 20)
 
 
 def extractor_body(fields: bytes, axes: int = 0) -> bytes:
@@ -158,17 +136,8 @@ def extractor_body(fields: bytes, axes: int = 0) -> bytes:
 
 
 def changed(**fields: object) -> bytes:
-    stored = {
-        "backbone": "raw",
-        "input_shape": [3],
-        "num_classes": 2,
-        "mean": [],
-        "std": [],
-        "center": [],
-        "scale": 1.0,
-    } | fields
-    text = json.dumps({name: value for name, value in stored.items() if value is not None}).encode()
-    return extractor_body(text)
+    kept = {name: value for name, value in (FIELDS | fields).items() if value is not None}
+    return extractor_body(json.dumps(kept).encode())
 
 
 @pytest.mark.parametrize(
@@ -221,9 +190,8 @@ def test_results_arrive_as_they_were() -> None:
         wire.decode_answers(wire.result_to_json(several)).labels, several.labels
     )
     for counts in (np.array([[-3, 4], [0, 1]]), None):
-        cells = wire.decode_counts(
-            json.loads(json.dumps(wire.result_to_json(NoisyCounts(counts, RECEIPT))))
-        )
+        text = json.dumps(wire.result_to_json(NoisyCounts(counts, RECEIPT)))
+        cells = wire.decode_counts(json.loads(text))
         assert cells.receipt == RECEIPT
         assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)
 
@@ -246,17 +214,7 @@ def test_a_reply_of_another_form_is_refused(value: dict) -> None:
 
 
 def test_parts_of_a_call_add_up() -> None:
-    from labelwall.wall.messages import join_answers
-
-    last = replace(
-        RECEIPT,
-        asked=2,
-        served=0,
-        charged={"screen": 1},
-        left={"screen": 7},
-        ledger_position=9,
-        ledger_head="cd",
-    )
+    last = Receipt(2, 0, {"screen": 1}, {"screen": 7}, 9, "cd")
     parts = [
         Answers(np.array([1, 2, -1]), np.array([0, 0, 1], np.uint8), RECEIPT),
         Answers(np.array([0, 1]), np.zeros(2, np.uint8), last),

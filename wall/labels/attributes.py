@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..errors import InvalidInput, shape_text
+from ..errors import InvalidInput
 from ..messages import ABSTAINED
 from .base import LabelSpace, has_label
 
@@ -45,6 +45,8 @@ class AttributeLabels(LabelSpace):
 
     kind: ClassVar[str] = "attributes"
     loss: ClassVar[str] = "binary_cross_entropy"
+    form: ClassVar[str] = "whole numbers [n, attributes], at least 2 attributes"
+    valid: ClassVar[str] = "0 and 1"
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -63,18 +65,15 @@ class AttributeLabels(LabelSpace):
         return 1 << len(self.names)
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        if truth.dtype.kind not in "iu" or truth.ndim != 2 or truth.shape[1] != len(self.names):
-            raise InvalidInput(name, f"0 and 1 [n, {len(self.names)}]", shape_text(truth))
-        return pack(truth.astype(np.int64))
+        return pack(self.canonical(name, truth))
 
-    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        count = len(self.names) or None
-        fits = truth.dtype.kind in "iu" and truth.ndim == 2 and truth.shape[1] > 1
-        fits = fits and count in (None, truth.shape[1]) and len(truth) > 0
-        if not fits or rows not in (None, len(truth)) or (pack(truth.astype(np.int64)) < 0).any():
-            rule = f"0 and 1 [{rows or 'n'}, {count or 'attributes'}], at least 2 attributes"
-            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
-        return truth.astype(np.int64)
+    def fits(self, truth: np.ndarray) -> bool:
+        if truth.dtype.kind not in "iu" or truth.ndim != 2:
+            return False
+        return truth.shape[1] == len(self.names) if self.names else truth.shape[1] > 1
+
+    def is_valid(self, truth: np.ndarray) -> np.ndarray:
+        return (truth == 0) | (truth == 1)
 
     def numbered(self, truth: np.ndarray) -> AttributeLabels:
         return self if self.names else self.of(truth.shape[1])

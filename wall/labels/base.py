@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..errors import InvalidInput, shape_text
 from ..messages import ABSTAINED
 
 Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
@@ -33,6 +34,8 @@ class LabelSpace(ABC):
     kind: ClassVar[str]
     loss: ClassVar[str]
     voted_by_name: ClassVar[bool] = True
+    form: ClassVar[str]  # what truth is, in errors
+    valid: ClassVar[str]  # which entries of truth are right, in errors
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value
 
     @property
@@ -60,14 +63,39 @@ class LabelSpace(ABC):
         """
 
     @abstractmethod
-    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        """PUBLIC ``truth`` in its canonical dtype.
+    def fits(self, truth: np.ndarray) -> bool:
+        """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
-        Raises InvalidInput unless it has a label for each of ``rows`` rows.
+    @abstractmethod
+    def is_valid(self, truth: np.ndarray) -> np.ndarray:
+        """Which entries of an array that fits are labels: bool of its shape, as ``valid`` says.
 
-        ``rows``: any positive number where None. A space without names takes any number of classes
-        or attributes.
+        A space without names takes any number of classes or attributes.
         """
+
+    def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
+        """``truth`` in its dtype, int64 or float64.
+
+        Raises InvalidInput unless it fits, without the number of rows.
+        """
+        if not self.fits(truth):
+            raise InvalidInput(name, self.form, shape_text(truth))
+        return truth.astype(np.float64 if self.kind == "value" else np.int64)
+
+    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
+        """PUBLIC ``truth`` as ``canonical``.
+
+        Raises InvalidInput also unless it has a label for each of ``rows`` rows (None: of any
+        positive number).
+        """
+        entries = self.canonical(name, truth)
+        if not len(entries) or rows not in (None, len(entries)):
+            count = "at least one row" if rows is None else f"{rows} rows"
+            raise InvalidInput(name, f"{self.form} of {count}", len(entries))
+        if not self.is_valid(entries).all():
+            span = f"entries from {entries.min()} to {entries.max()}"
+            raise InvalidInput(name, self.valid, span)
+        return entries
 
     def numbered(self, truth: np.ndarray) -> LabelSpace:
         """This space, named by numbers where it has no names: as many as PUBLIC ``truth`` shows."""

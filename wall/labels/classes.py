@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..errors import InvalidInput, shape_text
 from ..messages import ABSTAINED
 from .base import LabelSpace
 
@@ -22,6 +21,8 @@ class ClassLabels(LabelSpace):
 
     kind: ClassVar[str] = "class"
     loss: ClassVar[str] = "cross_entropy"
+    form: ClassVar[str] = "whole numbers [n]"
+    valid: ClassVar[str] = "from 0 to the number of classes less 1"
     names: tuple[str, ...]
 
     @classmethod
@@ -34,23 +35,13 @@ class ClassLabels(LabelSpace):
         return len(self.names)
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        if truth.dtype.kind not in "iu" or truth.ndim != 1:
-            raise InvalidInput(name, "whole numbers [n]", shape_text(truth))
-        return truth.astype(np.int64)
+        return self.canonical(name, truth)
 
-    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        whole = truth.dtype.kind in "iu" and truth.ndim == 1
-        if not whole or len(truth) == 0 or rows not in (None, len(truth)):
-            rule = "whole numbers [n]" if rows is None else f"whole numbers [{rows}], one a row"
-            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
-        labels = truth.astype(np.int64)
-        if labels.min() < 0 or (self.names and labels.max() >= len(self.names)):
-            raise InvalidInput(
-                name,
-                "from 0 to the number of classes less 1",
-                f"labels from {labels.min()} to {labels.max()}",
-            )
-        return labels
+    def fits(self, truth: np.ndarray) -> bool:
+        return truth.dtype.kind in "iu" and truth.ndim == 1
+
+    def is_valid(self, truth: np.ndarray) -> np.ndarray:
+        return (truth >= 0) & (truth < (len(self.names) or np.inf))
 
     def numbered(self, truth: np.ndarray) -> ClassLabels:
         return self if self.names else self.of(max(2, 1 + int(truth.max())))

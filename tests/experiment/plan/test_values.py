@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.goal import Goal, Optimum, PublicRows
-from labelwall.experiment.plan.values import explained, neighbours, squared_errors
-from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.experiment.plan.goal import Goal, PublicRows
+from labelwall.experiment.plan.simulated_votes import neighbours
+from labelwall.experiment.plan.values import explained, squared_errors
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.progress import no_progress
+from tests.experiment.plan.planning import planned
 
 DRAWS = 20_000
-
-
-def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
-    planner = PLANNERS[mechanism.kind]
-    assert planner is not None
-    return planner(mechanism, goal, public, no_progress)
 
 
 def test_a_noisy_mean_is_as_wrong_as_its_draws() -> None:
@@ -65,8 +56,8 @@ def test_more_budget_is_better_and_queries_stay_as_given() -> None:
     labels = np.rint((features[:, 0] + 63) / 126 * STEPS).astype(np.int64)
     public = PublicRows(300, 1, lambda: (features, labels, 63.0))
     found = planned(PrivateKnnMean(), Goal(1.0, 1e-5, 20_000, 500, 1, asked=120), public)
-    accuracies = [choice.forecast.accuracy for choice in found.frontier]
+    accuracies = [choice.accuracy for choice in found.frontier]
     assert accuracies == sorted(accuracies)
-    assert {choice.forecast.asked for choice in found.tried} == {120}
-    with pytest.raises(InvalidInput, match="at least 100 with values"):
+    assert {choice.asked for choice in found.tried} == {120}
+    with pytest.raises(InvalidInput, match="at least 100 labelled"):
         planned(PrivateKnnMean(), Goal(1.0, 1e-5, 20_000, 500, 1), PublicRows(0, 1, tuple))

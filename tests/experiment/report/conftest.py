@@ -13,8 +13,7 @@ from tests.experiment.report.finished_run import finished_run
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run with its report, for tests that only look: `rendered /
-    "report.html"`."""
+    """The folder of a finished run with its report, for tests that only look."""
     run_dir = finished_run(tmp_path_factory.mktemp("rendered"))
     write_report(run_dir)
     return run_dir

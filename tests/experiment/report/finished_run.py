@@ -22,11 +22,7 @@ from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from tests.ledgers import identity, use_extractor
 
 # Only text, whatever a browser or a plotting library may think
-CLASSES = [
-    "cat",
-    "$\\dog 犬",
-    "<b>owl</b>",
-]
+CLASSES = ["cat", "$\\dog 犬", "<b>owl</b>"]
 ASKED, PUBLIC, SIDE = 12, 40, 8
 HISTORY = [
     {
@@ -127,7 +123,7 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
         "delta": plan.delta,
         "unsafe": unsafe,
         "certificates": {
-            name: round_up(found.epsilon) for name, found in certificates(plan).items()
+            name: round_up(bound.epsilon) for name, bound in certificates(plan).items()
         },
         "best_round": 2,
         "public_rows": PUBLIC,
@@ -155,6 +151,7 @@ class Page(HTMLParser):
         super().__init__()
         self.text, self.links, self.images, self.scripts, self._open = "", [], [], 0, []
         self.feed(html)
+        self.text = " ".join(self.text.split())
         assert not self._open, f"not closed: {self._open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -186,5 +183,6 @@ def config_of(run_dir: Path) -> Config:
     return make_config(run_dir.parent, run_dir.parent / "data.npz")
 
 
-def squeezed(page: Page) -> str:
-    return " ".join(page.text.split())
+def change(path: Path, **fields: object) -> None:
+    """Give the object in a JSON file other fields."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))

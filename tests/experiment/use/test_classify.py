@@ -41,13 +41,13 @@ def test_a_folder_of_images_gets_the_runs_own_labels(
         assert run(images / "out", tmp_path / "a.csv", "--images", str(images / "test")) == 0
     assert not [path for path in paths if str(path).startswith(str(images / "private"))]
     lines = table(tmp_path / "a.csv")
-    found = metrics(images / "out")
+    expected = metrics(images / "out")
     classes = ["cat", "dog"]
     counts = np.zeros((2, 2), dtype=int)
     for line in lines:
         counts[classes.index(Path(line["file"]).parent.name), classes.index(line["label"])] += 1
-    assert counts.tolist() == found["confusion"]
-    assert found["student_accuracy"] == counts.trace() / counts.sum()
+    assert counts.tolist() == expected["confusion"]
+    assert expected["student_accuracy"] == counts.trace() / counts.sum()
     student = load(images / "out")
     files = [line["file"] for line in lines]
     shares = student.probabilities(files)

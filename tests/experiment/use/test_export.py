@@ -50,9 +50,9 @@ def test_onnx_says_the_same_on_a_thousand_rows(
     assert "onnxruntime says what torch says" in capsys.readouterr().out
     rows = example(student, "uint8", ROWS).numpy()
     session = onnxruntime.InferenceSession(tmp_path / "x.onnx", providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"inputs": rows})
+    (exported,) = session.run(None, {"inputs": rows})
     answers = expected(student, rows)
-    np.testing.assert_allclose(found, answers, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(exported, answers, rtol=1e-4, atol=1e-4)
     assert np.ptp(answers, axis=0).min() > 0.01  # rows differ, so this shows something
     properties = {p.key: p.value for p in onnx.load(tmp_path / "x.onnx").metadata_props}
     assert json.loads(properties["labelwall"]) == student.info.to_json()
@@ -67,8 +67,8 @@ def test_images_on_the_unit_scale(tmp_path: Path) -> None:
     pixels = example(student, "uint8", 20)
     rows = pixels.permute(0, 3, 1, 2).float() / 255
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"inputs": rows.numpy()})
-    np.testing.assert_allclose(found, student.probabilities(pixels.numpy()), atol=1e-5)
+    (exported,) = session.run(None, {"inputs": rows.numpy()})
+    np.testing.assert_allclose(exported, student.probabilities(pixels.numpy()), atol=1e-5)
 
 
 def test_timm_loads_its_own_models(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_timm_loads_its_own_models(tmp_path: Path) -> None:
     settings = network.pretrained_cfg
     mean, std = (torch.tensor(settings[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
     with torch.inference_mode():
-        found = network((pixels.permute(0, 3, 1, 2) / 255 - mean) / std).numpy()
-    np.testing.assert_allclose(found, student.outputs(pixels.numpy()), rtol=1e-4, atol=1e-4)
+        exported = network((pixels.permute(0, 3, 1, 2) / 255 - mean) / std).numpy()
+    np.testing.assert_allclose(exported, student.outputs(pixels.numpy()), rtol=1e-4, atol=1e-4)
     config = json.loads((tmp_path / "timm" / "config.json").read_text())
     assert config["label_names"] == list(student.classes)
 

@@ -1,6 +1,7 @@
-"""An oracle of the certificate `pld_smoothed`: docs/privacy.md, section 19.
+"""Oracles of the distributions of the privacy loss, without anything of the accounting's.
 
-Written without the accounting's, by another way: noise in cells of one width, whose losses are
+``exact_epsilon`` enumerates the discrete laws. ``smoothed`` computes the certificate `pld_smoothed`
+(docs/privacy.md, section 19) by another way: noise in cells of one width, whose losses are
 spread over a fine grid with their mean kept, and one Fourier transform for all copies. It is no
 bound; it is within a percent of the exact value.
 """
@@ -120,4 +121,37 @@ def _solve(delta_of: Any, delta: float) -> float:
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
+    return high
+
+
+def exact_epsilon(shift, sigma, gamma, times, delta):
+    """Smallest epsilon of N_Z(0, sigma^2)^m against the sampled shift, ``times`` over, by its laws.
+
+    w = <shift, z> is sufficient. Losses are binned nowhere: every atom is kept.
+    """
+    z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
+    single = np.exp(-(z**2) / (2 * sigma**2))
+    single /= single.sum()
+    law = {0: 1.0}
+    for step in shift:
+        merged = {}
+        for value, chance in law.items():
+            for noise, weight in zip(z.tolist(), single.tolist(), strict=True):
+                key = value + step * noise
+                merged[key] = merged.get(key, 0.0) + chance * weight
+        law = merged
+    w, q = np.array(list(law)), np.array(list(law.values()))
+    square = sum(step**2 for step in shift)
+    ratio = (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
+    base, ratios = np.ones(1), np.ones(1)
+    for _ in range(times):
+        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
+    low, high = 0.0, 100.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        both = (
+            (base * np.maximum(ratios - math.exp(middle), 0)).sum(),
+            (base * np.maximum(1 - math.exp(middle) * ratios, 0)).sum(),
+        )
+        low, high = (low, middle) if max(both) <= delta else (middle, high)
     return high

@@ -65,13 +65,8 @@ def test_certificates_that_took_long_are_kept_for_this_source_alone(monkeypatch,
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(accountant, "_KEPT_SECONDS", 3600.0)
-    quick = Release(
-        "h", "gaussian", {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3
-    )
-    assert (
-        certificates(Plan(10.0, 1e-5, (Slot({"kind": "test"}, (quick,)),)))["pld_smoothed"].order
-        is None
-    )
-    assert (
-        set((tmp_path / "cache" / "labelwall" / "curves").iterdir()) == kept
-    )  # too fast to be kept
+    noise = {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}
+    quick = Plan(10.0, 1e-5, (Slot({"kind": "test"}, (Release("h", "gaussian", noise, 3),)),))
+    assert certificates(quick)["pld_smoothed"].order is None
+    # Too fast to be kept.
+    assert set((tmp_path / "cache" / "labelwall" / "curves").iterdir()) == kept

@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict
 
 import mpmath
-import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
@@ -16,7 +15,7 @@ from labelwall.teacher.accounting.smoothed import (
     rounding_variance,
     smoothed_epsilon,
 )
-from tests.teacher.accounting.gaussian_oracle import smoothed
+from tests.teacher.accounting.gaussian_oracle import exact_epsilon, smoothed
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):
@@ -55,39 +54,6 @@ def rounded_law(z, mean, s2, t2, totals):
         here = mpmath.exp(-((z - x) ** 2) / (2 * t2) - (x - mean) ** 2 / (2 * s2))
         terms.append(here / totals[i % STEPS])
     return mpmath.fsum(terms) / STEPS / mpmath.sqrt(2 * mpmath.pi * s2)
-
-
-def exact_epsilon(shift, sigma, gamma, times, delta):
-    """Smallest epsilon of N_Z(0, sigma^2)^m against the sampled shift, ``times`` over, by its laws.
-
-    w = <shift, z> is sufficient. Losses are binned nowhere: every atom is kept.
-    """
-    z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
-    single = np.exp(-(z**2) / (2 * sigma**2))
-    single /= single.sum()
-    law = {0: 1.0}
-    for step in shift:
-        merged = {}
-        for value, chance in law.items():
-            for noise, weight in zip(z.tolist(), single.tolist(), strict=True):
-                key = value + step * noise
-                merged[key] = merged.get(key, 0.0) + chance * weight
-        law = merged
-    w, q = np.array(list(law)), np.array(list(law.values()))
-    square = sum(step**2 for step in shift)
-    ratio = (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
-    base, ratios = np.ones(1), np.ones(1)
-    for _ in range(times):
-        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-    low, high = 0.0, 100.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        both = (
-            (base * np.maximum(ratios - math.exp(middle), 0)).sum(),
-            (base * np.maximum(1 - math.exp(middle) * ratios, 0)).sum(),
-        )
-        low, high = (low, middle) if max(both) <= delta else (middle, high)
-    return high
 
 
 @pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (1.0, 2), (0.3, 1), (0.3, 2)])

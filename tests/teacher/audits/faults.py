@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.teacher.audits.as_persons import LATER
+from labelwall.teacher.audits.harness import LATER
 from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
@@ -21,12 +21,7 @@ from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import LinearSums
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
-from labelwall.teacher.mechanisms.values import (
-    MEAN,
-    RANGE,
-    PrivateKnnMean,
-    Regression,
-)
+from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.by_person import ByPerson
@@ -37,6 +32,7 @@ from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.labels.values import STEPS
 
 Scale = Callable[[float, str], float]
+Draw = Callable[[float, Sequence[str], str, int], np.ndarray]
 
 # --- noise ---
 
@@ -54,18 +50,20 @@ class Scaled(SystemEntropy):
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        scale = self._scale(sigma, release)
-        if not scale:
-            return np.zeros((len(keys), width), dtype=np.int64)
-        return self._entropy.discrete_gaussian(scale, keys, release, width)
+        return self._drawn(self._entropy.discrete_gaussian, sigma, keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        drawn = self._scale(scale, release)
-        if not drawn:
+        return self._drawn(self._entropy.discrete_laplace, scale, keys, release, width)
+
+    def _drawn(
+        self, draw: Draw, scale: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        scale = self._scale(scale, release)
+        if not scale:
             return np.zeros((len(keys), width), dtype=np.int64)
-        return self._entropy.discrete_laplace(drawn, keys, release, width)
+        return draw(scale, keys, release, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
@@ -203,13 +201,6 @@ class Unclipped(PrivateKnnAttributes):
         return counted + entropy.discrete_gaussian(scale, keys, stage, voters.num_classes)
 
 
-class HalfScreen(PrivateKnnMean):
-    """Draws noise of half the scale that is accounted on the largest number in a window."""
-
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, Scaled(entropy, half_on(SCREEN)))
-
-
 class TrueMean(PrivateKnnMean):
     """Divides by the number of neighbours: a single one moves the mean by half the range."""
 
@@ -246,21 +237,20 @@ class EveryCell(ReverseKnn):
 
 
 class CountedExactly(LinearSums):
-    """No noise on the number of records."""
+    """No noise on the number of records, the last entry."""
+
+    silent = -1
 
     def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         drawn = super().draw(stage, voters, keys, entropy)
-        drawn[:, -1] = voters.gradients(self.clip, self.label_space)[:, -1]
+        drawn[:, self.silent] = voters.gradients(self.clip, self.label_space)[:, self.silent]
         return drawn
 
 
-class SilentFirst(LinearSums):
+class SilentFirst(CountedExactly):
     """No noise on the first entry."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        drawn = super().draw(stage, voters, keys, entropy)
-        drawn[:, 0] = voters.gradients(self.clip, self.label_space)[:, 0]
-        return drawn
+    silent = 0
 
 
 class Twice(LinearSums):

@@ -9,9 +9,7 @@ import pytest
 
 from labelwall.teacher.audits.cases import probes
 from labelwall.teacher.audits.conversations import COUNT
-from labelwall.teacher.mechanisms.attributes import (
-    PrivateKnnAttributes,
-)
+from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
 from labelwall.teacher.mechanisms.ind_knn import IndKnn

@@ -26,19 +26,13 @@ from labelwall.teacher.audits.sums import of_record
 from labelwall.teacher.audits.votes import JOINT, ensemble, run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes import (
-    COUNTS,
-    GnmaxAttributes,
-    PrivateKnnAttributes,
-)
+from labelwall.teacher.mechanisms.attributes import COUNTS, GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import ANSWER
 from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
-    LinearSums,
-)
+from labelwall.teacher.mechanisms.private_linear import LinearSums
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
@@ -81,50 +75,27 @@ REAL: dict[str, tuple[Mechanism, float, int, tuple[str, ...], bool]] = {
     "private_knn, little noise": (PrivateKnn(**SMALL_SIGMA), 0.002, 10_000, (), True),
     "private_knn, small delta": (PrivateKnn(**SAMPLED), 1e-4, 4000, (), True),
     "private_radius": (BALL, PROBE_DELTA, 4000, (), True),
-    "algorithm 1": (
-        replace(RADIUS, noise="laplace", accounting="queries"),
-        PROBE_DELTA,
-        600,
-        (),
-        False,
-    ),
-    "algorithm 2": (
-        replace(RADIUS, noise="exponential_paper", accounting="queries"),
-        PROBE_DELTA,
-        600,
-        (),
-        False,
-    ),
-    "algorithm 3": (
-        replace(RADIUS, noise="laplace", accounting="component"),
-        PROBE_DELTA,
-        600,
-        (),
-        False,
-    ),
-    "algorithm 3 by own clique": (
-        replace(RADIUS, noise="laplace", accounting="local"),
-        PROBE_DELTA,
-        600,
-        (),
-        True,
-    ),
-    "algorithm 3 by exponential noise": (
-        replace(RADIUS, noise="exponential", accounting="component"),
-        PROBE_DELTA,
-        600,
-        (),
-        False,
-    ),
-    "algorithm 4": (replace(CURIOUS, conversion="none"), PROBE_DELTA, 600, (), False),
-    "algorithms 5 and 6 by own clique": (CURIOUS, PROBE_DELTA, 600, (), True),
-    "algorithms 5 and 6": (
-        replace(CURIOUS, candidate_accounting="queries", accounting="component"),
-        PROBE_DELTA,
-        600,
-        (),
-        False,
-    ),
+    **{
+        name: (replace(mechanism, **changes), PROBE_DELTA, 600, (), "own clique" in name)
+        for name, mechanism, changes in (
+            ("algorithm 1", RADIUS, {"noise": "laplace", "accounting": "queries"}),
+            ("algorithm 2", RADIUS, {"noise": "exponential_paper", "accounting": "queries"}),
+            ("algorithm 3", RADIUS, {"noise": "laplace", "accounting": "component"}),
+            ("algorithm 3 by own clique", RADIUS, {"noise": "laplace", "accounting": "local"}),
+            (
+                "algorithm 3 by exponential noise",
+                RADIUS,
+                {"noise": "exponential", "accounting": "component"},
+            ),
+            ("algorithm 4", CURIOUS, {"conversion": "none"}),
+            ("algorithms 5 and 6 by own clique", CURIOUS, {}),
+            (
+                "algorithms 5 and 6",
+                CURIOUS,
+                {"candidate_accounting": "queries", "accounting": "component"},
+            ),
+        )
+    },
     "algorithms 5 and 7": (replace(CURIOUS, conversion="grid"), PROBE_DELTA, 250, (), False),
     "counts": (COUNTING, PROBE_DELTA, 1500, (COUNT,), True),
     "a record alone": (COUNTING, PROBE_DELTA, 4800, (ALONE,), True),

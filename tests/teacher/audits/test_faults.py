@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from labelwall.teacher.audits import batch as batch_audit
 from labelwall.teacher.audits import votes as votes_audit
 from labelwall.teacher.audits.cases import PROBE_DELTA, audit
 from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED
@@ -26,9 +25,7 @@ from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE
 from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
-    PrivateLinearAttributes,
-)
+from labelwall.teacher.mechanisms.private_linear import PrivateLinearAttributes
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.wall.unit import Unit
@@ -90,22 +87,22 @@ def of_persons(name: str, plant: Plant) -> Fault:
 
 
 FAULTS: dict[str, Fault] = {
-    "private_knn: half the noise, aggregate": Fault(
-        drawing(PrivateKnn(**SAMPLED)), 40_000, (AGGREGATE,), slow=True
-    ),
-    "private_knn: half the noise, screen": Fault(
-        drawing(PrivateKnn(**SAMPLED)), 40_000, (SCREEN,), slow=True
-    ),
+    **{
+        f"private_knn: half the noise, {name}": Fault(
+            drawing(PrivateKnn(**SAMPLED)), 40_000, (part,), slow=True
+        )
+        for name, part in (("aggregate", AGGREGATE), ("screen", SCREEN))
+    },
     "private_knn: with replacement": screened(
         faults.WithReplacement, SCREEN, SAMPLED, 0.02, 40_000
     ),
     "private_knn: one sample": replace(
         screened(faults.OneSample, JOINT, SMALL_SIGMA, 0.002, 200_000), plant=one_query
     ),
-    "private_knn: silent, screen": screened(faults.SilentWhenEmpty, SCREEN, CERTAIN, 0.01, 4000),
-    "private_knn: silent, aggregate": screened(
-        faults.SilentWhenEmpty, AGGREGATE, CERTAIN, 0.01, 4000
-    ),
+    **{
+        f"private_knn: silent, {name}": screened(faults.SilentWhenEmpty, part, CERTAIN, 0.01, 4000)
+        for name, part in (("screen", SCREEN), ("aggregate", AGGREGATE))
+    },
     "private_radius: twice": Fault(BALL, 20_000, plant=faults.twice, slow=True),
     "private_radius: everybody": Fault(BALL, 20_000, plant=faults.everybody, slow=True),
     **{
@@ -125,7 +122,9 @@ FAULTS: dict[str, Fault] = {
     "attributes: coarse": Fault(drawing(ATTRIBUTES, lambda scale, _: scale / GRID), 5000),
     "attributes: silent": Fault(silent(ATTRIBUTES), 5000),
     "mean: half the noise, mean": Fault(weak(drawing(MEAN)), 40_000),
-    "mean: half the noise, screening": Fault(weak(faults.HalfScreen(**SCREENED)), 20_000),
+    "mean: half the noise, screening": Fault(
+        weak(drawing(PrivateKnnMean(**SCREENED), half_on(SCREEN))), 20_000
+    ),
     "median: twice the rate": Fault(
         weak(drawing(PrivateKnnMedian(sigma_screen=30.0, epsilon=1.5), lambda s, _: s, 2)), 10_000
     ),
@@ -215,7 +214,7 @@ def test_a_planted_fault_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -
     if fault.plant is not None:
         fault.plant(monkeypatch)
     if fault.releases and fault.releases[0].startswith("batch of"):
-        monkeypatch.setattr(batch_audit, "BATCH_SIZES", (int(fault.releases[0][-1]),))
+        monkeypatch.setattr(votes_audit, "BATCH_SIZES", (int(fault.releases[0][-1]),))
     options: dict[str, Any] = {"delta": fault.delta, "releases": fault.releases, "unit": fault.unit}
     attempts: list[EmpiricalFinding] = []
     while len(attempts) < 2 and not (attempts and attempts[-1].refuted):

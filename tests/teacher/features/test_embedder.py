@@ -50,11 +50,20 @@ def test_folded_sums_are_sums_whatever_the_company(d):
 
 
 @pytest.mark.parametrize(
-    ("center", "d", "rule"), [((0.0,), 3, "3 numbers"), ((), 4001, "4000"), ((), 0, "4000")]
+    ("d", "center", "axes", "rule"),
+    [
+        (3, (0.0,), None, "3 numbers"),
+        (4001, (), None, "4000"),
+        (0, (), None, "4000"),
+        (3, (), np.ones((2, 1)), r"extractor\.axes"),
+        (3, (), np.ones((3, 0)), r"extractor\.axes"),
+        (3, (), np.ones((3, 4001)), r"extractor\.axes"),
+        ((1 << 17) + 1, (), np.ones(((1 << 17) + 1, 1)), "131072"),
+    ],
 )
-def test_a_shape_that_does_not_fit_is_refused(center, d, rule):
+def test_a_shape_that_does_not_fit_is_refused(d, center, axes, rule):
     with pytest.raises(InvalidInput, match=rule):
-        quantise(np.ones((2, d), dtype=np.float32), center, 1.0)
+        quantise(np.ones((1, d), dtype=np.float32), center, 1.0, axes)
 
 
 # --- axes ---
@@ -94,20 +103,12 @@ def test_the_largest_sums_are_exact():
     axes[0, 1] = 32767.0
     integers, _ = quantise(x, (), 60.0, axes)
     assert integers.tolist() == [[-42, 42], [-42, -42], [42, -42]]
-    with pytest.raises(InvalidInput, match="131072"):
-        quantise(np.ones((1, (1 << 17) + 1)), (), 60.0, np.ones(((1 << 17) + 1, 1)))
 
 
 def test_a_row_in_no_axis_is_zeros():
     rows, axes = np.array([[0.0, 3.0], [np.nan, 1.0]]), np.array([[5.0], [0.0]])
     integers, finite = quantise(rows, (), 60.0, axes)
     assert (integers.tolist(), finite.tolist()) == ([[0], [0]], [True, False])
-
-
-@pytest.mark.parametrize("shape", [(2, 1), (3, 0), (3, 4001)])
-def test_axes_of_another_shape_are_refused(shape):
-    with pytest.raises(InvalidInput, match=r"extractor\.axes"):
-        quantise(np.ones((2, 3)), (), 1.0, np.ones(shape))
 
 
 def test_an_extractor_embeds_along_its_axes():
@@ -154,9 +155,9 @@ def test_hog_of_colour_takes_the_strongest_gradient():
 def test_hog_is_a_function_of_the_image_alone(workers):
     images = bars(CHUNK + 40)
     embedder = Embedder(HOG, probe=None, workers=workers)
-    told: list[tuple[int, int]] = []
-    whole, _ = embedder.embed(images, lambda done, total: told.append((done, total)))
-    assert told == [(CHUNK, len(images)), (len(images), len(images))]
+    progress: list[tuple[int, int]] = []
+    whole, _ = embedder.embed(images, lambda done, total: progress.append((done, total)))
+    assert progress == [(CHUNK, len(images)), (len(images), len(images))]
     shifted, _ = embedder.embed(np.concatenate([images[-1:], images]))
     np.testing.assert_array_equal(shifted[1:], whole)
     np.testing.assert_array_equal(embedder.embed(images[7:8])[0], whole[7:8])
@@ -187,16 +188,13 @@ def test_every_size_stays_within_exact_products():
         cell_size(3, 40)
 
 
-def test_flat_images_are_zeros_and_finite():
-    integers, finite = Embedder(HOG, probe=None).embed(np.full((2, 28, 28, 1), 9, dtype=np.uint8))
-    assert finite.all()
+@pytest.mark.parametrize("count", [0, 2])
+def test_flat_images_are_zeros_and_finite(count):
+    images = np.full((count, 28, 28, 1), 9, dtype=np.uint8)
+    integers, finite = Embedder(HOG, probe=None).embed(images)
+    assert integers.shape == (count, 1296)
+    assert finite.tolist() == [True] * count
     assert not integers.any()
-
-
-def test_nothing_in_is_nothing_out():
-    integers, finite = Embedder(HOG, probe=None).embed(np.zeros((0, 28, 28, 1), dtype=np.uint8))
-    assert integers.shape == (0, 1296)
-    assert finite.shape == (0,)
 
 
 @pytest.mark.realdata
@@ -219,7 +217,7 @@ def test_integer_votes_agree_with_float_votes_on_mnist(realdata_root):
 def _plurality(features: np.ndarray, labels: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
     distance = (features**2).sum(axis=1) - 2 * queries @ features.T
     nearest = [labels[np.argsort(row)[:k]] for row in distance]
-    return np.array([np.bincount(found, minlength=10).argmax() for found in nearest])
+    return np.array([np.bincount(voted, minlength=10).argmax() for voted in nearest])
 
 
 # --- raw vectors ---
@@ -229,8 +227,8 @@ def test_raw_vectors_keep_their_neighbours():
     x = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
     integers, _ = Embedder(ExtractorSpec("raw", (40,), 3), probe=None).embed(x)
     assert 14 < integers.std() < 18
-    found, truth = _cosines(integers.astype(float)), _cosines(x)
-    assert abs(found - truth).max() < 0.03
+    rounded, truth = _cosines(integers.astype(float)), _cosines(x)
+    assert abs(rounded - truth).max() < 0.03
 
 
 def _cosines(x: np.ndarray) -> np.ndarray:

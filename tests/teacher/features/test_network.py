@@ -113,13 +113,10 @@ def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(mo
         Embedder(spec, probe=None, device="cuda")
 
 
-def test_only_networks_are_computed_by_the_device():
-    assert Embedder(HOG, probe=None, device="cuda").device == "cpu"
-
-
-def test_a_network_without_a_probe_runs_one_row_at_a_time(monkeypatch):
+def test_a_network_without_a_probe_runs_one_row_at_a_time_and_hog_on_the_processor(monkeypatch):
     assert _network_embedder(monkeypatch, _Plain(), None).batch_size == 1
     assert _network_embedder(monkeypatch, _Plain(), bars(0)).batch_size == 1
+    assert Embedder(HOG, probe=None, device="cuda").device == "cpu"
 
 
 def test_features_that_overflow_are_dropped(monkeypatch):
@@ -139,11 +136,11 @@ def test_a_real_backbone_reports_progress_and_ignores_company(device):
     spec = ExtractorSpec(
         name, (28, 28, 1), 10, weights=weights, mean=(0.1,), std=(0.3,), scale=100.0
     )
-    images, told = bars(19), []
+    images, progress = bars(19), []
     embedder = Embedder(spec, probe=images[:4], batch_size=8, device=device)
-    whole, finite = embedder.embed(images, lambda done, total: told.append((done, total)))
+    whole, finite = embedder.embed(images, lambda done, total: progress.append((done, total)))
     assert finite.all()
-    assert told[-1] == (19, 19)
+    assert progress[-1] == (19, 19)
     order = np.random.default_rng(1).permutation(19)
     np.testing.assert_array_equal(embedder.embed(images[order])[0], whole[order])
     shifted = embedder.embed(np.concatenate([images[-1:], images]))[0][1:]

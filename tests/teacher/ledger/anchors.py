@@ -14,6 +14,10 @@ from tests.postgres import copied, rows
 from tests.teacher.ledger.test_ledger import plan
 
 
+class Killed(BaseException):
+    """Ends a process's work where a SIGKILL would."""
+
+
 def create(place: Place, anchor: Place | None = None) -> Ledger:
     return Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
 

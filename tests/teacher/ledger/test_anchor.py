@@ -1,29 +1,32 @@
-"""An anchor lets one copy of a ledger continue: the first to write, however processes die."""
+"""An anchor lets one copy of a ledger continue: the first to write. It does so where a process
+dies, a disk is full, or files are lost, damaged, linked or locked."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger import anchor_store
+from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Reservation
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.wall.errors import LedgerMismatch
-from tests.postgres import address, rows
-from tests.programs import PROGRAMS, REPOSITORY
-from tests.teacher.ledger.anchors import create, fork, goes_on, in_use, is_refused, stored
+from tests.postgres import rows
+from tests.teacher.ledger.anchors import Killed, create, fork, goes_on, in_use, is_refused, stored
 
-CHARGING = PROGRAMS / "charging.py"
 URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
@@ -105,29 +108,6 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
     first.record_prepaid(reservation, {"a": 1}, payment)
 
 
-def test_processes_and_threads_may_share_one_ledger(place: Place, anchor: Place) -> None:
-    one, other = create(place, anchor), Ledger(place, anchor)
-    for number, ledger in enumerate([one, other, other, one, other]):
-        goes_on(ledger, f"q{number}")
-    assert len(one.entries_after(-1, 99)) == 11
-    assert Ledger(place, anchor).state.spent == {(0, "screen"): 5}
-
-
-def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(
-    place: Place, anchor: Place
-) -> None:
-    create(place, anchor)
-    command = [sys.executable, CHARGING, address(place), "12"]
-    both = [
-        subprocess.Popen([*command, name, address(anchor)], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        for name in "ab"
-    ]
-    granted = [json.loads(process.communicate()[0]) for process in both]
-    assert sum(map(len, granted)) == 20
-    assert all(granted)
-    assert len(Ledger(place, anchor).state.results) == 20
-
-
 def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(
     place: Place, anchor: Place
 ) -> None:
@@ -161,3 +141,231 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     assert stored(place) == before
     assert stored(tmp_path / "export.sqlite") == before
     goes_on(Ledger(place, anchor), "a")
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch,
+    store: type,
+    method: str,
+    work: Callable[[], object],
+    *,
+    after: bool = False,
+) -> None:
+    """Do ``work`` up to the call of a method, or up to its return."""
+    real = getattr(store, method)
+
+    def doomed(self: object, *args: object) -> object:
+        if after:
+            real(self, *args)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, method, doomed)
+        with pytest.raises(Killed):
+            work()
+
+
+def slot_of(anchor: Place) -> type:
+    return anchor_store.AnchorRow if isinstance(anchor, LedgerUrl) else FileStore
+
+
+@pytest.mark.parametrize(
+    ("copy_first", "late", "step"),
+    [
+        (False, False, "charge"),
+        (True, True, "charge"),
+        (True, False, "record"),
+        (False, True, "record"),
+        pytest.param(True, False, "charge", marks=pytest.mark.slow),
+        pytest.param(False, True, "charge", marks=pytest.mark.slow),
+        pytest.param(False, False, "record", marks=pytest.mark.slow),
+        pytest.param(True, True, "record", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_between_the_commit_and_the_anchor(
+    place: Place,
+    anchor: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    copy_first: bool,
+    late: bool,
+    step: str,
+) -> None:
+    """Nothing was drawn or sent for what was committed.
+
+    The first copy to write continues, the other never does.
+    """
+    ledger = Ledger(in_use(place, anchor), anchor)
+    copy = fork(place)
+    if step == "record":
+        charge = ledger.charge(0, "screen", ["a"])
+        copy = fork(place)
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.record(charge, {"a": 1}))
+    else:
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))
+    if late:
+        copy = fork(place)  # it has the entry that the anchor has not
+    assert len(stored(place)) == (5 if step == "record" else 4)
+    first, second = (copy, place) if copy_first else (place, copy)
+    goes_on(Ledger(first, anchor), "b")
+    is_refused(second, anchor)
+    goes_on(Ledger(first, anchor), "c")
+
+
+def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their hashes are equal, and what they reserved in private may differ."""
+    copy = fork(in_use(place, anchor))
+    for here in (place, copy):
+        ledger = Ledger(here, anchor)
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))  # noqa: B023
+    assert stored(place) == stored(copy)
+    Ledger(place, anchor)
+    is_refused(copy, anchor)
+
+
+def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise a stored answer could be sent, and another copy could still draw it again."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    readers: list[Callable[[Ledger], object]] = [
+        lambda opened: opened.entries_after(0, 9),
+        lambda opened: opened.export(tmp_path / "export.sqlite"),
+        lambda opened: opened.catch_up(),
+    ]
+    for number, read in enumerate(readers):
+        other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
+        copy = fork(place)
+        record = partial(ledger.record, charge, {f"a{number}": 1})
+        killed(monkeypatch, slot_of(anchor), "write", record)
+        read(other)
+        is_refused(copy, anchor)
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+def test_killed_before_the_commit(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, copy_first: bool
+) -> None:
+    ledger = Ledger(in_use(place, anchor), anchor)
+    copy = fork(place)
+    killed(monkeypatch, Ledger, "_append", lambda: ledger.charge(0, "screen", ["a"]), after=True)
+    assert stored(place) == stored(copy)
+    first, second = (copy, place) if copy_first else (place, copy)
+    goes_on(Ledger(first, anchor), "b")
+    is_refused(second, anchor)
+
+
+def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two failures in a row, also while the first one is made up for."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(slot_of(anchor), "write", refuse)
+            with pytest.raises(LedgerMismatch, match="disk is full"):
+                ledger.charge(0, "screen", ["a"])
+    assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
+    assert Ledger(place, anchor).state.spent == {(0, "screen"): 3}
+
+
+def refuse(*_: object) -> None:
+    raise LedgerMismatch("the disk is full")
+
+
+def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
+    """By whoever knows that this is the newest copy: the guide says how."""
+    anchor = tmp_path / "anchor.json"
+    ledger = Ledger(in_use(place, anchor), anchor)
+    anchor.unlink()
+    with pytest.raises(LedgerMismatch, match="there is no anchor"):
+        ledger.charge(0, "screen", ["a"])
+    newest = {"entry": 2, "hash": stored(place)[-1][4]}
+    anchor.write_text(json.dumps({"format": 1, "nonce": "", **newest}))
+    goes_on(ledger, "a")
+
+
+def test_the_files_are_their_owners_alone_and_links_are_refused(tmp_path: Path) -> None:
+    """A rename would part two names of one file, and each would let another copy go on."""
+    anchor, place = tmp_path / "deep" / "anchor.json", tmp_path / "ledger.sqlite"
+    anchor.parent.mkdir()
+    in_use(place, anchor)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in anchor.parent.iterdir()} == {
+        "anchor.json": 0o600,
+        "anchor.json.lock": 0o600,
+    }
+    (tmp_path / "symbolic").symlink_to(anchor)
+    os.link(anchor, tmp_path / "hard")
+    for name in ("symbolic", "hard", "deep/anchor.json"):
+        is_refused(place, tmp_path / name)
+    (tmp_path / "hard").unlink()
+    goes_on(Ledger(place, anchor), "a")
+    lock = anchor.with_name("anchor.json.lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "victim")
+    is_refused(place, anchor)
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "7",
+        '{"entry": 2}',
+        "{\xff",
+        "[" * 100_000,
+        *(
+            f'{{"format": 1, "entry": {entry}, "hash": "", "nonce": ""}}'
+            for entry in ('"2"', "1e3", str(10**30), "true", "-1")
+        ),
+    ],
+)
+def test_a_damaged_anchor_is_refused(tmp_path: Path, content: str) -> None:
+    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+    in_use(place, anchor)
+    anchor.write_bytes(content.encode("latin-1"))
+    is_refused(place, anchor)
+
+
+def test_a_lock_that_is_held_for_ever_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+    in_use(place, anchor)
+    monkeypatch.setattr(anchor_store, "LOCK_SECONDS", 0.1)
+    with (
+        FileStore(anchor).locked(),
+        pytest.raises(LedgerMismatch, match="another process holds the anchor"),
+    ):
+        Ledger(place, anchor)
+    Ledger(place, anchor)
+
+
+def test_whoever_finds_a_new_anchor_makes_its_name_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may have died there; a power failure would restore the previous anchor."""
+    one, other, synchronised = FileStore(tmp_path / "a"), FileStore(tmp_path / "a"), []
+    monkeypatch.setattr(FileStore, "_synchronise", lambda store: synchronised.append(store))
+    one.write(AnchoredEntry(1, "h", "t"))
+    for store in (one, other, other):
+        assert store.read() == AnchoredEntry(1, "h", "t")
+    assert synchronised == [one, other]
+
+
+def test_a_server_whose_commits_may_be_lost_holds_no_anchor(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue("postgres")
+    place, anchor = tmp_path / "ledger.sqlite", server.schema()
+    in_use(place, anchor)
+    server.administer(
+        "CREATE ROLE lax LOGIN SUPERUSER", "ALTER ROLE lax SET synchronous_commit = off"
+    )
+    with pytest.raises(LedgerMismatch, match="synchronous_commit"):
+        Ledger(place, LedgerUrl("lax", "postgres", anchor.schema, socket=anchor.socket))
+    with pytest.raises(LedgerMismatch, match=r"the anchor .* can not be reached"):
+        Ledger(place, LedgerUrl("owner", "nowhere", anchor.schema, socket=anchor.socket))

@@ -1,12 +1,182 @@
-"""A SIGKILL before a statement under an anchor: only one copy continues, draws stay paid."""
+"""Copies of a ledger under one anchor, killed at any time: all that is seen is one chain."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from labelwall.teacher.ledger import transaction
+from labelwall.teacher.ledger.anchor_store import FileStore
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Charge
+from labelwall.wall.errors import LedgerMismatch
 from tests.programs.kill_runner import kills
+from tests.teacher.ledger.anchors import Killed
+from tests.teacher.ledger.test_ledger import plan
+
+T = TypeVar("T")
+ONE = st.integers(0, 3)
+STEPS: dict[
+    str, tuple[object, str, bool]
+] = {  # what is called there, and whether it is done before the end
+    "appended": (Ledger, "_append", True),
+    "not committed": (transaction, "take_nonce", True),
+    "committed": (FileStore, "write", False),
+    "renamed": (FileStore, "_synchronise", False),
+    "moved": (FileStore, "write", True),
+}
+
+
+@dataclass
+class Copy:
+    """A copy of the ledger and the process that uses it.
+
+    ``drawn``: charges that the process has drawn and not recorded.
+    """
+
+    path: Path
+    ledger: Ledger | None = None
+    drawn: list[tuple[Charge, str]] = field(default_factory=list)
+
+
+class Forks(RuleBasedStateMachine):
+    """Up to four copies.
+
+    ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each read of the entries.
+    """
+
+    @initialize()
+    def begin(self) -> None:
+        # In memory where possible: no waiting for a disk.
+        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self.anchor, self.queries = self.folder / "anchor.json", 0
+        self.drawn: list[list[str]] = []
+        self.seen: list[list[str]] = []
+        path = self.folder / "0"
+        Ledger.create(path, dataset="d", plan=plan(asked=1000), unsafe=False, anchor=self.anchor)
+        self.copies, self.all_there = [Copy(path)], True
+
+    def teardown(self) -> None:
+        """As long as no copy was overwritten, one of them goes on; afterwards no other does."""
+        went_on = [
+            self._do(Copy(copy.path), lambda ledger: ledger.charge(0, "screen", ["last"]))
+            for copy in self.copies
+        ]
+        assert sum(found is not None for found in went_on) == 1 or not self.all_there
+        shutil.rmtree(self.folder)
+
+    @rule(number=ONE)
+    def copy(self, number: int) -> None:
+        path = self.folder / str(len(self.copies))
+        if len(self.copies) < 4:
+            shutil.copyfile(self.copies[number % len(self.copies)].path, path)
+            self.copies.append(Copy(path))
+
+    @rule(number=ONE)
+    def restore(self, number: int) -> None:
+        """A copy put in the place of another one, below a living process."""
+        source = self.copies[number % len(self.copies)]
+        target = self.copies[(number + 1) % len(self.copies)]
+        if source is not target:
+            shutil.copyfile(source.path, target.path)
+            self.all_there = False
+
+    @rule(number=ONE)
+    def restart(self, number: int) -> None:
+        chosen = self.copies[number % len(self.copies)]
+        chosen.ledger, chosen.drawn = None, []
+
+    @rule(number=ONE)
+    def charge(self, number: int) -> None:
+        self._charge(number)
+
+    @rule(number=ONE, step=st.sampled_from(sorted(STEPS)))
+    def charge_and_die(self, number: int, step: str) -> None:
+        """The charge may be committed and anchored; what is not drawn is not in ``drawn``."""
+        with killed_at(step):
+            self._charge(number, draws=False)
+
+    @rule(number=ONE, step=st.none() | st.sampled_from(sorted(STEPS)))
+    @precondition(lambda self: any(copy.drawn for copy in self.copies))
+    def record(self, number: int, step: str | None) -> None:
+        drawing = [copy for copy in self.copies if copy.drawn]
+        chosen = drawing[number % len(drawing)]
+        charge, query = chosen.drawn.pop()
+        with killed_at(step) if step else nullcontext():
+            self._do(chosen, lambda ledger: ledger.record(charge, {query: 1}))
+
+    @rule(number=ONE)
+    def read(self, number: int) -> None:
+        chosen = self.copies[number % len(self.copies)]
+        self._do(chosen, lambda ledger: ledger.entries_after(-1, 999))
+
+    def _charge(self, number: int, draws: bool = True) -> None:
+        chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
+        self.queries += 1
+        charge = self._do(chosen, lambda ledger: ledger.charge(0, "screen", [query]))
+        if charge is not None and draws:
+            assert chosen.ledger is not None
+            chosen.drawn.append((charge, query))
+            self.drawn.append(list(chosen.ledger.state.hashes))
+            # Each charge is drawn once.
+            assert len({chain[-1] for chain in self.drawn}) == len(self.drawn)
+
+    def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
+        """The result of the copy's process, None where it was refused.
+
+        What the process then knows must be on the one chain.
+        """
+        try:
+            if chosen.ledger is None:
+                chosen.ledger = Ledger(chosen.path, self.anchor)
+            found = work(chosen.ledger)
+            chosen.ledger.analysts()
+        except LedgerMismatch:
+            return None
+        except Killed:
+            chosen.ledger, chosen.drawn = None, []
+            raise
+        self.seen.append(list(chosen.ledger.state.hashes))
+        self._one_chain(self.seen + self.drawn)
+        return found
+
+    def _one_chain(self, chains: list[list[str]]) -> None:
+        longest = max(chains, key=len)
+        assert all(chain == longest[: len(chain)] for chain in chains)
+
+
+@contextmanager
+def killed_at(step: str) -> Iterator[None]:
+    """End the work inside at a step.
+
+    After an entry, before the commit, and before, within and after the anchor's move.
+    """
+    owner, name, after = STEPS[step]
+    real = getattr(owner, name)
+
+    def doomed(*args: object) -> object:
+        if after:
+            real(*args)
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(owner, name, doomed)
+        yield
+
+
+TestForks = pytest.mark.slow(Forks.TestCase)
+TestForks.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 @pytest.mark.slow

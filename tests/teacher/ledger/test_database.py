@@ -26,20 +26,29 @@ from tests.teacher.ledger.test_ledger import plan
 CHARGING = PROGRAMS / "charging.py"
 
 
-def create(place: Place, asked: int = 5) -> Ledger:
-    return Ledger.create(place, dataset="d", plan=plan(asked=asked), unsafe=False)
+def create(place: Place, asked: int = 5, anchor: Place | None = None) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(asked=asked), unsafe=False, anchor=anchor)
 
 
-def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
-    """Each of two processes charges 20 queries, one by one, and records them.
+@pytest.mark.parametrize("anchored", ["", "file", "server"])
+def test_processes_that_share_a_ledger_never_pass_its_cap(
+    place: Place, anchored: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each of two processes charges 20 queries, one by one, and records them; also under an anchor.
 
     The cap is 30, so the faster one leaves 10 to the other.
     """
-    ledger = create(place, asked=30)
+    anchor: Place | None = tmp_path / "anchor.json" if anchored == "file" else None
+    if anchored == "server":
+        anchor = request.getfixturevalue("postgres").schema()
+    ledger = create(place, asked=30, anchor=anchor)
     use_extractor(ledger)
-    command = [sys.executable, CHARGING, address(place), "20"]
+    command, under = [sys.executable, CHARGING, address(place), "20"], []
+    if anchor is not None:
+        under = [address(anchor)]
     both = [
-        subprocess.Popen([*command, name], cwd=REPOSITORY, stdout=subprocess.PIPE) for name in "ab"
+        subprocess.Popen([*command, name, *under], cwd=REPOSITORY, stdout=subprocess.PIPE)
+        for name in "ab"
     ]
     granted = [json.loads(process.communicate()[0]) for process in both]
     assert sum(map(len, granted)) == 30

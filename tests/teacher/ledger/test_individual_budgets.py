@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -20,11 +18,13 @@ from labelwall.teacher.ledger.individual_budgets import (
     HOLD,
     IndividualBudgets,
     Payments,
+    Row,
     encode_integers,
     payment_row,
     reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.ledgers import identities, use_extractor
@@ -56,16 +56,18 @@ def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int =
     ledger.record_prepaid(reserve(ledger, name, most, slot), {name: [31, 2]}, paid)
 
 
+def spent(ledger: Ledger, slot: int = 0) -> list[int]:
+    budgets = ledger.individual_budgets
+    return (FULL - budgets.remaining(slot, np.arange(len(budgets.ids)))).tolist()
+
+
 @settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
 def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
-    serials = np.array(list(amounts), dtype=np.int64)
     units = np.array(list(amounts.values()), dtype=np.int64)
-    again = Payments.decode(Payments.of(serials, units).encode())
-    assert dict(zip(again.serials.tolist(), again.amounts.tolist(), strict=True)) == {
-        s: u for s, u in amounts.items() if u
-    }
-    assert again.serials.tolist() == sorted(again.serials.tolist())
+    again = Payments.decode(Payments.of(np.array(list(amounts), dtype=np.int64), units).encode())
+    paid = sorted((serial, units) for serial, units in amounts.items() if units)
+    assert list(zip(again.serials.tolist(), again.amounts.tolist(), strict=True)) == paid
 
 
 def test_reopened_budgets_are_those_that_were_paid(
@@ -77,15 +79,10 @@ def test_reopened_budgets_are_those_that_were_paid(
     batch(ledger, first, payments(9, 9, 9), payments(5, 0, 9))
     batch(ledger, second, payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
-    for found in (ledger, Ledger(place)):
-        assert (FULL - found.individual_budgets.remaining(0, np.arange(4))).tolist() == [
-            12,
-            1,
-            9,
-            0,
-        ]
-        assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
-        assert found.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
+    for opened in (ledger, Ledger(place)):
+        assert spent(opened) == [12, 1, 9, 0]
+        assert opened.state.spent == {(0, ANSWER): 1}  # charged once, in full
+        assert opened.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
     ledger.export(tmp_path / "copy.sqlite")
     assert audit(tmp_path / "copy.sqlite").problems == []
 
@@ -94,26 +91,9 @@ def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place)
     ledger.enrol(IDS)
     reserve(ledger, "a", payments(9, 8, 7))
     again = Ledger(place)
-    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [9, 8, 7]
+    assert spent(again) == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
-    assert (FULL - Ledger(place).individual_budgets.remaining(0, np.arange(3))).tolist() == [
-        10,
-        8,
-        7,
-    ]
-
-
-@pytest.mark.parametrize(
-    "most",
-    [payments(FULL + 1), payments(0, 0, 0, 1), Payments(np.array([1, 0]), np.array([1, 1]))],
-    ids=str,
-)
-def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
-    ledger.enrol(IDS)
-    with pytest.raises(LedgerMismatch):
-        reserve(ledger, "a", most)
-    assert Ledger(place).state.spent == {}
-    batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
+    assert spent(Ledger(place)) == [10, 8, 7]
 
 
 def test_payments_past_their_reservation_are_refused_with_the_answers(
@@ -125,12 +105,7 @@ def test_payments_past_their_reservation_are_refused_with_the_answers(
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
     assert again.state.results == {}
-    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [3, 3, 0]
-
-
-def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
-    with pytest.raises(LedgerMismatch, match="reservation"):
-        ledger.charge(0, ANSWER, ["a"])
+    assert spent(again) == [3, 3, 0]
 
 
 def test_slots_do_not_share_budgets(place: Place) -> None:
@@ -138,45 +113,9 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
     ledger.enrol(IDS)
     batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
     batch(ledger, "b", payments(4), payments(4), slot=1)
-    assert ledger.individual_budgets.remaining(0, np.arange(1)).tolist() == [0]
-    assert ledger.individual_budgets.remaining(1, np.arange(1)).tolist() == [FULL - 4]
+    assert (spent(ledger, 0), spent(ledger, 1)) == ([FULL, 0, 0], [4, 0, 0])
     # Each is accounted.
-    assert [release.parameters["rho"] for release in plan(2).releases()] == [
-        0.03,
-        0.03,
-    ]
-
-
-def test_snapshots_bound_the_table_and_change_no_budget(
-    ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 4)
-    ledger.enrol(IDS)
-    reserve(ledger, "lost", payments(0, 0, 50))  # of a process that died
-    for number in range(10):
-        batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
-        found = Ledger(place)
-        assert (FULL - found.individual_budgets.remaining(0, np.arange(3))).tolist() == [
-            number + 1,
-            number * (number + 1) // 2,
-            50,
-        ]
-    kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
-    assert kinds == ["enrol", "snapshot", "hold"] + ["hold", "settle"] * 2
-
-
-def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(
-    ledger: Ledger, tmp_path: Path
-) -> None:
-    ledger.enrol(IDS)
-    batch(ledger, "a", payments(3), payments(3))
-    ledger.export(tmp_path / "copy.sqlite")
-    tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
-    assert set(tables) == {("entries",), ("extractors",), ("head",)}
-    restored = Ledger(tmp_path / "copy.sqlite")
-    restored.enrol(IDS)
-    with pytest.raises(LedgerMismatch, match="budgets"):
-        reserve(restored, "b", payments(3))
+    assert [release.parameters["rho"] for release in plan(2).releases()] == [0.03, 0.03]
 
 
 @pytest.mark.parametrize(
@@ -193,29 +132,78 @@ def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: st
     ledger.enrol(IDS)
     batch(ledger, "a", payments(3), payments(3))
     rows(place, statement.format(binary="blob" if isinstance(place, Path) else "bytea"))
+
+    def open_and_reserve() -> None:
+        (opened := Ledger(place)).enrol(IDS)
+        reserve(opened, "b", payments(3))
+
     with pytest.raises(LedgerMismatch):
-        reopen_and_charge(place)
+        open_and_reserve()
 
 
-def reopen_and_charge(place: Place) -> None:
-    ledger = Ledger(place)
-    ledger.enrol(IDS)
-    reserve(ledger, "b", payments(3))
-
-
-def test_rows_that_make_no_sense_are_refused() -> None:
+@pytest.mark.parametrize(
+    "row",
+    [
+        (ENROL, -1, 0, encode_integers(IDS[:1])),  # enrolled twice
+        (HOLD, 0, 0, b"short"),
+        reservation_row(0, b"s" * 16, Payments(IDS, IDS)),  # of nobody
+        reservation_row(0, b"t" * 16, payments(1)),  # a token that is open
+        payment_row(0, 0, b"u" * 16, payments(1)),  # one that is not
+        payment_row(1, 0, b"t" * 16, payments(1)),  # of another slot
+        payment_row(0, 2, b"t" * 16, payments(1)),  # a batch is missing
+        payment_row(0, 0, b"t" * 16, payments(0, 4)),  # more than was reserved
+        payment_row(0, 0, b"", payments(1)),
+    ],
+)
+def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
     budgets = IndividualBudgets()
     budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
-    for row in (
-        (ENROL, -1, 0, encode_integers(IDS[:1])),  # enrolled twice
-        payment_row(0, 1, b"t" * 16, payments(1)),  # nothing reserved
-        reservation_row(0, b"t" * 16, Payments(IDS, IDS)),  # of nobody
-        (HOLD, 0, 0, b"rubbish"),
+    budgets.apply(2, reservation_row(0, b"t" * 16, payments(1, 3)))
+    with pytest.raises(LedgerMismatch):
+        budgets.apply(3, row)
+
+
+def test_who_is_not_enrolled_has_no_serial_and_nothing_left() -> None:
+    budgets = IndividualBudgets()
+    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
+    for unknown in (
+        lambda: budgets.serials(np.array([11])),
+        lambda: budgets.remaining(0, np.arange(4)),
     ):
         with pytest.raises(LedgerMismatch):
-            budgets.apply(2, row)
+            unknown()
+
+
+@pytest.mark.parametrize(
+    "most",
+    [payments(FULL + 1), payments(0, 0, 0, 1), Payments(np.array([1, 0]), np.array([1, 1]))],
+    ids=str,
+)
+def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
+    ledger.enrol(IDS)
     with pytest.raises(LedgerMismatch):
-        budgets.serials(np.array([11]))
+        reserve(ledger, "a", most)
+    assert Ledger(place).state.spent == {}
+    batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
+
+
+def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
+    with pytest.raises(LedgerMismatch, match="reservation"):
+        ledger.charge(0, ANSWER, ["a"])
+
+
+def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.enrol(IDS)
+    batch(ledger, "a", payments(3), payments(3))
+    ledger.export(tmp_path / "copy.sqlite")
+    tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert set(tables) == {("entries",), ("extractors",), ("head",)}
+    restored = Ledger(tmp_path / "copy.sqlite")
+    restored.enrol(IDS)
+    with pytest.raises(LedgerMismatch, match="budgets"):
+        reserve(restored, "b", payments(3))
 
 
 GAUSSIAN_PARAMETERS = {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}

@@ -15,30 +15,23 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
-    ENROL,
     FULL,
-    HOLD,
-    IndividualBudgets,
     Payments,
-    Row,
-    encode_integers,
-    payment_row,
-    reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value
 from tests.ledgers import identities, use_extractor
+from tests.make import plan_of
 from tests.postgres import rows
-from tests.teacher.ledger.test_individual_budgets import IDS, batch, payments, plan, reserve
+from tests.teacher.ledger.test_individual_budgets import IDS, batch, payments, plan, reserve, spent
 from tests.teacher.test_individual_processes import MECHANISM, Told
-from tests.teacher.test_individual_processes import plan as told_plan
 
 VALUE: Value = [31, 2]
 
@@ -48,13 +41,6 @@ def ledger(place: Place) -> Ledger:
     made = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     made.enrol(IDS)
     return made
-
-
-def spent(ledger: Ledger, slot: int = 0) -> list[int]:
-    return (
-        FULL
-        - ledger.individual_budgets.remaining(slot, np.arange(len(ledger.individual_budgets.ids)))
-    ).tolist()
 
 
 def test_each_pays_in_place_of_its_own(ledger: Ledger, place: Place) -> None:
@@ -174,39 +160,10 @@ def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place
     assert spent(ledger) == [0, 0, 0]
 
 
-def test_a_record_that_is_not_enrolled_has_nothing_left() -> None:
-    budgets = IndividualBudgets()
-    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
-    with pytest.raises(LedgerMismatch):
-        budgets.remaining(0, np.arange(4))
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        (HOLD, 0, 0, b"short"),
-        reservation_row(0, b"t" * 16, payments(1)),  # a token that is open
-        payment_row(0, 0, b"u" * 16, payments(1)),  # one that is not
-        payment_row(0, 2, b"t" * 16, payments(1)),  # a batch is missing
-        payment_row(0, 0, b"t" * 16, payments(0, 4)),  # more than was reserved
-        payment_row(0, 0, b"", payments(1)),
-    ],
-)
-def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
-    budgets = IndividualBudgets()
-    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
-    budgets.apply(2, reservation_row(0, b"t" * 16, payments(1, 3)))
-    with pytest.raises(LedgerMismatch):
-        budgets.apply(3, row)
-
-
 # Any interleaving of several owners' steps, in two worlds that differ by the last record.
 
-RECORDS, OWNERS, NAMES = (
-    6,
-    3,
-    [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 1 << 32, 6)],
-)
+RECORDS, OWNERS = 6, 3
+NAMES = [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 1 << 32, 6)]
 WEIGHTS = np.random.default_rng(4).integers(1, GRID + 1, (len(NAMES), RECORDS)).astype(np.uint8)
 NEAR = np.random.default_rng(5).random((len(NAMES), RECORDS)) < 0.6
 NEAR[:, -1] = True
@@ -228,7 +185,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.mechanism = Told(**MECHANISM.fields())
-        Ledger.create(self.place, dataset="d", plan=told_plan(), unsafe=False)
+        Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
         self.owners = [Ledger(self.place) for _ in range(OWNERS)]
         self.serials = self.owners[0].enrol(np.arange(self.records))
         self.paid = np.zeros(self.records, dtype=np.int64)  # exactly, for good

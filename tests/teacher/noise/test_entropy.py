@@ -14,7 +14,9 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import nullcontext
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,8 +32,8 @@ from tests.teacher.noise.surprise import surprise
 
 pytestmark = pytest.mark.fresh_noise
 SOURCES = [SystemEntropy(), SeededNoise(3)]
+WRONG = [0.0, -1.0, math.nan, math.inf, np.nextafter(2.0**50, math.inf)]
 IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
-WRONG = [0.0, -1.0, float("nan"), float("inf"), np.nextafter(2.0**50, math.inf)]
 KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
 
 
@@ -55,32 +57,22 @@ def _gaussian(sigma):
 
 
 LAWS = {
-    "gaussian 0.6": (
-        lambda source, keys: source.discrete_gaussian(0.6, keys, "aggregate", 10),
-        _gaussian(0.6),
-    ),
-    "gaussian 2.5": (
-        lambda source, keys: source.discrete_gaussian(2.5, keys, "aggregate", 10),
-        _gaussian(2.5),
-    ),
-    "laplace 2.5": (
-        lambda source, keys: source.discrete_laplace(2.5, keys, "aggregate", 10),
-        _law(lambda z: -np.abs(z) / 2.5, 10),
-    ),
+    "gaussian 0.6": ("discrete_gaussian", 0.6, _gaussian(0.6)),
+    "gaussian 2.5": ("discrete_gaussian", 2.5, _gaussian(2.5)),
+    "laplace 2.5": ("discrete_laplace", 2.5, _law(lambda z: -np.abs(z) / 2.5, 10)),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=repr)
 @pytest.mark.parametrize("name", LAWS)
 def test_noise_has_the_law_that_is_accounted(source, name):
-    draw, law = LAWS[name]
-    drawn = draw(source, [str(i) for i in range(4000)])
+    method, scale, law = LAWS[name]
+    drawn = getattr(source, method)(scale, [str(i) for i in range(4000)], "aggregate", 10)
     assert drawn.dtype == np.int64
     assert drawn.shape == (4000, 10)
     assert _surprise(drawn, law) > 1e-9  # which faithful draws miss so seldom
     # 45 pairs of columns, about normal: seven deviations are passed with probability 45 * 2.6e-12
     assert abs(np.corrcoef(drawn.T) - np.eye(10)).max() < 7 / np.sqrt(4000)
-    assert draw(source, []).shape == (0, 10)
 
 
 def test_another_scale_or_rounded_continuous_noise_has_another_law():
@@ -116,39 +108,30 @@ def test_inclusion_is_rounded_down_never_up(gamma):
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=repr)
-def test_probability_one_includes_everybody(source):
+def test_the_ends_everybody_is_included_and_no_queries_draw_nothing(source):
     assert inclusion_bound(1.0) == 2**32
     assert source.inclusion(1.0, KEYS, "screen", IDS).all()
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
-@pytest.mark.parametrize("gamma", [0.0, -0.1, 1.0000001, float("nan")])
-def test_a_wrong_probability_is_refused(source, gamma):
-    with pytest.raises(InvalidInput, match="sampling_probability"):
-        source.inclusion(gamma, KEYS, "screen", IDS)
-
-
-@pytest.mark.parametrize("sigma", WRONG)
-def test_a_wrong_sigma_is_refused(sigma):
-    with pytest.raises(InvalidInput, match="sigma"):
-        SystemEntropy().discrete_gaussian(sigma, KEYS, "screen", 1)
-
-
-@pytest.mark.parametrize("scale", WRONG)
-def test_a_wrong_laplace_scale_is_refused(scale):
-    with pytest.raises(InvalidInput, match="scale"):
-        SystemEntropy().discrete_laplace(scale, KEYS, "aggregate", 1)
-
-
-def test_keys_must_fit_the_queries():
-    with pytest.raises(InvalidInput, match="keys"):
-        SystemEntropy().inclusion(0.5, KEYS[:3], "screen", IDS)
-
-
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
-def test_no_queries_draw_nothing(source):
     assert source.discrete_gaussian(2.0, [], "screen", 3).shape == (0, 3)
+    assert source.discrete_laplace(2.0, [], "screen", 3).shape == (0, 3)
     assert source.inclusion(0.5, [], "screen", np.zeros((0, 7), dtype=np.int64)).shape == (0, 7)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize(
+    ("method", "name", "wrong"),
+    [
+        ("inclusion", "sampling_probability", [0.0, -0.1, 1.0000001, math.nan]),
+        ("discrete_gaussian", "sigma", WRONG),
+        ("discrete_laplace", "scale", WRONG),
+    ],
+)
+def test_a_wrong_argument_is_refused(source, method, name, wrong):
+    last = IDS if method == "inclusion" else 1
+    for value in wrong:
+        with pytest.raises(InvalidInput, match=name):
+            getattr(source, method)(value, KEYS, "screen", last)
+    with pytest.raises(InvalidInput, match="keys"):
+        source.inclusion(0.5, KEYS[:3], "screen", IDS)
 
 
 def test_the_system_never_repeats_itself():
@@ -163,60 +146,42 @@ def test_a_fork_does_not_repeat_its_parent():
     source = SystemEntropy()
     source.discrete_gaussian(50.0, KEYS, "aggregate", 10)  # whatever is set up once, is set up now
     source.inclusion(0.5, KEYS, "screen", IDS)
-    drawn = [_draw_in_fork(source) for _ in range(2)] + [_draw(source)]
-    assert len(set(drawn)) == 3
-    assert len({line[:16] for line in drawn}) == 3
-    assert len({line[16:] for line in drawn}) == 3
+
+    def draw() -> bytes:
+        bits = source.inclusion(0.5, KEYS, "screen", IDS)
+        integers = source.discrete_gaussian(1e6, KEYS, "aggregate", 2)
+        return b"".join(hashlib.sha256(drawn).digest()[:16] for drawn in (bits, integers))
+
+    def draw_in_fork() -> bytes:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, draw())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            drawn = pipe.read()
+        os.waitpid(child, 0)
+        return drawn
+
+    drawn = [draw_in_fork(), draw_in_fork(), draw()]
+    assert len({both[:16] for both in drawn}) == 3
+    assert len({both[16:] for both in drawn}) == 3
 
 
-def _draw(source: SystemEntropy) -> bytes:
-    bits = source.inclusion(0.5, KEYS, "screen", IDS)
-    integers = source.discrete_gaussian(1e6, KEYS, "aggregate", 2)
-    return (
-        hashlib.sha256(bits.tobytes()).digest()[:16]
-        + hashlib.sha256(integers.tobytes()).digest()[:16]
-    )
-
-
-def _draw_in_fork(source: SystemEntropy) -> bytes:
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writer, _draw(source))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        drawn = pipe.read()
-    os.waitpid(child, 0)
-    return drawn
-
-
-NEEDS_X86 = pytest.mark.skipif(
+@pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the process number is fixed by x86-64 code"
 )
-
-
-def _copies(name):
+@pytest.mark.parametrize(
+    "name", ["gaussian", "gaussian of a table", "laplace", "choose", "inclusion", "opendp"]
+)
+def test_copies_of_a_process_draw_different_noise(name):
+    """Equal by chance with probability below 1e-35; those of a generator with state are equal."""
     command = [sys.executable, "-m", "tests.programs.snapshot", name]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@NEEDS_X86
-@pytest.mark.parametrize(
-    "name", ["gaussian", "gaussian of a table", "laplace", "choose", "inclusion"]
-)
-def test_copies_of_a_process_draw_different_noise(name):
-    """Equal by chance with probability below 1e-35."""
-    first, second = _copies(name)
-    assert first != second
-
-
-@NEEDS_X86
-def test_copies_of_a_process_are_told_from_a_generator_with_state():
-    first, second = _copies("opendp")
-    assert first == second
+    first, second = json.loads(done.stdout)
+    assert (first == second) == (name == "opendp")
 
 
 def _calls(source=SystemEntropy):
@@ -253,6 +218,15 @@ def test_every_call_has_a_fresh_key_of_256_bits(keys_used):
     assert {len(key) for key in keys_used} == {32}
 
 
+def _device(missing):
+    """The system's device, whose bytes are all 0 and too few by ``missing``."""
+    return lambda *_, **__: nullcontext(SimpleNamespace(read=lambda count: bytes(count - missing)))
+
+
+def _refuse(*_, **__):
+    raise OSError("no entropy")
+
+
 def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
     """Either of them may repeat itself."""
     asked = []
@@ -261,37 +235,17 @@ def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
     assert asked == [32, 32]
     assert first != second
     monkeypatch.undo()
-    monkeypatch.setattr("builtins.open", lambda *_, **__: _Constant())
+    monkeypatch.setattr("builtins.open", _device(missing=0))
     assert words.fresh_key() != words.fresh_key()
 
 
-class _Constant:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def read(self, count):
-        return bytes(count)
-
-
-class _Short(_Constant):
-    def read(self, count):
-        return bytes(count - 1)
-
-
-@pytest.mark.parametrize("fault", ["urandom", "no device", "too few"])
-def test_without_entropy_nothing_is_drawn(monkeypatch, keys_used, fault):
-    def refuse(*_, **__):
-        raise OSError("no entropy")
-
-    if fault == "urandom":
-        monkeypatch.setattr(os, "urandom", refuse)
-    else:
-        monkeypatch.setattr(
-            "builtins.open", refuse if fault == "no device" else lambda *_, **__: _Short()
-        )
+@pytest.mark.parametrize(
+    ("way", "fault"),
+    [("os.urandom", _refuse), ("builtins.open", _refuse), ("builtins.open", _device(missing=1))],
+    ids=["urandom", "no device", "too few"],
+)
+def test_without_entropy_nothing_is_drawn(monkeypatch, keys_used, way, fault):
+    monkeypatch.setattr(way, fault)
     for call in _calls():
         with pytest.raises(OSError, match=r"entropy|bytes"):
             call()
@@ -314,10 +268,13 @@ def test_what_is_kept_between_calls_is_public():
     assert not kept.table.lows.flags.writeable
 
 
-def test_the_release_path_can_not_be_seeded():
+def test_the_release_path_can_not_be_seeded_and_prints_no_secret():
     assert SystemEntropy().unsafe is False
     assert list(inspect.signature(SystemEntropy).parameters) == []
     assert not vars(SystemEntropy())  # no state
+    secrets = words.Stream(), SystemEntropy(), SeededNoise(12345)
+    assert [repr(source) for source in secrets[:2]] == ["Stream()", "SystemEntropy()"]
+    assert "12345" not in repr(secrets[2])
     for module in (noise, sampler, words):
         text = inspect.getsource(module)
         assert not [
@@ -355,9 +312,3 @@ def test_the_tape_draws_by_the_systems_sampler():
     chosen = tape.choose(losses, rates, KEYS, "label")
     assert (chosen[4:6] == tape.choose(losses[4:6], rates[4:6], KEYS[4:6], "label")).all()
     assert len(set(chosen.tolist())) > 5
-
-
-def test_secrets_do_not_print():
-    assert repr(words.Stream()) == "Stream()"
-    assert repr(SystemEntropy()) == "SystemEntropy()"
-    assert "12345" not in repr(SeededNoise(12345))

@@ -54,6 +54,11 @@ def test_weights_and_ratios(power: int) -> None:
             assert exact[z + 1] / exact[z] * 2**127 <= ratio
 
 
+def law_of(scale: float, power: int, two_sided: bool) -> Law:
+    exact = Fraction(scale)
+    return Law(power, 1 / (2 * exact**2) if power == 2 else 1 / exact, two_sided)
+
+
 def check(law: Law, bits: int) -> None:
     lows, highs = cumulative(law, bits)
     with mpmath.workprec(bits + 200):
@@ -67,15 +72,10 @@ def check(law: Law, bits: int) -> None:
 
 
 @pytest.mark.parametrize("two_sided", [True, False])
-@pytest.mark.parametrize("sigma", SIGMAS)
-def test_gaussian_tables_place_by_place(sigma: float, two_sided: bool) -> None:
-    check(Law(2, 1 / (2 * Fraction(sigma) ** 2), two_sided), 63)
-
-
-@pytest.mark.parametrize("two_sided", [True, False])
+@pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("scale", SIGMAS)
-def test_laplace_tables_place_by_place(scale: float, two_sided: bool) -> None:
-    check(Law(1, 1 / Fraction(scale), two_sided), 63)
+def test_tables_place_by_place(scale: float, power: int, two_sided: bool) -> None:
+    check(law_of(scale, power, two_sided), 63)
 
 
 @settings(max_examples=25, deadline=None)
@@ -86,8 +86,7 @@ def test_laplace_tables_place_by_place(scale: float, two_sided: bool) -> None:
     st.sampled_from([10, 63, 127, 255]),
 )
 def test_any_table_place_by_place(scale: float, power: int, two_sided: bool, bits: int) -> None:
-    exact = Fraction(scale)
-    check(Law(power, 1 / (2 * exact**2) if power == 2 else 1 / exact, two_sided), bits)
+    check(law_of(scale, power, two_sided), bits)
 
 
 def test_the_check_of_tables_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from fractions import Fraction
+from random import Random
 
 import mpmath
 import numpy as np
@@ -136,23 +137,22 @@ MANTISSAS = st.floats(min_value=0.5, max_value=1.0, exclude_max=True)
 LARGE = st.builds(math.ldexp, MANTISSAS, st.integers(7, 50))
 
 
+ENDS = [64.0, 65.0, 127.99999999999999, 128.0, 129.0, 2.0**49 * 1.0000000000000002, MAX_SCALE]
+
+
 @settings(max_examples=60, deadline=None)
 @given(LARGE, st.sampled_from(POWERS), st.randoms(use_true_random=False))
-def test_a_coins_cell_holds_its_exponent(scale: float, power: int, random) -> None:
+def test_a_coins_cell_holds_its_exponent(scale: float, power: int, random: Random) -> None:
     check_cells(scale, power, random)
 
 
 @pytest.mark.parametrize("power", POWERS)
-@pytest.mark.parametrize(
-    "scale", [64.0, 65.0, 127.99999999999999, 128.0, 129.0, 2.0**49 * 1.0000000000000002, MAX_SCALE]
-)
+@pytest.mark.parametrize("scale", ENDS)
 def test_cells_at_the_ends(scale: float, power: int) -> None:
-    import random
-
-    check_cells(scale, power, random.Random(0))
+    check_cells(scale, power, Random(0))
 
 
-def check_cells(scale: float, power: int, random) -> None:
+def check_cells(scale: float, power: int, random: Random) -> None:
     """At the ends and between: x is at least 0, within two cells, and int64 held it all."""
     made = recipe(power, scale)
     size, block = len(made.table.lows), 1 << made.shift
@@ -236,25 +236,18 @@ def test_zero_with_a_minus_is_drawn_again() -> None:
 def test_draws_have_the_law(power: int, scale: float) -> None:
     """In bins of about scale / 8 up to 5 scales, and by their remainders."""
     drawn = draw(recipe(power, scale), Stream(), 200_000)
-    z = np.arange(-math.ceil(60 * scale), math.ceil(60 * scale) + 1)
-    mass = np.exp(-(np.abs(z) ** power) / (2 * scale**2 if power == GAUSSIAN else scale))
-    law = mass / mass.sum()
-    width = max(1, int(scale / 8))
-    assert surprise(_bins(drawn, width), np.bincount(_bins(z, width), law)) > 1e-9
-    assert surprise(drawn % 8, np.bincount(z % 8, law)) > 1e-9
-    assert (
-        surprise(_bins(drawn, width), np.bincount(_bins(z, width), _other(z, scale * 1.05, power)))
-        < 1e-9
-    )
+    z, width = np.arange(-math.ceil(60 * scale), math.ceil(60 * scale) + 1), max(1, int(scale / 8))
 
+    def law(scale: float) -> np.ndarray:
+        mass = np.exp(-(np.abs(z) ** power) / (2 * scale**2 if power == GAUSSIAN else scale))
+        return mass / mass.sum()
 
-def _other(z: np.ndarray, scale: float, power: int) -> np.ndarray:
-    mass = np.exp(-(np.abs(z) ** power) / (2 * scale**2 if power == GAUSSIAN else scale))
-    return mass / mass.sum()
+    def bins(numbers: np.ndarray) -> np.ndarray:
+        return np.clip(numbers // width, -40, 40) + 40
 
-
-def _bins(z: np.ndarray, width: int) -> np.ndarray:
-    return np.clip(z // width, -40, 40) + 40
+    assert surprise(bins(drawn), np.bincount(bins(z), law(scale))) > 1e-9
+    assert surprise(drawn % 8, np.bincount(z % 8, law(scale))) > 1e-9
+    assert surprise(bins(drawn), np.bincount(bins(z), law(1.05 * scale))) < 1e-9
 
 
 @pytest.mark.parametrize("scale", [2.5, 30.0, 200.0, 5000.0, 1e6])
@@ -279,12 +272,8 @@ def test_opendp_charges_for_the_rate_that_is_drawn_with() -> None:
 def test_the_largest_scale_fits() -> None:
     for power in POWERS:
         drawn = draw(recipe(power, MAX_SCALE), Stream(), 20_000)
-        assert (
-            0.9
-            < np.abs(drawn).mean()
-            / (MAX_SCALE * (math.sqrt(2 / math.pi) if power == GAUSSIAN else 1))
-            < 1.1
-        )
+        mean = MAX_SCALE * (math.sqrt(2 / math.pi) if power == GAUSSIAN else 1)
+        assert 0.9 < np.abs(drawn).mean() / mean < 1.1
         assert len(np.unique(drawn)) == 20_000
 
 

@@ -48,18 +48,12 @@ def cluster() -> Iterator[None]:
 
 
 def over_ray(directory: Path, name: str) -> tuple[Teacher, RayPool]:
-    made = tiny.teacher(directory, name, tiny.records(), SCALE)
-    made.use_extractor(tiny.RAW)
-    assert isinstance(made._rows, ShardedRows)
-    pool = made._rows._shards._pool
+    teacher = tiny.teacher(directory, name, tiny.records(), SCALE)
+    teacher.use_extractor(tiny.RAW)
+    assert isinstance(teacher._rows, ShardedRows)
+    pool = teacher._rows._shards._pool
     assert isinstance(pool, RayPool)
-    return made, pool
-
-
-def local(directory: Path, name: str) -> Teacher:
-    made = tiny.teacher(directory, name, tiny.records(), ScaleConfig())
-    made.use_extractor(tiny.RAW)
-    return made
+    return teacher, pool
 
 
 def pid(pool: RayPool, shard: int) -> int:
@@ -117,13 +111,13 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     A failure in a worker is a constant outside. Without workers a batch fails as a whole, and stays
     charged.
     """
-    whole = local(tmp_path / "local", "private_knn")
-    made, pool = over_ray(tmp_path / "ray", "private_knn")
+    whole = tiny.ready(tmp_path / "local", "private_knn", tiny.records())
+    teacher, pool = over_ray(tmp_path / "ray", "private_knn")
     first, second = (Queries(tiny.queries(30, seed)) for seed in (1, 2))
-    assert str(made.answer(first)) == str(whole.answer(first))
+    assert str(teacher.answer(first)) == str(whole.answer(first))
     before = pid(pool, 0)
     os.kill(before, signal.SIGKILL)
-    answers, expected = made.answer(second), whole.answer(second)
+    answers, expected = teacher.answer(second), whole.answer(second)
     np.testing.assert_array_equal(answers.labels, expected.labels)
     # Receipts contain the ledger's head: nothing was charged twice.
     assert answers.receipt == expected.receipt
@@ -134,13 +128,13 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     # One line, without Ray's traceback.
     assert str(caught.value) == "a shard of the private rows failed."
     assert "about a record" in (tmp_path / "ray" / "shards-2" / "0001" / "errors.log").read_text()
-    spent, results = dict(made._ledger.state.spent), len(made._ledger.state.results)
+    spent, results = dict(teacher._ledger.state.spent), len(teacher._ledger.state.results)
     pool.close()
     until_lost(pool)
     with pytest.raises(TeacherFailed):
-        made.answer(Queries(tiny.queries(5, 3)))
-    assert made._ledger.state.spent[0, "screen"] == spent[0, "screen"] + 5
-    assert len(made._ledger.state.results) == results
+        teacher.answer(Queries(tiny.queries(5, 3)))
+    assert teacher._ledger.state.spent[0, "screen"] == spent[0, "screen"] + 5
+    assert len(teacher._ledger.state.results) == results
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,8 +179,8 @@ def test_workers_that_see_something_else_are_refused(
     append(folder / ROWS, {"ids": np.arange(3)}, 3)
     program = "program", "another", "same labelwall"
     files = "journal", Journal(7, 7), "same directory"
-    for name, found, part in (program, files):
-        monkeypatch.setattr(pools, name, lambda *_, found=found: found)
+    for name, other, part in (program, files):
+        monkeypatch.setattr(pools, name, lambda *_, other=other: other)
         with pytest.raises(MissingData, match=part):
             RayPool([folder], SCALE)
         monkeypatch.undo()
@@ -195,8 +189,8 @@ def test_workers_that_see_something_else_are_refused(
 @pytest.mark.slow
 def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     """Workers die at random in 40 calls: answers and ledger equal those of one process."""
-    whole = local(tmp_path / "local", "private_knn")
-    made, pool = over_ray(tmp_path / "ray", "private_knn")
+    whole = tiny.ready(tmp_path / "local", "private_knn", tiny.records())
+    teacher, pool = over_ray(tmp_path / "ray", "private_knn")
     rng, stop, kills = np.random.default_rng(0), threading.Event(), [0]
 
     def killer() -> None:
@@ -210,16 +204,16 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     try:
         calls = 0
         while calls < 40 or kills[0] < 20:
-            made._index._recent._rows.clear()
+            teacher._index._recent._rows.clear()
             asked = Queries(tiny.queries(10, 100 + calls))
-            assert str(made.answer(asked)) == str(whole.answer(asked))
+            assert str(teacher.answer(asked)) == str(whole.answer(asked))
             calls += 1
             assert calls < 10_000
     finally:
         stop.set()
         thread.join()
     assert kills[0] == 20
-    assert made._ledger.state.head == whole._ledger.state.head
+    assert teacher._ledger.state.head == whole._ledger.state.head
     pool.close()
 
 
@@ -230,11 +224,11 @@ def test_misplaced_workers_are_restarted_and_then_stay(
     real = pools.working_nodes
     monkeypatch.setattr(pools, "working_nodes", lambda ray: ["a" * 56, *real(ray)])
     monkeypatch.setattr(pools, "PAUSES", (0.0, 0.0))
-    found, misplaced = [], RayPool._misplaced
+    attempts, misplaced = [], RayPool._misplaced
 
     def recorded(self: RayPool, planned: list[str]) -> list[int]:
-        found.append(misplaced(self, planned))
-        return found[-1]
+        attempts.append(misplaced(self, planned))
+        return attempts[-1]
 
     monkeypatch.setattr(RayPool, "_misplaced", recorded)
     folders = [tmp_path / name for name in "ab"]
@@ -242,7 +236,7 @@ def test_misplaced_workers_are_restarted_and_then_stay(
         folder.mkdir()
     pool = RayPool(folders, SCALE)
     try:
-        assert found == [[0], [0]]
+        assert attempts == [[0], [0]]
         assert len(set(pool.ask("node"))) == 1  # both answer, on the only node
     finally:
         pool.close()

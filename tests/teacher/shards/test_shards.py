@@ -20,14 +20,14 @@ def test_shards_are_merged_by_ranges_of_ids(
 ) -> None:
     """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
     monkeypatch.setattr(shards, "MERGED_ROWS", merged)
-    held = tiny.records(200, unit=unit)
-    index = tiny.index_of(tmp_path / "d", held, 5, unit)
-    held = held.take(3 + np.argsort(held.ids[3:]))
-    np.testing.assert_array_equal(index.ids, held.ids)
-    np.testing.assert_array_equal(index.labels, held.labels)
-    assert (index.persons is None) == (held.persons is None)
+    records = tiny.records(200, unit=unit)
+    index = tiny.index_of(tmp_path / "d", records, 5, unit)
+    records = records.take(3 + np.argsort(records.ids[3:]))
+    np.testing.assert_array_equal(index.ids, records.ids)
+    np.testing.assert_array_equal(index.labels, records.labels)
+    assert (index.persons is None) == (records.persons is None)
     if index.persons is not None:
-        np.testing.assert_array_equal(index.persons, held.persons)
+        np.testing.assert_array_equal(index.persons, records.persons)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_shards_are_merged_by_ranges_of_ids(
     [(255, np.uint8), (256, np.uint16), (65_535, np.uint16), (65_536, np.int64)],
 )
 def test_labels_are_as_narrow_as_they_fit(tmp_path: Path, largest: int, dtype: type) -> None:
-    held = tiny.records(50)
+    records = tiny.records(50)
     labels = np.where(np.arange(50) % 2, largest, 0)
-    index = tiny.index_of(tmp_path / "d", Records(held.inputs, labels, held.ids), 3)
+    index = tiny.index_of(tmp_path / "d", Records(records.inputs, labels, records.ids), 3)
     assert index.labels.dtype == dtype
     assert set(index.labels.tolist()) == {0, largest}

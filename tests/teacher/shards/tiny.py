@@ -105,14 +105,14 @@ def records(n: int = 400, seed: int = 0, attributes: bool = False, unit: Unit = 
     x = (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES)[labels % CLASSES]).round()
     x[:3] = np.inf  # dropped before ranking
     ids = rng.permutation(7 * n)[:n] - n
-    found = Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
-    return found if unit == "row" else of_persons(found, rng.integers(0, max(1, n // 5), n))
+    records = Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
+    return records if unit == "row" else of_persons(records, rng.integers(0, max(1, n // 5), n))
 
 
-def of_persons(held: Records, persons: np.ndarray) -> Records:
+def of_persons(rows: Records, persons: np.ndarray) -> Records:
     """The rows under persons by number."""
     codes = codes_of([str(person) for person in persons.tolist()])
-    return Records(held.inputs, held.labels, row_ids(codes, held.ids), codes)
+    return Records(rows.inputs, rows.labels, row_ids(codes, rows.ids), codes)
 
 
 def queries(n: int = 40, seed: int = 1) -> np.ndarray:
@@ -133,14 +133,14 @@ def matrix(
     return Weights(rng.integers(-1000, 1001, shape).astype(np.int16))
 
 
-def streamed(held: Records) -> Stream:
+def streamed(rows: Records) -> Stream:
     """The records as a stream of blocks."""
 
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
-        for first in range(start, len(held.ids), size):
+        for first in range(start, len(rows.ids), size):
             part = slice(first, first + size)
-            done = min(first + size, len(held.ids))
-            yield done, len(held.ids), held.take(part)
+            done = min(first + size, len(rows.ids))
+            yield done, len(rows.ids), rows.take(part)
 
     return stream
 
@@ -155,7 +155,7 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit =
 def teacher(
     directory: Path,
     name: str,
-    held: Records,
+    rows: Records,
     scale: ScaleConfig,
     asked: int = 1000,
     device: str = "cpu",
@@ -165,14 +165,23 @@ def teacher(
     ledger = ledger_in(directory, MECHANISMS[name], asked, unit)
     place = ledger, directory, CLASSES, SeededNoise(5)
     if not scale.shards:
-        return Teacher(lambda: held, *place, batch_size=16, device=device)
-    rows = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,))
-    return Teacher(streamed(held), *place, batch_size=16, device=device, rows=rows)
+        return Teacher(lambda: rows, *place, batch_size=16, device=device)
+    sharded = partial(ShardedRows, scale=scale, input_shape=(DIMENSIONS,))
+    return Teacher(streamed(rows), *place, batch_size=16, device=device, rows=sharded)
 
 
-def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:
+def ready(
+    directory: Path, name: str, rows: Records, shards: int = 0, unit: Unit = "row", **more: str
+) -> Teacher:
+    """A teacher as ``teacher`` gives it, under the mechanism's extractor."""
+    teacher_ = teacher(directory, name, rows, ScaleConfig(shards=shards), unit=unit, **more)
+    teacher_.use_extractor(spec_of(name))
+    return teacher_
+
+
+def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> ShardedIndex:
     directory.mkdir(parents=True)
     scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
-    made = Shards(directory, scale, streamed(held), shape, unit=unit)
-    made.open(no_progress)
-    return made.index(RAW, None, 16, lambda done, total: None)
+    shards = Shards(directory, scale, streamed(rows), shape, unit=unit)
+    shards.open(no_progress)
+    return shards.index(RAW, None, 16, lambda done, total: None)

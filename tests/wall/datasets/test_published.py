@@ -18,7 +18,7 @@ from torchvision.datasets import CelebA
 
 from labelwall.teacher.records.sources import Records, open_records, stream_records
 from labelwall.wall.datasets import published
-from labelwall.wall.datasets.published_names import (
+from labelwall.wall.datasets.published import (
     CLOTHES,
     CLOTHES_ATTRIBUTES,
     FACES_ATTRIBUTES,

@@ -36,7 +36,7 @@ def test_features_are_the_models_own(published: tuple[nn.Module, Path], channels
     spec = timm_model(NAME, path, (20, 24, channels), 10)
     images = np.random.default_rng(0).integers(0, 256, (3, 20, 24, channels), dtype=np.uint8)
     embedder = Embedder(spec, probe=images, batch_size=4)
-    found = embedder.features(images)
+    features = embedder.features(images)
     mean, std = (np.array(model.pretrained_cfg[key]) for key in ("mean", "std"))
     if channels == 1:
         mean, std = mean.mean(), std.mean()
@@ -46,7 +46,7 @@ def test_features_are_the_models_own(published: tuple[nn.Module, Path], channels
     )
     with torch.inference_mode():
         expected = model.forward_head(model.forward_features(x), pre_logits=True).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4)
     integers, finite = embedder.embed(images)
     assert finite.all()
     assert np.sqrt((integers.astype(float) ** 2).mean()) == pytest.approx(16, rel=0.1)

@@ -13,12 +13,8 @@ import pytest
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
 from labelwall.teacher.accounting.curves.contest import _log_tail, argmax_log_excess, reach
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 ARGMAX = {"sigma": 25.0, "sampling_probability": 0.15}
-
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 def test_argmax_reproduces_the_reference_values():
@@ -90,14 +86,12 @@ def test_argmax_is_the_worst_of_all_contests_with_all_tie_orders(sigma, gamma):
         claim = np.logaddexp(0.0, log_excess) / (order - 1)
         assert exact <= claim * (1 + 1e-7)  # never below
         assert claim <= exact * (1 + 1e-4)  # and not above what is attained
-        alone = argmax_rdp(np.array([order]), sigma=sigma, sampling_probability=gamma, swap=False)[
-            0
-        ]
-        gaussian = gaussian_rdp(
-            np.array([order]), sigma=sigma, sensitivity=1.0, sampling_probability=gamma
-        )[0]
-        assert worst_divergence(base, added, gamma, order) <= alone * (1 + 1e-7)
-        assert alone <= min(worst_divergence(base, added, gamma, order) * (1 + 1e-4), gaussian)
+        noise, one = {"sigma": sigma, "sampling_probability": gamma}, np.array([order])
+        alone = argmax_rdp(one, **noise, swap=False)[0]
+        gaussian = gaussian_rdp(one, **noise, sensitivity=1.0)[0]
+        without_swap = worst_divergence(base, added, gamma, order)
+        assert without_swap <= alone * (1 + 1e-7)
+        assert alone <= min(without_swap * (1 + 1e-4), gaussian)
 
 
 def test_the_supremum_sits_inside_the_table():
@@ -115,22 +109,13 @@ def test_the_supremum_sits_inside_the_table():
 @pytest.mark.parametrize(("sigma", "gamma"), [(0.01, 0.1), (0.5, 1.0), (0.5, 0.1), (1000.0, 0.2)])
 def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
     orders = np.array([1.5, 2.0, 16.0, 512.0])
-    curves = {
-        swap: (
-            argmax_rdp(orders, sigma=sigma, sampling_probability=gamma, swap=swap),
-            gaussian_rdp(
-                orders,
-                sigma=sigma,
-                sensitivity=math.sqrt(2 if swap else 1),
-                sampling_probability=gamma,
-            ),
-        )
-        for swap in (True, False)
-    }
-    for curve, gaussian in curves.values():
-        assert np.isfinite(curve).all()
-        assert (curve <= gaussian).all()
-    assert (curves[False][0] <= curves[True][0] * (1 + 1e-7)).all()
+    noise, curves = {"sigma": sigma, "sampling_probability": gamma}, []
+    for swap in (False, True):
+        curves.append(argmax_rdp(orders, **noise, swap=swap))
+        assert np.isfinite(curves[-1]).all()
+        gaussian = gaussian_rdp(orders, **noise, sensitivity=math.sqrt(2 if swap else 1))
+        assert (curves[-1] <= gaussian).all()
+    assert (curves[0] <= curves[1] * (1 + 1e-7)).all()
 
 
 @pytest.mark.parametrize("gamma", [0.01, 0.3, 1.0])

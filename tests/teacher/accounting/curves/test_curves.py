@@ -3,6 +3,7 @@
 The specification's tables, exact values in 50 digits, and refusal of everything unknown.
 """
 
+import itertools
 import math
 import os
 
@@ -28,13 +29,9 @@ from labelwall.teacher.accounting.curves import cache as curve_cache
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 DOUBLING = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sampling_probability": 0.25}
-
-
-@pytest.fixture(autouse=True)
-def fresh_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.mark.parametrize(
@@ -56,32 +53,19 @@ def exact_screening(order, max_votes, threshold, sigma, gamma):
     """
     with mpmath.workdps(50):
         alpha, g, wide = mpmath.mpf(order), mpmath.mpf(gamma), int(60 * sigma) + 60 + max_votes
-        mass = {
-            z: mpmath.exp(-mpmath.mpf(z * z) / (2 * mpmath.mpf(sigma) ** 2))
-            for z in range(-wide, wide + 1)
-        }
-        total = sum(mass.values())
-        passes = [
-            sum(m for z, m in mass.items() if t + z > threshold) / total
-            for t in range(max_votes + 1)
-        ]
-        fails = [
-            sum(m for z, m in mass.items() if t + z <= threshold) / total
-            for t in range(max_votes + 1)
-        ]
-        worst = mpmath.mpf(0)
-        for t in range(max_votes):
-            for old, new in ((t, t + 1), (t + 1, t)):
-                base = (passes[old], fails[old])
-                mixed = [
-                    (1 - g) * b + g * n
-                    for b, n in zip(base, (passes[new], fails[new]), strict=True)
-                ]
-                for p, q in ((mixed, base), (base, mixed)):
-                    worst = max(
-                        worst, sum(a**alpha * b ** (1 - alpha) for a, b in zip(p, q, strict=True))
-                    )
-        return float(mpmath.log(worst) / (alpha - 1))
+        square = 2 * mpmath.mpf(sigma) ** 2
+        mass = {z: mpmath.exp(-mpmath.mpf(z * z) / square) for z in range(-wide, wide + 1)}
+        total, laws = sum(mass.values()), []
+        for t in range(max_votes + 1):
+            passes = sum(m for z, m in mass.items() if t + z > threshold)
+            fails = sum(m for z, m in mass.items() if t + z <= threshold)
+            laws.append((passes / total, fails / total))
+        moments = []
+        for old, new in [*itertools.pairwise(laws), *itertools.pairwise(laws[::-1])]:
+            mixed = [(1 - g) * b + g * n for b, n in zip(old, new, strict=True)]
+            for p, q in ((mixed, old), (old, mixed)):
+                moments.append(sum(a**alpha * b ** (1 - alpha) for a, b in zip(p, q, strict=True)))
+        return float(mpmath.log(max(moments)) / (alpha - 1))
 
 
 @pytest.mark.parametrize(
@@ -90,12 +74,9 @@ def exact_screening(order, max_votes, threshold, sigma, gamma):
 )
 def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, sigma, gamma):
     orders = np.array([1.05, 1.5, 2.0, 7.0, 33.0, 256.0])
-    curve = screening_rdp(
-        orders, max_votes=max_votes, threshold=threshold, sigma=sigma, sampling_probability=gamma
-    )
-    exact = np.array(
-        [exact_screening(order, max_votes, threshold, sigma, gamma) for order in orders]
-    )
+    fields = {"max_votes": max_votes, "threshold": threshold, "sigma": sigma}
+    curve = screening_rdp(orders, **fields, sampling_probability=gamma)
+    exact = np.array([exact_screening(order, **fields, gamma=gamma) for order in orders])
     assert (curve >= exact).all()
     np.testing.assert_allclose(curve, exact, rtol=1e-6)
 
@@ -134,14 +115,9 @@ def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
     with mpmath.workdps(60):
         for order, value in zip(whole, curve, strict=True):
             n, g, s = int(order), mpmath.mpf(gamma), mpmath.mpf(multiplier)
-            terms = (
-                mpmath.binomial(n, j)
-                * g**j
-                * (1 - g) ** (n - j)
-                * mpmath.exp(j * (j - 1) / (2 * s**2))
-                for j in range(n + 1)
-            )
-            exact = mpmath.log(sum(terms)) / (n - 1)
+            chances = [mpmath.binomial(n, j) * g**j * (1 - g) ** (n - j) for j in range(n + 1)]
+            moments = [mpmath.exp(j * (j - 1) / (2 * s**2)) for j in range(n + 1)]
+            exact = mpmath.log(mpmath.fdot(chances, moments)) / (n - 1)
             assert exact <= value <= exact * (1 + mpmath.mpf("1e-3")) + mpmath.mpf("1e-13")
 
 
@@ -284,16 +260,11 @@ def test_the_cache_serves_what_was_computed_and_nothing_else(monkeypatch):
     np.testing.assert_array_equal(argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(curve_cache.folder().parent.parent))
-    for damaged in (
-        b"",
-        whole[:-1],
-        whole[:36] + bytes([whole[36] ^ 1]) + whole[37:],
-        whole + b"x" * 8,
-    ):
+    flipped = whole[:36] + bytes([whole[36] ^ 1]) + whole[37:]
+    for damaged in (b"", whole[:-1], flipped, whole + b"x" * 8):
         path.write_bytes(damaged)
-        np.testing.assert_array_equal(
-            argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first
-        )
+        again = argmax_rdp(orders, sigma=1.0, sampling_probability=0.5)
+        np.testing.assert_array_equal(again, first)
 
 
 def test_an_order_costs_the_same_whatever_others_are_asked_for():

@@ -10,7 +10,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.published_epsilons import TABLE_1, TABLE_3, published_for
+from labelwall.experiment.plan.show_plan import TABLE_1, TABLE_3, published_for
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 ROWS = {
