@@ -15,7 +15,7 @@ import sqlalchemy as sa
 CHARGED, ADDED, REMOVED = "charged", "added", "removed"
 metadata = sa.MetaData()
 event_times = sa.Table(
-    "moments",
+    "event_times",
     metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("time", sa.BigInteger, nullable=False),

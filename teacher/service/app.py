@@ -17,7 +17,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
-from . import query_routes, routes
 from .auth import Authenticator, Custodian
 from .keys import Keys, KeysDamaged
 from .limits import ConnectionLimits
@@ -25,6 +24,7 @@ from .metrics import Metrics
 from .page import Pages, page
 from .refusals import refused, response
 from .requests import PROBLEMS, VERSION
+from .routes import router
 from .service import Service
 
 Log = Callable[..., None]
@@ -75,8 +75,8 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
     app.state.service, app.state.pages = service, Pages(keys)
     app.state.authenticator = Authenticator(keys, config.requests_per_second)
     app.state.connections = ConnectionLimits(config.connections_by_address)
-    for each in (routes.router, query_routes.router, page):
-        app.include_router(each)
+    app.include_router(router)
+    app.include_router(page)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
@@ -84,7 +84,14 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
         return Response(metrics.text(), media_type="text/plain")
 
     report = service.process.report
-    _add_exception_handlers(app, report)
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error, KeysDamaged):
+            report()
+        return _reply_to(error)
+
+    for kind in (Refused, InvalidInput, LedgerMismatch, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, refuse)
     watch = {"metrics": metrics, "limits": app.state.connections, "report": report, "log": log}
     app.add_middleware(Observed, **watch)
     return app
@@ -112,43 +119,22 @@ def return_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:
-    """Give every refusal the same form. None repeats what was sent."""
-
-    async def on_refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        return response(error)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        return response(Refused("invalid_input", str(error)))
-
-    async def malformed(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        places = {".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()}
-        names = ", ".join(sorted(places))
-        text = f"these parts of the request are missing or out of range: {names}."
-        return response(Refused("invalid_request", text))
-
-    async def unknown(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
+def _reply_to(error: Exception) -> Response:
+    """The one form of every refusal. It does not repeat what was sent."""
+    if isinstance(error, HTTPException):
         code = "not_found" if error.status_code == 404 else "invalid_request"
         reply = response(refused(code), error.status_code)
         reply.headers.update(error.headers or {})
         return reply
-
-    async def no_ledger(_: Request, __: Exception) -> Response:
-        return response(refused("ledger_refused"))
-
-    async def no_keys(_: Request, __: Exception) -> Response:
-        report()
-        return response(refused("keys_unreadable"))
-
-    app.add_exception_handler(Refused, on_refused)
-    app.add_exception_handler(LedgerMismatch, no_ledger)
-    app.add_exception_handler(KeysDamaged, no_keys)
-    app.add_exception_handler(InvalidInput, invalid)
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(HTTPException, unknown)
+    if isinstance(error, RequestValidationError):
+        places = {".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()}
+        names = ", ".join(sorted(places))
+        text = f"these parts of the request are missing or out of range: {names}."
+        return response(Refused("invalid_request", text))
+    if isinstance(error, LedgerMismatch):
+        damaged = isinstance(error, KeysDamaged)
+        return response(refused("keys_unreadable" if damaged else "ledger_refused"))
+    return response(error if isinstance(error, Refused) else Refused("invalid_input", str(error)))
 
 
 class Observed:

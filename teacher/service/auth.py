@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
@@ -87,28 +87,18 @@ def _password(credentials: str) -> str:
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
 
-async def anyone(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
-    """The holder of any valid key."""
-    return authenticator(request).caller(request, "analyst", "custodian")
+def _holder(*roles: str) -> Any:
+    """The holder of a key with one of these roles, as a parameter of a route."""
 
+    async def caller(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+        return request.app.state.authenticator.caller(request, *roles)
 
-async def analyst(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
-    """The holder of an analyst's key."""
-    return authenticator(request).caller(request, "analyst")
-
-
-async def custodian(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
-    """The holder of a custodian's key."""
-    return authenticator(request).caller(request, "custodian")
+    return Depends(caller)
 
 
 async def browser_custodian(request: Request) -> Key:
     """The custodian in a browser."""
-    return authenticator(request).browser_custodian(request)
-
-
-def authenticator(request: Request) -> Authenticator:
-    return request.app.state.authenticator
+    return request.app.state.authenticator.browser_custodian(request)
 
 
 def app_service(request: Request) -> Service:
@@ -134,9 +124,9 @@ async def service_for(request: Request, key: Key, analyst: str | None = None) ->
     return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
 
 
-Anyone = Annotated[Key, Depends(anyone)]
-Analyst = Annotated[Key, Depends(analyst)]
-Custodian = Annotated[Key, Depends(custodian)]
+Anyone = Annotated[Key, _holder("analyst", "custodian")]
+Analyst = Annotated[Key, _holder("analyst")]
+Custodian = Annotated[Key, _holder("custodian")]
 BrowserCustodian = Annotated[Key, Depends(browser_custodian)]
 OfAnalyst = Annotated[
     str | None,

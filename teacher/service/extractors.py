@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from ..teacher import Teacher
 from .config import ServiceConfig
 from .jobs import Extractor
 from .limits import MIB, OneAtATime
+from .process import Settings
 from .refusals import refused
 
 MAX_EXTRACTORS = 8  # kept in memory
@@ -29,7 +29,7 @@ MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
 
 
-def received(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
+def accepted(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     spec = decode_extractor(body, media, config.max_body * MIB)
     if spec.backbone not in config.backbones:
@@ -81,23 +81,10 @@ class KeptExtractors:
 
 
 class NetworkTests:
-    """The tests of one teacher's received networks.
+    """The tests of one teacher's received networks, on public rows that no caller has chosen."""
 
-    ``probe``: PUBLIC rows of the custodian, on which networks are tested. Callers have no
-    influence on them.
-    ``batch_size``: rows that the teacher embeds together.
-    ``load``: loads what networks need; called before the first is built.
-    """
-
-    def __init__(
-        self,
-        teacher: Teacher,
-        probe: np.ndarray | None,
-        batch_size: int,
-        load: Callable[[], None],
-    ) -> None:
-        self._teacher, self._probe, self._batch_size = teacher, probe, batch_size
-        self._load = load
+    def __init__(self, teacher: Teacher, settings: Settings) -> None:
+        self._teacher, self._settings, self._probe = teacher, settings, settings.probe
         self._lock, self._one = threading.Lock(), OneAtATime()
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
 
@@ -109,7 +96,7 @@ class NetworkTests:
         """
         if spec.backbone not in NO_NETWORKS:
             with self._one.by(caller), self._lock:
-                self._load()
+                self._settings.load()
                 self._require_fast(spec)
                 self._teacher.embedder(spec, self.probe_for(spec))
 
@@ -146,5 +133,5 @@ class NetworkTests:
             tested = self._teacher.embedder(
                 replace(spec, weights=to_safetensors(fresh)), self._probe
             )
-            self._independent[architecture] = tested.batch_size == self._batch_size
+            self._independent[architecture] = tested.batch_size == self._settings.batch_size
         return self._independent[architecture]

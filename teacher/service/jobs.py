@@ -40,7 +40,7 @@ class Extractor:
 
 @dataclass(eq=False)
 class Job:
-    """A request in the queue.
+    """A request in the queue, whose ``work`` is one step and returns what is released.
 
     ``id``: from ``job_id``, so that a retried call finds its job.
     ``slot``: the entry of the plan that pays.
@@ -61,6 +61,7 @@ class Job:
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future, repr=False)
+    work: Callable[[], Result] = field(default=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # a client that disconnects cancels nothing
@@ -83,22 +84,11 @@ class Job:
         else:
             self.done = self.total
             self.future.set_result(outcome)
-        self.extractor = None
+        self.extractor, self.work = None, dict
 
 
 @dataclass(eq=False)
-class TaskJob(Job):
-    """Work done in one step. ``work`` returns what is released."""
-
-    work: Callable[[], Result] = field(default=dict, repr=False)
-
-    def finish(self, outcome: Result | Refused) -> None:
-        super().finish(outcome)
-        self.work = dict
-
-
-@dataclass(eq=False)
-class EmbeddingJob(TaskJob):
+class EmbeddingJob(Job):
     """``work`` that waits until all records have features. ``turns``: of embedding, so far.
 
     It writes nothing in the ledger, so its turns, which the private rows decide, are no turns of

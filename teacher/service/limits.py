@@ -149,35 +149,32 @@ class QueueLimits:
 
 
 class BodyReader:
-    """Reads request bodies: about ``room`` bytes in all at once.
+    """Reads request bodies of at most ``limit`` bytes: about ``room`` bytes in all at once.
 
     What counts is what was received. When the room is full, a caller who holds more than an equal
     part of it is refused; so at most twice the room is ever in use. A body that stops for
     STALL_SECONDS, comes slower than BODY_RATE, or takes BODY_SECONDS is dropped.
     """
 
-    def __init__(self, room: int) -> None:
-        self._room, self._received = room, Counter[str]()
+    def __init__(self, room: int, limit: int) -> None:
+        self._room, self._limit, self._received = room, limit, Counter[str]()
 
     @property
     def in_use(self) -> int:
         """Bytes of the bodies that are being read."""
         return self._received.total()
 
-    async def read(self, request: Request, limit: int) -> bytes:
-        """An uncompressed body of at most ``limit`` bytes.
-
-        Raises Refused; a larger body is not read to its end.
-        """
+    async def read(self, request: Request) -> bytes:
+        """An uncompressed body. Raises Refused; a body over the limit is not read to its end."""
         if request.headers.get("content-encoding", "identity") != "identity":
             text = "`content-encoding` must be identity: bodies are not unpacked here."
             raise Refused("invalid_input", text)
-        declared = request.headers.get("content-length", str(limit))
-        if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
+        declared = request.headers.get("content-length", str(self._limit))
+        if not (declared.isdigit() and len(declared) < 16) or int(declared) > self._limit:
             raise refused("too_large")
         caller, body = request.state.caller, bytearray()
         try:
-            await self._receive(request, limit, caller, body)
+            await self._receive(request, caller, body)
         except TimeoutError as error:
             text = (
                 f"a body must arrive within {BODY_SECONDS:g} seconds, at {BODY_RATE >> 10} KiB per "
@@ -190,7 +187,7 @@ class BodyReader:
                 del self._received[caller]
         return bytes(body)
 
-    async def _receive(self, request: Request, limit: int, caller: str, body: bytearray) -> None:
+    async def _receive(self, request: Request, caller: str, body: bytearray) -> None:
         parts, started = request.stream(), time.monotonic()
         while True:
             async with asyncio.timeout(STALL_SECONDS):
@@ -199,7 +196,7 @@ class BodyReader:
                 return
             body += part
             self._received[caller] += len(part)
-            if len(body) > limit:
+            if len(body) > self._limit:
                 raise refused("too_large")
             equal_part = self._room // len(self._received)
             if self.in_use > self._room and self._received[caller] > equal_part:

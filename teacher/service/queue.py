@@ -12,20 +12,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from ...wall.matrices import Matrix
 from ...wall.messages import Answers, Queries
-from ...wall.progress import Progress
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
 from .extractors import NetworkTests
-from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result, TaskJob
-from .limits import QueueLimits
+from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result
+from .process import Process
 from .refusals import refused
 from .usage import Call, OverCap, Snapshot, Usage
 
@@ -35,32 +32,9 @@ SLICE = 10  # turns of one embedding before another one has its own
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
 
 
-@dataclass(frozen=True)
-class QueueSettings:
-    """What the queues of one process share.
-
-    ``batch_size``: queries of one step, gathered from all callers.
-    ``limits``: on queued jobs.
-    ``report``: records an unexpected failure (its traceback) for the custodian only.
-    ``machine``: one thread, which takes the steps of all queues in the order of asking.
-    ``watch``: receives the teacher's progress, for the custodian only.
-    ``load``: loads what steps need and requests do not, at the writer's start.
-    ``on_growth(caller, nbytes)``: called with the bytes that a request added to the ledger.
-    """
-
-    batch_size: int
-    limits: QueueLimits
-    report: Callable[[], None]
-    machine: ThreadPoolExecutor
-    watch: Progress
-    load: Callable[[], None]
-    on_growth: Callable[[str, int], None]
-
-
 class RequestQueue:
     """The queue of requests before a teacher, and the thread that works through it.
 
-    ``networks``: tests of received networks.
     ``guard``: raises LedgerMismatch where another process may use the ledger's directory.
 
     No reply to an analyst depends on whether the custodian changed the records: those requests take
@@ -72,12 +46,12 @@ class RequestQueue:
         self,
         teacher: Teacher,
         ledger: Ledger,
-        settings: QueueSettings,
-        networks: NetworkTests,
+        process: Process,
         guard: Callable[[], None],
     ) -> None:
-        self._teacher, self._ledger, self._settings = teacher, ledger, settings
-        self.networks, self._guard = networks, guard
+        self._teacher, self._ledger, self._process = teacher, ledger, process
+        self._settings, self._guard = process.settings, guard
+        self.networks = NetworkTests(teacher, process.settings)
         self.usage = Usage(ledger)
         self._pending: list[Job] = []  # in the order of arrival
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -125,7 +99,7 @@ class RequestQueue:
                 return known
             if self._closing:
                 raise refused("shutting_down")
-            self._settings.limits.require(job, self._pending)
+            self._process.limits.require(job, self._pending)
             self._keep(job)
             self._pending.append(job)
             self._changed.notify_all()
@@ -149,7 +123,7 @@ class RequestQueue:
     def progress(self, what: str, done: int, total: int) -> None:
         """The teacher's progress over private rows: passed to the custodian, never to a job."""
         self.at_work = (what, done, total) if done < total else None
-        self._settings.watch(what, done, total)
+        self._settings.progress(what, done, total)
 
     def _end_progress(self) -> None:
         """Report the end of the current work, finished or not."""
@@ -183,7 +157,7 @@ class RequestQueue:
         while jobs := self._next():
             for job in jobs:
                 job.started = True
-            self._settings.machine.submit(self._step, jobs).result()
+            self._process.machine.submit(self._step, jobs).result()
         with suppress(Exception):  # what is not stored is computed again
             self._teacher.pause()
 
@@ -248,14 +222,17 @@ class RequestQueue:
             if isinstance(job, QueryJob):
                 self._answer([each for each in jobs if isinstance(each, QueryJob)])
             elif not isinstance(job, EmbeddingJob) or self._embedded(job):
-                self._do(job)
+                if job.extractor is not None:
+                    self._use(job.extractor)
+                self._finish(job, job.work())
         except Exception as error:
             refusal = self._refusal(error)
             for each in jobs:
                 if not each.future.done():
                     self._finish(each, refusal)
         for each in jobs:
-            self._settings.on_growth(each.caller, (self._ledger.written - before) // len(jobs))
+            grown = (self._ledger.written - before) // len(jobs)
+            self._process.allowances.growth.spend(each.caller, grown)
         self._end_progress()
         self._take_snapshot()
 
@@ -272,12 +249,6 @@ class RequestQueue:
             self.networks.probe_for(spec),
             lambda: self._closing or time.monotonic() > over,
         )
-
-    def _do(self, job: Job) -> None:
-        assert isinstance(job, TaskJob)
-        if job.extractor is not None:
-            self._use(job.extractor)
-        self._finish(job, job.work())
 
     def _use(self, extractor: Extractor) -> None:
         """Make the teacher use an extractor."""
@@ -368,7 +339,7 @@ class RequestQueue:
             return Refused("invalid_input", str(error))
         self.forget_extractor()  # the teacher may have failed halfway
         if not isinstance(error, TeacherFailed | LedgerMismatch):
-            self._settings.report()
+            self._process.report()
         return refused("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
 
     def _take_snapshot(self) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
@@ -22,81 +18,16 @@ from ..custodian import Custodian
 from ..ledger.auditor.auditor import Finding, audit
 from ..ledger.ledger import Ledger
 from ..ledger.tables import READ_HEAD, read_nonces
-from ..noise.entropy import Entropy
-from ..private_files import log_failure
 from ..records.sources import Records
-from ..shards.config import ScaleConfig
 from ..teacher import Teacher
 from . import models
-from .config import ServiceConfig
-from .extractors import KeptExtractors, NetworkTests
-from .limits import MIB, Allowances, BodyReader, OneAtATime, QueueLimits
-from .queue import QueueSettings, RequestQueue
+from .extractors import KeptExtractors
+from .limits import MIB, BodyReader
+from .process import Process, Settings
+from .queue import RequestQueue
 from .refusals import refused
 
 COPY = "export.sqlite"
-
-
-def nothing() -> None:
-    """Load nothing: all is loaded already."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What all services of one process share.
-
-    Args:
-        config: addresses and limits.
-        task: the public form of the rows and their labels.
-        entropy: the source of sampling bits and noise.
-        certified: the plan's epsilon, None where nothing is certified.
-        probe: PUBLIC rows of the custodian on which received networks are tested. Without them a
-            network runs one row at a time.
-        sharded: makes the teacher where the rows are in shards, as set in ``scale``.
-        batch_size: queries of one step, gathered from all callers.
-        workers, device: as of the Teacher.
-        progress: receives progress over private rows, for the custodian only. It is in no reply.
-        load: loads what the first step needs, while requests are accepted already.
-    """
-
-    config: ServiceConfig
-    task: Task
-    entropy: Entropy
-    certified: float | None
-    probe: np.ndarray | None = None
-    sharded: Callable[..., Teacher] | None = None
-    scale: ScaleConfig = field(default_factory=ScaleConfig)
-    batch_size: int = 256
-    workers: int = 1
-    device: str = "cpu"
-    progress: Progress = no_progress
-    load: Callable[[], None] = nothing
-
-    @property
-    def body_room(self) -> int:
-        """Bytes of bodies, and of queued requests, at the same time."""
-        return 4 * MIB * self.config.max_body
-
-
-class Process:
-    """What the services of one process have in common besides their settings.
-
-    ``allowances``: what callers may use in a day. ``copying``: one copy of a ledger at a time for
-    each caller. ``report``: records an unexpected failure for the custodian.
-    """
-
-    def __init__(self, settings: Settings, directory: Path) -> None:
-        self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
-        self.allowances, self.copying = Allowances(), OneAtATime()
-        self.queue_settings = QueueSettings(
-            batch_size=settings.batch_size,
-            limits=QueueLimits(settings.body_room),
-            report=self.report,
-            machine=ThreadPoolExecutor(1, "machine"),
-            watch=settings.progress,
-            load=settings.load,
-            on_growth=self.allowances.growth.spend,
-        )
 
 
 class Service:
@@ -129,12 +60,13 @@ class Service:
             device=settings.device,
             progress=lambda *now: self.queue.progress(*now),
         )
-        networks = NetworkTests(self.teacher, settings.probe, settings.batch_size, settings.load)
         self.queue: RequestQueue = RequestQueue(
-            self.teacher, opened.ledger, process.queue_settings, networks, opened.require_lock
+            self.teacher, opened.ledger, process, opened.require_lock
         )
         self.extractors = KeptExtractors(opened.directory, settings.device)
-        self.bodies, self.record_bodies = (BodyReader(settings.body_room) for _ in range(2))
+        self.bodies, self.record_bodies = (
+            BodyReader(settings.body_room, MIB * settings.config.max_body) for _ in range(2)
+        )
         self.copies = LedgerCopies(opened.ledger, opened.directory)
         self.analysts: Analysts | None = None
         self.certified = settings.certified
@@ -265,10 +197,6 @@ class Analysts:
         with self._lock:
             return {name: service for name, (_, service) in sorted(self._opened.items())}
 
-    def finish_removal(self) -> None:
-        """Complete an interrupted removal of records. Called before the first request."""
-        finish_removing(self.records, self.register.directory)
-
     def add(self, records: Records) -> None:
         """Add records for all analysts, from each one's next query on.
 
@@ -343,5 +271,5 @@ def build_service(
             return Service(process, opened, service.teacher.records)
 
         service.analysts = Analysts(custodian, service.teacher, build, process.report)
-        service.analysts.finish_removal()
+        finish_removing(service.teacher, custodian.directory)  # one that was interrupted
     return service

@@ -14,10 +14,12 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.records_cli import add_records, parse_ids
-from labelwall.experiment.run.teachers import custody
+from labelwall.experiment.run.teachers import custody, local_teacher
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -25,10 +27,11 @@ from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import EACH
 from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.sources import describe
+from labelwall.wall.datasets.sources import DataConfig, describe
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
+from tests.experiment.checks import PREDICT
 
 IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
 WHERE = ("--config", "config.yaml")
@@ -43,15 +46,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ask(9)
+    assert ask(9) == 0
     return tmp_path
 
 
-def ask(seed: int) -> None:
-    np.savez("q.npz", x=tiny.rows(10, seed)[0])
-    assert (
-        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
-    )
+def records(*options: str) -> int:
+    return pipeline.main(["records", *options, *WHERE])
+
+
+def ask(x: int | np.ndarray) -> int:
+    """The exit code of ten queries of a seed, or of other rows."""
+    np.savez("q.npz", x=tiny.rows(10, x)[0] if isinstance(x, int) else x)
+    return pipeline.main([*PREDICT, "--quiet"])
 
 
 def entries() -> tuple[int, dict]:
@@ -66,25 +72,22 @@ def more(ids: list[int], **arrays: np.ndarray) -> np.ndarray:
 
 
 def holding(content: bytes) -> list[str]:
-    return sorted(
-        path.name
-        for path in Path("custody").iterdir()
-        if path.is_file() and content in path.read_bytes()
-    )
+    files = [path for path in Path("custody").iterdir() if path.is_file()]
+    return sorted(path.name for path in files if content in path.read_bytes())
 
 
 def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows, before = more([5, 6, 7]), entries()
-    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
+    assert records("add", "--rows", "more.npz") == 0
     assert "3 added; nothing was charged" in capsys.readouterr().out
     assert entries() == before
     assert holding(rows[1].tobytes()) == ["ledger.sqlite"]
-    ask(10)
+    assert ask(10) == 0
     after = entries()
     assert after[1] == before[1]  # a prepaid slot
-    assert pipeline.main(["records", "remove", *WHERE, "--ids", "6,1007,424242"]) == 0
+    assert records("remove", "--ids", "6,1007,424242") == 0
     out = capsys.readouterr().out
     assert out.splitlines()[-3].startswith("PRIVATE")
     assert "3 ids, 2 of them present" in out
@@ -93,7 +96,7 @@ def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(
     assert holding(rows[2].tobytes()) == ["ledger.sqlite"]
     for cache in Path("custody").glob("embeddings-*.npz"):
         assert len(np.load(cache)["digests"]) == 200 + 3 - 2
-    ask(11)
+    assert ask(11) == 0
     for cache in Path("custody").glob("embeddings-*.npz"):
         assert len(np.load(cache)["digests"]) == 200 + 3 - 2
 
@@ -104,16 +107,12 @@ def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
         return int(budgets.remaining(0, budgets.serials(np.array([5])))[0])
 
     more([5])
-    add = ["records", "add", *WHERE, "--rows", "more.npz"]
-    assert pipeline.main(add) == 0
-    np.savez("q.npz", x=np.load("more.npz")["private_x"])
-    assert (
-        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
-    )
+    assert records("add", "--rows", "more.npz") == 0
+    assert ask(np.load("more.npz")["private_x"]) == 0
     spent = left()
-    assert pipeline.main(["records", "remove", *WHERE, "--ids", "5"]) == 0
-    assert pipeline.main(add) == 0
-    ask(12)
+    assert records("remove", "--ids", "5") == 0
+    assert records("add", "--rows", "more.npz") == 0
+    assert ask(12) == 0
     assert left() <= spent
 
 
@@ -121,73 +120,56 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def state() -> dict[str, bytes]:
-        return {
-            path.name: path.read_bytes()
-            for path in Path("custody").iterdir()
-            if path.name != "lock"
-        }
+        files = [path for path in Path("custody").iterdir() if path.name != "lock"]
+        return {path.name: path.read_bytes() for path in files}
 
     x, _ = tiny.rows(4, 77)
     x[0, 0] = np.nan
     more([5, 6, 1003, 8], private_x=x, private_y=np.array([0, 99, 1, 2]))
     before = state()
-    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz", "--dry_run"]) == 0
+    assert records("add", "--rows", "more.npz", "--dry_run") == 0
     out = capsys.readouterr().out
     assert "4 rows found, 2 usable" in out
     assert "1 of the usable have an id that is present" in out
     assert out.endswith("dry run: nothing was changed\n")
-    assert pipeline.main(["records", "remove", *WHERE, "--ids", "1003", "--dry_run"]) == 0
+    assert records("remove", "--ids", "1003", "--dry_run") == 0
     assert "1 ids, 1 of them present\ndry run" in capsys.readouterr().out
     assert state() == before
 
 
 MISTAKES = {
-    "neither": (["records", *WHERE], "change"),
-    "another": (["records", "drop", *WHERE], "change"),
-    "rows to remove": (["records", "remove", *WHERE, "--rows", "data2.npz"], "rows"),
-    "nothing to add": (["records", "add", *WHERE], "rows"),
-    "no rows": (["records", "add", *WHERE, "--rows", "none.npz"], "none.npz"),
-    "a folder for vectors": (["records", "add", *WHERE, "--rows", "custody"], "npz file"),
-    "no ids in the file": (["records", "add", *WHERE, "--rows", "data2.npz"], "private_id"),
-    "present": (["records", "add", *WHERE, "--rows", "present.npz"], "Remove the old row first"),
-    "shape": (["records", "add", *WHERE, "--rows", "wide.npz"], "private_x"),
-    "nothing to remove": (["records", "remove", *WHERE], "--ids_file"),
-    "no number": (["records", "remove", *WHERE, "--ids", "5,x"], "whole numbers"),
-    "too large": (["records", "remove", *WHERE, "--ids", str(2**70)], "whole numbers"),
-    "no file": (["records", "remove", *WHERE, "--ids_file", "none.txt"], "none.txt"),
-    "nobody's": (
-        ["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "elsewhere"],
-        "custodian_dir",
-    ),
-    "no directory": (
-        ["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "null"],
-        "custodian_dir",
-    ),
-    "another data set": (
-        ["records", "remove", *WHERE, "--ids", "5", "--data.path", "data2.npz"],
-        "another data set",
-    ),
+    "neither": ([], "change"),
+    "another": (["drop"], "change"),
+    "rows to remove": (["remove", "--rows", "data2.npz"], "rows"),
+    "nothing to add": (["add"], "rows"),
+    "no rows": (["add", "--rows", "none.npz"], "none.npz"),
+    "a folder for vectors": (["add", "--rows", "custody"], "npz file"),
+    "no ids in the file": (["add", "--rows", "data2.npz"], "private_id"),
+    "present": (["add", "--rows", "present.npz"], "Remove the old row first"),
+    "shape": (["add", "--rows", "wide.npz"], "private_x"),
+    "nothing to remove": (["remove"], "--ids_file"),
+    "no number": (["remove", "--ids", "5,x"], "whole numbers"),
+    "too large": (["remove", "--ids", str(2**70)], "whole numbers"),
+    "no file": (["remove", "--ids_file", "none.txt"], "none.txt"),
+    "nobody's": (["remove", "--ids", "5", "--custodian_dir", "elsewhere"], "custodian_dir"),
+    "no directory": (["remove", "--ids", "5", "--custodian_dir", "null"], "custodian_dir"),
+    "another data set": (["remove", "--ids", "5", "--data.path", "data2.npz"], "another data set"),
 }
 
 
 def test_a_mistake_is_one_clear_line_and_changes_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    stored = dict(np.load("data.npz"))
+    del stored["private_id"]
+    np.savez("data2.npz", **stored)
     x, y = tiny.rows(2, 77)
-    np.savez(
-        "data2.npz",
-        **{key: value for key, value in np.load("data.npz").items() if key != "private_id"},
-    )
     np.savez("present.npz", private_x=x, private_y=y, private_id=np.array([1, 1000]))
-    np.savez(
-        "wide.npz",
-        private_x=np.zeros((2, 99), np.float32),
-        private_y=y,
-        private_id=np.array([1, 2]),
-    )
+    wide = np.zeros((2, 99), np.float32)
+    np.savez("wide.npz", private_x=wide, private_y=y, private_id=np.array([1, 2]))
     before = entries()
-    for name, (command, mentioned) in MISTAKES.items():
-        assert pipeline.main(command) == 2, name
+    for name, (options, mentioned) in MISTAKES.items():
+        assert records(*options) == 2, name
         error = capsys.readouterr().err
         assert mentioned in error, (name, error)
         assert len(error.strip().splitlines()) == 1, error
@@ -205,12 +187,6 @@ def test_ids_come_from_numbers_files_and_image_paths(tmp_path: Path) -> None:
 def test_images_of_a_folder_are_added_as_a_run_would_read_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from labelwall.experiment.config.config import Config
-    from labelwall.experiment.config.groups import RoundConfig
-    from labelwall.experiment.run.teachers import local_teacher
-    from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.wall.datasets.sources import DataConfig, describe
-
     monkeypatch.chdir(tmp_path)
     for place in ("private", "public", "test", "later"):
         for name in ("cat", "dog"):
@@ -223,29 +199,21 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(
         source="folder", private="private", public="public", test="test", image_size=8
     )
     config = Config(data, [RoundConfig(2)], custodian_dir="custody")
+    quiet = Console(quiet=True)
+    opening = partial(
+        local_teacher, config, describe(data), Path("custody"), SystemEntropy(), quiet
+    )
+    nowhere = replace(config, custodian_dir=None)
     with pytest.raises(InvalidInput, match="custodian_dir"):
-        add_records(
-            replace(config, custodian_dir=None),
-            Path("later"),
-            dry_run=False,
-            console=Console(quiet=True),
-        )
-    with local_teacher(
-        config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)
-    ):
+        add_records(nowhere, Path("later"), dry_run=False, console=quiet)
+    with opening():
         pass
-    told = add_records(config, Path("later"), dry_run=False, console=Console(quiet=True))
-    assert "5 rows found, 4 usable" in told
-    assert "1 images that can not be decoded" in told
-    with local_teacher(
-        config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)
-    ) as teacher:
-        assert (
-            teacher.present(
-                parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])
-            ).sum()
-            == 2
-        )
+    report = add_records(config, Path("later"), dry_run=False, console=quiet)
+    assert "5 rows found, 4 usable" in report
+    assert "1 images that can not be decoded" in report
+    ids = parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])
+    with opening() as teacher:
+        assert teacher.present(ids).sum() == 2
 
 
 def test_records_of_a_directory_with_a_budget_for_each_analyst(
@@ -257,22 +225,18 @@ def test_records_of_a_directory_with_a_budget_for_each_analyst(
     monkeypatch.chdir(tmp_path)
     config = load_config(Path("config.yaml"))
     extractor = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
+    rows = partial(open_records, config.data, describe(config.data))
     with closing(custody(config, Path("custody"), False, adversaries=[EACH])) as register:
         directories = []
         for name in ("ann", "bob"):
             with closing(open_analyst(register, name)) as mine:
-                task = describe(config.data)
-                rows = partial(open_records, config.data, task)
-                Teacher(
-                    rows, mine.ledger, mine.directory, task.num_classes, SystemEntropy()
-                ).use_extractor(extractor)
+                place = mine.ledger, mine.directory
+                teacher = Teacher(rows, *place, tiny.CLASSES, SystemEntropy())
+                teacher.use_extractor(extractor)
                 directories.append(mine.directory)
-    assert pipeline.main(["records", "remove", *WHERE, "--ids", "1007"]) == 0
+    assert records("remove", "--ids", "1007") == 0
     caches = [next(directory.glob("embeddings-*")) for directory in directories]
     assert [len(np.load(cache)["features"]) for cache in caches] == [199, 199]  # of 200
     more([1007])
-    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
-    np.savez("q.npz", x=tiny.rows(10, 9)[0])
-    assert (
-        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 2
-    )
+    assert records("add", "--rows", "more.npz") == 0
+    assert ask(9) == 2

@@ -44,11 +44,8 @@ def test_a_file_of_queries_is_answered_once(
     assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7
     assert (first["outcomes"] == 0).all()
     receipt = json.loads(Path("a.receipt.json").read_text())
-    assert (receipt["asked"], receipt["served"], receipt["charged"]) == (
-        30,
-        0,
-        {"individual_budgets": 1},
-    )
+    assert (receipt["asked"], receipt["served"]) == (30, 0)
+    assert receipt["charged"] == {"individual_budgets": 1}
     assert (receipt["epsilon"], receipt["delta"]) == (1000.0, 1e-5)
     finding = audit(folder / "a.ledger.sqlite", expect_head=receipt["ledger_head"])
     assert (finding.problems, finding.released) == ([], {"0/individual_budgets": 30})
@@ -119,11 +116,8 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     assert "without a password" in shown.err
     assert secret not in shown.out + shown.err
     assert not Path("out").exists()
-    assert [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and secret.encode() in path.read_bytes()
-    ] == []
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
 def test_two_copies_of_a_directory_and_one_anchor(
@@ -153,12 +147,10 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predict() == 0
-    command = [*PREDICT, "--anchor", "anchor.json"]
     capsys.readouterr()
-    assert pipeline.main(command) == 0
-    assert "there was no anchor of that name" in capsys.readouterr().err
-    assert pipeline.main(command) == 0
-    assert "there was no anchor" not in capsys.readouterr().err
+    for new in (True, False):
+        assert pipeline.main([*PREDICT, "--anchor", "anchor.json"]) == 0
+        assert ("there was no anchor of that name" in capsys.readouterr().err) == new
     # Nothing was written under the anchor: the ledger does not know of it
     assert predict("--anchor", "typo.json") == 0
     np.savez("more.npz", x=tiny.rows(5, 11)[0])
@@ -166,8 +158,6 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
     for wrong in (["--anchor", "other.json"], []):
         np.savez("new.npz", x=tiny.rows(5, 12)[0])
         assert predict(*wrong, "--queries", "new.npz") == 2
-    assert (
-        "`anchor` must be"
-        in (predict("--anchor", "postgresql://a:secret@h/d?schema=s"), capsys.readouterr().err)[1]
-    )
+    assert predict("--anchor", "postgresql://a:secret@h/d?schema=s") == 2
+    assert "`anchor` must be" in capsys.readouterr().err
     assert not Path("other.json").exists()

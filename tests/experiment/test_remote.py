@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,20 +76,13 @@ def test_two_rounds_with_the_teacher_in_another_process(
     app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
     started = environment(**{KEY: keys.add("ann", "analyst")})
     with served(Made(app, opened, {})) as url:
-        command = [
-            sys.executable,
-            ANALYST,
-            url,
-            analyst,
-            whole,
-            custodian,
-            whole / "isolated.custodian",
-        ]
+        places = analyst, whole, custodian, whole / "isolated.custodian"
+        command = [sys.executable, ANALYST, url, *places]
         done = subprocess.run(command, env=started, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["status"], found["seen"]) == (0, [])
-    assert found["opened"] > 100
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["status"], report["seen"]) == (0, [])
+    assert report["opened"] > 100
     assert entries(custodian / "local/ledger.sqlite") == entries(analyst / "remote/ledger.sqlite")
     for number in (1, 2):
         here, there = (
@@ -115,24 +109,15 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
         Made(app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1)), opened, {})
     ) as url:
         asked = replace(config, teacher=url)
+        how = {"console": Console(quiet=True), "entropy": SeededNoise(1)}
         with pytest.raises(InvalidInput, match=KEY):
-            run(asked, tmp_path / "a", entropy=SeededNoise(1), console=Console(quiet=True))
+            run(asked, tmp_path / "a", **how)
         monkeypatch.setenv(KEY, keys.add("ann", "analyst"))
+        other = replace(asked, rounds=asked.rounds[:1], caps=CapsConfig())
         with pytest.raises(LedgerMismatch, match="another budget"):
-            run(
-                replace(asked, rounds=asked.rounds[:1], caps=CapsConfig()),
-                tmp_path / "b",
-                entropy=SeededNoise(1),
-                console=Console(quiet=True),
-            )
+            run(other, tmp_path / "b", **how)
         with pytest.raises(InvalidInput, match="isolate"):
-            run(
-                asked,
-                tmp_path / "c",
-                entropy=SeededNoise(1),
-                console=Console(quiet=True),
-                isolate=True,
-            )
+            run(asked, tmp_path / "c", **how, isolate=True)
 
 
 def test_a_child_that_can_not_start_says_why_in_one_line(
@@ -140,14 +125,10 @@ def test_a_child_that_can_not_start_says_why_in_one_line(
 ) -> None:
     tiny.write(tmp_path)
     config = load_config(tmp_path / "config.yaml")
-    held = custody(
-        replace(config, data=replace(config.data, path=str(tmp_path / "data.npz"))),
-        tmp_path / "store",
-        unsafe=False,
-    )
+    placed = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
     with (
+        closing(custody(placed, tmp_path / "store", unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
         child(config, tmp_path / "store"),
     ):
         pass
-    held.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -23,50 +24,47 @@ from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_ana
 from labelwall.wall.errors import LedgerMismatch
 from tests import ledgers
 from tests.ledgers import identity, use_extractor
+from tests.make import plan_of
 from tests.postgres import Server
 
 MECHANISM = PrivateKnn(
     k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
 )
 QUERY = identity("q")
-PLAN = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(100, 100)),))
+PLAN = plan_of(MECHANISM, 100)
 
 
 def register(
     folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Place | None = None
 ) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
-    fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
-    return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)
+    fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor, "ledger_url": url}
+    return open_custodian(folder, adversaries=[adversary], **fixed)
 
 
 @pytest.fixture
 def opened(tmp_path: Path, place: Place) -> Iterator[Custodian]:
-    found = register(tmp_path / "custody", place)
-    yield found
-    found.close()
+    with closing(register(tmp_path / "custody", place)) as custody:
+        yield custody
 
 
-def charge(mine: Custodian) -> None:
-    use_extractor(mine.ledger)
-    mine.ledger.record(mine.ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
+def charge(ledger: Ledger) -> None:
+    use_extractor(ledger)
+    ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
 
 
 def test_each_analyst_has_a_ledger_that_names_the_assumption(
     opened: Custodian, tmp_path: Path
 ) -> None:
     ann, bob = open_analyst(opened, "ann"), open_analyst(opened, "bob@b")
-    charge(ann)
+    charge(ann.ledger)
     assert (ann.ledger.state.spent, bob.ledger.state.spent) == ({(0, "screen"): 1}, {})
     assert opened.ledger.analysts() == {"ann": ann.dataset, "bob@b": bob.dataset}
     for mine, name in ((ann, "ann"), (bob, "bob@b")):
         mine.ledger.export(tmp_path / "copy.sqlite")
         finding = audit(tmp_path / "copy.sqlite", expect_head=mine.ledger.state.head)
-        assert (finding.problems, finding.adversary, finding.dataset) == (
-            [],
-            single_analyst(name),
-            mine.dataset,
-        )
+        assert finding.problems == []
+        assert (finding.adversary, finding.dataset) == (single_analyst(name), mine.dataset)
         assert f"against analyst {name} alone; analysts do not pool answers" in finding.render()
         assert finding.to_json()["adversary"] == single_analyst(name)
         mine.close()
@@ -80,12 +78,10 @@ def test_each_analyst_has_a_ledger_that_names_the_assumption(
 
 
 def test_opened_again_it_is_the_same_ledger(opened: Custodian) -> None:
-    ann = open_analyst(opened, "ann")
-    charge(ann)
-    ann.close()
-    again = open_analyst(opened, "ann")
-    assert (again.dataset, again.ledger.state.spent) == (ann.dataset, {(0, "screen"): 1})
-    again.close()
+    with closing(open_analyst(opened, "ann")) as ann:
+        charge(ann.ledger)
+    with closing(open_analyst(opened, "ann")) as again:
+        assert (again.dataset, again.ledger.state.spent) == (ann.dataset, {(0, "screen"): 1})
 
 
 def test_a_crash_before_the_register_knows_leaves_an_empty_ledger_that_is_entered_later(
@@ -99,16 +95,15 @@ def test_a_crash_before_the_register_knows_leaves_an_empty_ledger_that_is_entere
         with pytest.raises(KeyboardInterrupt):
             open_analyst(opened, "ann")
     assert opened.ledger.analysts() == {}
-    ann = open_analyst(opened, "ann")
-    assert opened.ledger.analysts() == {"ann": ann.dataset}
-    ann.close()
+    with closing(open_analyst(opened, "ann")) as ann:
+        assert opened.ledger.analysts() == {"ann": ann.dataset}
 
 
 def test_a_ledger_that_is_gone_swapped_or_not_listed_is_refused(tmp_path: Path) -> None:
     """Each would be a budget that is filled again, or one analyst's answers given to another."""
     custody = register(tmp_path / "custody")
     ann, bob = open_analyst(custody, "ann"), open_analyst(custody, "bob")
-    charge(ann)
+    charge(ann.ledger)
     a, b = ann.directory, bob.directory
     ann.close()
     bob.close()
@@ -137,7 +132,7 @@ def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
     early = (tmp_path / "custody/ledger.sqlite").read_bytes()
     ann = open_analyst(custody, "ann")
     before = (ann.directory / "ledger.sqlite").read_bytes()
-    charge(ann)
+    charge(ann.ledger)
     ann.close()
     (ann.directory / "ledger.sqlite").write_bytes(before)
     with pytest.raises(LedgerMismatch, match="anchor"):
@@ -157,9 +152,8 @@ def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
     anchor = postgres.schema() if server else tmp_path / "anchor"
     custody = register(tmp_path / "custody", anchor=anchor)
     for name in ("ann", "bob"):
-        mine = open_analyst(custody, name)
-        charge(mine)
-        mine.close()
+        with closing(open_analyst(custody, name)) as mine:
+            charge(mine.ledger)
     custody.close()
     shutil.copytree(tmp_path / "custody", tmp_path / "copy")
     registers = [register(tmp_path / name, anchor=anchor) for name in ("custody", "copy")]
@@ -179,13 +173,14 @@ def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
         opened.close()
 
 
-def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:
-    for number, (first, then) in enumerate(
-        [(EACH, POOLED), (POOLED, EACH), (single_analyst("ann"), single_analyst("bob"))]
-    ):
-        register(tmp_path / str(number), adversary=first).close()
-        with pytest.raises(LedgerMismatch, match="holds against"):
-            register(tmp_path / str(number), adversary=then)
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(EACH, POOLED), (POOLED, EACH), (single_analyst("ann"), single_analyst("bob"))],
+)
+def test_the_kind_of_budget_is_fixed(tmp_path: Path, first: str, then: str) -> None:
+    register(tmp_path, adversary=first).close()
+    with pytest.raises(LedgerMismatch, match="holds against"):
+        register(tmp_path, adversary=then)
 
 
 def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: Path) -> None:
@@ -209,26 +204,19 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
 Entries = list[tuple[str, dict]]
 
 
-def _without(entries: Entries) -> None:
-    del entries[0][1]["adversary"]
-
-
-def _pooled(entries: Entries) -> None:
-    entries[0][1]["adversary"] = POOLED
+def against(adversary: object) -> Callable[[Entries], None]:
+    return lambda entries: entries[0][1].update(adversary=adversary)
 
 
 FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
-    "left out": ("missing", _without),
-    "softened": ("adversary", lambda e: e[0][1].update(adversary="analyst ann alone")),
-    "one line more": (
-        "adversary",
-        lambda e: e[0][1].update(adversary=single_analyst("ann") + "\n"),
-    ),
-    "null": ("adversary", lambda e: e[0][1].update(adversary=None)),
-    "a register with charges": ("register", lambda e: e[0][1].update(adversary=EACH)),
+    "left out": ("missing", lambda entries: entries[0][1].pop("adversary")),
+    "softened": ("adversary", against("analyst ann alone")),
+    "one line more": ("adversary", against(single_analyst("ann") + "\n")),
+    "null": ("adversary", against(None)),
+    "a register with charges": ("register", against(EACH)),
     "an analyst in a budget": (
         "register",
-        lambda e: e.append(("analyst", {"name": "bob", "dataset": "d"})),
+        lambda entries: entries.append(("analyst", {"name": "bob", "dataset": "d"})),
     ),
 }
 
@@ -239,7 +227,7 @@ def test_an_adversary_that_is_left_out_or_changed_is_found(tmp_path: Path, name:
     problem, forge = FORGED[name]
     path = forged(tmp_path, forge)
     finding = audit(path)
-    assert any(problem in found for found in finding.problems), finding.problems
+    assert any(problem in each for each in finding.problems), finding.problems
     assert finding.epsilon is finding.pooled is None
     with pytest.raises(LedgerMismatch):
         Ledger(path)
@@ -247,22 +235,16 @@ def test_an_adversary_that_is_left_out_or_changed_is_found(tmp_path: Path, name:
 
 def test_a_ledger_forged_to_hold_against_all_has_another_head(tmp_path: Path) -> None:
     """Whoever may write the whole file can write another ledger; a head from a receipt tells."""
-    path = forged(tmp_path, _pooled)
+    path = forged(tmp_path, against(POOLED))
     assert audit(path).problems == []
     assert audit(path, expect_head=Ledger(tmp_path / "true.sqlite").state.head).problems != []
 
 
 def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     """A ledger of ann with one answer (true.sqlite), its entries changed and hashed anew."""
-    ledger = Ledger.create(
-        folder / "true.sqlite",
-        dataset="d",
-        plan=PLAN,
-        unsafe=False,
-        adversary=single_analyst("ann"),
-    )
-    use_extractor(ledger)
-    ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
+    fields = {"dataset": "d", "plan": PLAN, "unsafe": False, "adversary": single_analyst("ann")}
+    ledger = Ledger.create(folder / "true.sqlite", **fields)
+    charge(ledger)
     ledger.export(folder / "forged.sqlite")
     entries = ledgers.parsed(folder / "forged.sqlite")
     forge(entries)
@@ -272,45 +254,23 @@ def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     return folder / "forged.sqlite"
 
 
-@pytest.mark.parametrize("name", ["a", "é", "ann.b-c@d_9", "a" * 64])
-def test_names_that_keys_have_are_understood(name: str) -> None:
-    assert is_single_analyst(single_analyst(name))
+NAMES = [single_analyst(name) for name in ("a", "é", "ann.b-c@d_9", "a" * 64)]
+OTHERS = [POOLED, EACH, *map(single_analyst, ("", "a b", "a" * 65)), NAMES[0] + " ", "", None, 1]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        POOLED,
-        EACH,
-        single_analyst(""),
-        single_analyst("a b"),
-        single_analyst("a") + " ",
-        single_analyst("a" * 65),
-        "",
-        None,
-        1,
-    ],
-)
-def test_other_texts_are_no_analyst(text: object) -> None:
-    assert not is_single_analyst(text)
+@pytest.mark.parametrize("text", NAMES + OTHERS, ids=str)
+def test_names_that_keys_have_are_understood_and_no_other_texts(text: object) -> None:
+    assert is_single_analyst(text) == (text in NAMES)
 
 
 def test_several_ledgers_cost_together_what_their_caps_do() -> None:
     """Of one list, so many times over; individual budgets add up as well."""
-    doubled = Plan(
-        PLAN.epsilon, PLAN.delta, (Slot(MECHANISM.fields(), MECHANISM.releases(200, 200)),)
-    )
-    assert (
-        certified_epsilon(PLAN.pooled(2))
-        == certified_epsilon(doubled)
-        > certified_epsilon(PLAN.pooled(1))
-    )
-    assert certified_epsilon(PLAN.pooled(1)) == certified_epsilon(PLAN)
+    once, twice = certified_epsilon(PLAN.pooled(1)), certified_epsilon(PLAN.pooled(2))
+    assert once == certified_epsilon(PLAN) < twice
+    assert twice == certified_epsilon(plan_of(MECHANISM, 200))
 
     def individual(rho: float) -> Plan:
-        mechanism = IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=rho)
-        return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(100, 100)),))
+        return plan_of(IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=rho), 100)
 
-    assert certified_epsilon(individual(0.5).pooled(3)) == pytest.approx(
-        certified_epsilon(individual(1.5)), rel=1e-12
-    )
+    expected = certified_epsilon(individual(1.5))
+    assert certified_epsilon(individual(0.5).pooled(3)) == pytest.approx(expected, rel=1e-12)

@@ -10,8 +10,8 @@ from tests.teacher.service import tiny
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tiny.Made, str]]:
-    """(application, URL) of one service for the tests of a file."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
+    """One service for the tests of a file."""
     made = tiny.make(tmp_path_factory.mktemp("shared"))
-    with tiny.served(made) as url:
-        yield made, url
+    with tiny.served(made):
+        yield made

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from contextlib import closing
+from dataclasses import replace
 
+import httpx
 import numpy as np
 import pytest
 import safetensors.torch
@@ -20,45 +20,33 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import architectures as backbones
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, rows
 from tests.wall.test_wire import BAD
 
 SQL = "'; DROP TABLE entries; --"
 LABELS = f"labels?extractor={SPEC.sha256()}"
-
-
-@dataclass
-class Running:
-    made: tiny.Made
-    url: str
-    folder: Path
-
-    def send(self, sent: tuple[str, str, bytes, str], role: str = "ann", **headers: str):
-        method, path, body, media = sent
-        return tiny.call(self.url, self.made.tokens[role], method, path, body, media, **headers)
-
-    def state(self) -> tuple[object, ...]:
-        """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
-        ledger = Ledger(self.folder / "ledger.sqlite")
-        calls, ids = self.made.service.queue.usage.calls(), self.made.service.teacher.records().ids
-        ledger.close()
-        return ledger.state.seq, ledger.state.head, len(calls), ids.tolist()
+Sent = tuple[str, str, bytes, str]  # method, path, body and its media type
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("bad")
-    made = tiny.make(
-        folder,
-        config=ServiceConfig(max_body=1, requests_per_second=1e6),
-    )
-    with served(made) as url:
-        with client(url, made.tokens["ann"]):
-            pass  # the extractor is known, so that only what is sent can be wrong
-        yield Running(made, url, folder)
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
+    config = ServiceConfig(max_body=1, requests_per_second=1e6)
+    made = tiny.make(tmp_path_factory.mktemp("bad"), config=config)
+    with clients(made, "ann"):  # the extractor is known, so that only what is sent can be wrong
+        yield made
 
 
-Sent = tuple[str, str, bytes, str]  # method, path, body and its media type
+def send(made: tiny.Made, sent: Sent, name: str = "ann", **headers: str) -> httpx.Response:
+    method, path, body, media = sent
+    return made.call(name, path, method, body, media, **headers)
+
+
+def state(made: tiny.Made) -> tuple[object, ...]:
+    """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
+    with closing(Ledger(made.custodian.directory / "ledger.sqlite")) as ledger:
+        calls = len(made.service.queue.usage.calls())
+        ids = made.service.teacher.records().ids.tolist()
+        return ledger.state.seq, ledger.state.head, calls, ids
 
 
 def post(path: str, body: bytes = b"", media: str = SAFETENSORS) -> Sent:
@@ -148,37 +136,22 @@ BODIES = {f"labels: {name}": post(LABELS, body, media) for name, (body, media) i
 
 
 @pytest.mark.parametrize("name", [*BODIES, "labels: a bomb"])
-def test_bad_input_of_an_analyst(running: Running, name: str) -> None:
-    before = running.state()
+def test_bad_input_of_an_analyst(running: tiny.Made, name: str) -> None:
+    before = state(running)
     if name in BODIES:
-        reply = running.send(BODIES[name])
+        reply = send(running, BODIES[name])
     else:
         bomb = labels(body=gzip.compress(bytes(1 << 24)))
-        reply = running.send(bomb, **{"content-encoding": "gzip"})
+        reply = send(running, bomb, **{"content-encoding": "gzip"})
     assert 400 <= reply.status_code < 500, reply.text
     assert set(reply.json()) == {"code", "message"}
     assert SQL not in reply.text
-    assert running.state() == before
+    assert state(running) == before
 
 
-REMOVALS = [
-    "{}",
-    "[]",
-    '{"ids": 1}',
-    '{"ids": ["1"]}',
-    '{"ids": [1.5]}',
-    '{"ids": [true]}',
-    f'{{"ids": [{2**63}]}}',
-    f'{{"ids": [{10**400}]}}',
-]
-REMOVALS += [
-    '{"ids": [1], "more": 1}',
-    '{"ids": [NaN]}',
-    json.dumps({"ids": [SQL]}),
-    "{",
-    "[" * 100000,
-    "",
-]
+IDS = ("1", '["1"]', "[1.5]", "[true]", f"[{2**63}]", f"[{10**400}]", "[NaN]", f'["{SQL}"]')
+REMOVALS = [f'{{"ids": {ids}}}' for ids in IDS]
+REMOVALS += ["{}", "[]", '{"ids": [1], "more": 1}', "{", "[" * 100000, ""]
 LABELLED = {"inputs": rows(2, 7), "labels": np.array([0, 1]), "ids": np.array([900, 901])}
 ADDED: dict[str, dict[str, np.ndarray]] = {
     "a class that is none": {"labels": np.array([0, CLASSES])},
@@ -199,25 +172,25 @@ def removal(text: str) -> Sent:
 
 
 @pytest.mark.parametrize("text", REMOVALS, ids=lambda text: text[:24])
-def test_bad_removals_of_a_custodian(running: Running, text: str) -> None:
-    before = running.state()
-    reply = running.send(removal(text), "carol")
+def test_bad_removals_of_a_custodian(running: tiny.Made, text: str) -> None:
+    before = state(running)
+    reply = send(running, removal(text), "carol")
     assert 400 <= reply.status_code < 500, reply.text
-    assert running.state() == before
+    assert state(running) == before
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_bad_records_of_a_custodian(running: Running, name: str) -> None:
-    before = running.state()
+def test_bad_records_of_a_custodian(running: tiny.Made, name: str) -> None:
+    before = state(running)
     body = encode({**LABELLED, **ADDED[name]})
-    reply = running.send(post("records?wait=30", body), "carol")
+    reply = send(running, post("records?wait=30", body), "carol")
     assert reply.status_code == 422, reply.text
-    assert running.state() == before
+    assert state(running) == before
 
 
-def test_the_table_can_pass(running: Running) -> None:
+def test_the_table_can_pass(running: tiny.Made) -> None:
     """Good requests of the same kinds are accepted, so bad ones are refused for their fault."""
-    before = running.state()
+    before = state(running)
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 6), }".ljust(117) + b"\n"
     npy = b"\x93NUMPY\x01\x00v\x00" + header + rows(3, 2).tobytes()
     good = [
@@ -228,5 +201,5 @@ def test_the_table_can_pass(running: Running) -> None:
         (put(network()), "ann"),
         (put(SPEC), "ann"),
     ]
-    assert [running.send(*each).status_code for each in good] == [200] * len(good)
-    assert running.state()[2] == before[2] + 2
+    assert [send(running, *each).status_code for each in good] == [200] * len(good)
+    assert state(running)[2] == before[2] + 2

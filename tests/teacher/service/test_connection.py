@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -21,30 +20,26 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service import models
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
-from labelwall.wall.messages import Answers, Queries
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import SPEC, call, client, rows, served
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, clients, rows, served
 
 
-def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
+def test_what_leaves_is_documented(shared: tiny.Made) -> None:
     """Replies, errors and headers match the OpenAPI document; headers are the protocol's alone."""
-    made, url = shared
-    token = made.tokens["ann"]
-    with client(url, token) as remote:
+    with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(2, 5)))
         models.Budget.model_validate(remote.budget(), strict=True)
         models.Charge.model_validate(remote.receipts()[-1], strict=True)
-    reply = tiny.ask(url, token, rows(3, 6))
+    reply = tiny.ask(shared.url, shared.tokens["ann"], rows(3, 6))
     state = models.Job.model_validate(reply.json(), strict=True)
     assert state.status == "done"
     assert state.result is not None
     assert len(state.result.labels or []) == 3
     assert set(reply.headers) == {"date", "content-length", "content-type"}
-    found = call(url, token, path=f"jobs/{state.job}")
-    assert found.json() == reply.json()
-    other = call(url, made.tokens["bob"], path=f"jobs/{state.job}")
-    assert other.status_code == 404  # another key's job is unknown
-    models.Problem.model_validate(call(url, token, path="nowhere").json(), strict=True)
+    assert shared.call("ann", f"jobs/{state.job}").json() == reply.json()
+    assert shared.call("bob", f"jobs/{state.job}").status_code == 404  # another key's is unknown
+    models.Problem.model_validate(shared.call("ann", "nowhere").json(), strict=True)
 
 
 class Broken(SystemEntropy):
@@ -57,13 +52,12 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(
 ) -> None:
     """What was charged stays charged, so a client that retried would spend the budget."""
     made = tiny.make(tmp_path, entropy=Broken())
-    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+    with clients(made, "ann") as remote:
         with pytest.raises(TeacherFailed):
             remote.answer(Queries(rows(10, 1)))
         assert remote.budget()["releases"][0]["spent"] == 10
-        assert "record 17" not in str(made.lines)
     captured = capfd.readouterr()
-    assert "record 17" not in captured.out + captured.err
+    assert "record 17" not in captured.out + captured.err + str(made.lines)
     assert "record 17" in (tmp_path / "errors.log").read_text()
     assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
 
@@ -75,44 +69,30 @@ def test_a_client_tells_its_user_of_the_users_own_queries(
     from labelwall.wall.networks.architectures import build, to_safetensors
 
     monkeypatch.setattr("labelwall.wall.client.WAIT", 0.0)  # so that it asks again and again
-    network = build("mlp", input_shape=(tiny.DIMENSIONS,), num_classes=tiny.CLASSES)
-    spec = tiny.ExtractorSpec(
-        "mlp", (tiny.DIMENSIONS,), tiny.CLASSES, to_safetensors(network), scale=50.0
-    )
-    made, heard = tiny.make(tmp_path), list[tuple[str, int, int]]()
-    with served(made) as url:
-        remote = tiny.RemoteTeacher(
-            url, made.tokens["ann"], progress=lambda *now: heard.append(now)
-        )
-        remote.use_extractor(spec)
+    weights = to_safetensors(build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES))
+    made, shown = tiny.make(tmp_path), set[tuple[str, int, int]]()
+    with clients(made, "ann", spec=None) as remote:
+        remote._progress = lambda *now: shown.add(now)
+        remote.use_extractor(ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0))
         remote.answer(Queries(rows(40, 1)))
-        remote.close()
-    states = "queued", "running"
-    sent = {
-        *((f"sending features ({state})", 0, 1) for state in states),
-        ("sending features", 1, 1),
+    last = {("sending features", 1, 1), ("answering queries", 40, 40)}
+    sent = {(f"sending features ({state})", 0, 1) for state in ("queued", "running")}
+    asked = {
+        (f"answering queries ({state})", done, 40)
+        for state in ("queued", "running")
+        for done in (0, 16, 32)
     }
-    asked = {(f"answering queries ({state})", done, 40) for state in states for done in (0, 16, 32)}
-    assert {("sending features", 1, 1), ("answering queries", 40, 40)} <= set(heard)
-    assert set(heard) <= sent | asked | {("answering queries", 40, 40)}
+    assert last <= shown <= last | sent | asked
 
 
-def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) -> None:
-    made, url = shared
-    with client(url, made.tokens["ann"]) as remote:
+def test_logs_and_metrics_hold_public_quantities(shared: tiny.Made) -> None:
+    with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(7, 60)))
-        budget = remote.budget()
-    text = call(url, made.tokens["carol"], path="metrics").text
-    left = {(r["slot"], r["release"]): r["left"] for r in budget["releases"]}
-    assert (
-        f'labelwall_releases_left{{release="screen",slot="0"}} {float(left[0, "screen"])}' in text
-    )
+        (left,) = [each["left"] for each in remote.budget()["releases"][:1]]
+    text = shared.call("carol", "metrics").text
+    assert f'labelwall_releases_left{{release="screen",slot="0"}} {float(left)}' in text
     assert 'labelwall_requests_total{method="POST",route="/v1/labels",status="200"}' in text
-    names = {
-        line.partition("{")[0].partition(" ")[0]
-        for line in text.splitlines()
-        if not line.startswith("#")
-    }
+    names = {line.replace("{", " ").split()[0] for line in text.splitlines() if line[0] != "#"}
     assert names <= {
         "labelwall_releases_spent",
         "labelwall_releases_left",
@@ -121,12 +101,9 @@ def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) 
         "labelwall_requests_total",
         "labelwall_requests_created",
     }
-    lines = [line for line in made.lines if line["event"] == "request"]
-    assert {frozenset(line) for line in lines} == {
-        frozenset({"event", "method", "route", "status", "caller"})
-    }
-    secret = made.tokens["ann"].rpartition("_")[2]
-    assert secret not in str(made.lines)
+    fields = {frozenset(line) for line in shared.lines if line["event"] == "request"}
+    assert fields == {frozenset({"event", "method", "route", "status", "caller"})}
+    assert shared.tokens["ann"].rpartition("_")[2] not in str(shared.lines)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +121,7 @@ def test_a_client_talks_to_https_or_to_this_machine(url: str) -> None:
         tiny.RemoteTeacher(url, "key")
 
 
-def test_a_service_that_is_not_there_is_given_up(tmp_path: Path) -> None:
+def test_a_service_that_is_not_there_is_given_up() -> None:
     with (
         client("http://127.0.0.1:9", "key", patience=0.2, spec=None) as remote,
         pytest.raises(Refused, match="can not be reached"),
@@ -180,42 +157,37 @@ def self_signed(folder: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     place = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    now = datetime.now(UTC)
+    now, pem = datetime.now(UTC), serialization.Encoding.PEM
     builder = x509.CertificateBuilder(
         name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
     )
     certificate = builder.add_extension(place, critical=False).sign(key, hashes.SHA256())
-    plain = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0])
-    )
+    how = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, *how))
     (folder / "key.pem").chmod(0o600)
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
     return folder / "cert.pem"
 
 
 def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path: Path) -> None:
     """The current batch is charged, drawn, stored and sent; what waits is refused uncharged."""
-    made, working, go_on = tiny.make(tmp_path), threading.Event(), threading.Event()
-    teacher = made.service.teacher
-    together = teacher.answer_together
-    teacher.answer_together = lambda calls: (working.set(), go_on.wait(60), together(calls))[2]
+    made = tiny.make(tmp_path)
+    working, go_on = tiny.held_back(made)
+    queue = made.service.queue
 
-    def ask(url: str, name: str, seed: int) -> Answers:
-        with client(url, made.tokens[name], patience=0, spec=None) as remote:
+    def ask(name: str, seed: int) -> Answers:
+        with client(made.url, made.tokens[name], patience=0, spec=None) as remote:
             remote._spec = SPEC
             return remote.answer(Queries(rows(16, seed)))
 
-    with ThreadPoolExecutor(3) as pool, served(made) as url:
-        with client(url, made.tokens["ann"]):
-            pass
-        first = pool.submit(ask, url, "ann", 1)
+    with ThreadPoolExecutor(3) as pool, clients(made, "ann"):
+        first = pool.submit(ask, "ann", 1)
         assert working.wait(60)
-        second = pool.submit(ask, url, "bob", 2)
-        while made.service.queue.waiting < 2:
+        second = pool.submit(ask, "bob", 2)
+        while queue.waiting < 2:
             time.sleep(0.01)
-        closing = pool.submit(made.service.queue.close)
-        while not made.service.queue._closing:
+        closing = pool.submit(queue.close)
+        while not queue._closing:
             time.sleep(0.01)
         go_on.set()
         closing.result()

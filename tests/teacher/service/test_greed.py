@@ -18,7 +18,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import extractors, limits
 from labelwall.teacher.service import queue as queues
-from labelwall.teacher.service.jobs import TaskJob
+from labelwall.teacher.service.jobs import Job
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.networks.architectures import build, to_safetensors
@@ -30,8 +30,8 @@ from tests.teacher.service.tiny import (
     DIMENSIONS,
     RECORDS,
     SPEC,
-    call,
     client,
+    clients,
     rows,
     served,
 )
@@ -50,7 +50,7 @@ def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
     """Sixty extractors, and two by turns, leave the ledger as it was; the caches stay few."""
     made = tiny.make(tmp_path)
     before = Ledger(tmp_path / "ledger.sqlite").state.head
-    with served(made) as url, client(url, made.tokens["ann"]) as ann:
+    with clients(made, "ann") as ann:
         for number in range(60):
             ann.use_extractor(other(number))
         for number in range(10):
@@ -75,11 +75,7 @@ def test_extractors_of_a_day_are_limited_by_caller(
     limit = ("EXTRACTORS_PER_DAY", 12) if by == "count" else ("UPLOADS_PER_DAY", 11.5 * size)
     monkeypatch.setattr(limits, *limit)
     made = tiny.make(tmp_path)
-    with (
-        served(made) as url,
-        client(url, made.tokens["ann"], patience=0) as ann,
-        client(url, made.tokens["bob"], patience=0) as bob,
-    ):
+    with clients(made, "ann", "bob", patience=0) as (ann, bob):
         for number in range(1, 12 if by == "count" else 11):
             ann.use_extractor(other(number))
         with pytest.raises(Refused, match="in a day") as refusal:
@@ -93,11 +89,7 @@ def test_extractors_of_a_day_are_limited_by_caller(
 def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
     """Neither from memory, nor its records' features from the disk."""
     made = tiny.make(tmp_path)
-    with (
-        served(made) as url,
-        client(url, made.tokens["bob"], spec=other(99)),
-        client(url, made.tokens["ann"]) as ann,
-    ):
+    with clients(made, "bob", "ann", spec=other(99)) as (_, ann):
         for number in range(20):
             ann.use_extractor(other(number))
         assert other(99).sha256() in made.service.extractors
@@ -111,11 +103,7 @@ def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
     """They are stored, and nobody is charged for them: so they are limited by the day."""
     monkeypatch.setattr(limits, "GROWTH_PER_DAY", 100_000)
     made = tiny.make(tmp_path, asked=16, answered=16)
-    with (
-        served(made) as url,
-        client(url, made.tokens["ann"], patience=0) as ann,
-        client(url, made.tokens["bob"], patience=0) as bob,
-    ):
+    with clients(made, "ann", "bob", patience=0) as (ann, bob):
         for seed in range(3):
             ann.answer(Queries(rows(600, seed)))
         with pytest.raises(Refused, match="in a day"):
@@ -138,23 +126,22 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
         export(path)
 
     monkeypatch.setattr(made.service.ledger, "export", counted)
-    ann, bob = made.tokens["ann"], made.tokens["bob"]
-    with served(made) as url, client(url, ann) as remote, ThreadPoolExecutor(2) as pool:
+    with clients(made, "ann") as remote, ThreadPoolExecutor(2) as pool:
         remote.answer(Queries(rows(3, 1)))
-        first = pool.submit(call, url, ann, path="ledger")
+        first = pool.submit(made.call, "ann", "ledger")
         assert begun.wait(60)
-        assert call(url, ann, path="ledger").json()["code"] == "busy"
-        second = pool.submit(call, url, bob, path="ledger")
+        assert made.call("ann", "ledger").json()["code"] == "busy"
+        second = pool.submit(made.call, "bob", "ledger")
         go_on.set()
         copies = [first.result().content, second.result().content]
-        copies += [call(url, token, path="ledger").content for token in (ann, bob)]
+        copies += [made.call(name, "ledger").content for name in ("ann", "bob")]
         assert len(set(copies)) == len(makers) == 1
         remote.answer(Queries(rows(3, 2)))
-        assert call(url, bob, path="ledger").content != copies[0]
+        assert made.call("bob", "ledger").content != copies[0]
         assert len(makers) == 2
         made.service.process.allowances.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
-        assert call(url, ann, path="ledger").json()["code"] == "too_much"
-        assert call(url, bob, path="ledger").status_code == 200
+        assert made.call("ann", "ledger").json()["code"] == "too_much"
+        assert made.call("bob", "ledger").status_code == 200
 
 
 def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
@@ -164,7 +151,7 @@ def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
     made = tiny.make(tmp_path)
     database = made.service.ledger._database
     reading, charged = database.reading, list[int]()
-    with served(made) as url, client(url, made.tokens["bob"]) as bob:
+    with clients(made, "bob") as bob:
         bob.answer(Queries(rows(3, 1)))
 
         @contextmanager
@@ -174,7 +161,7 @@ def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
                 yield connection
 
         monkeypatch.setattr(made.service.ledger._transactions, "reading", answering)
-        assert call(url, made.tokens["ann"], path="ledger").status_code == 200
+        assert made.call("ann", "ledger").status_code == 200
     assert charged[0] == 2
 
 
@@ -185,16 +172,13 @@ def test_a_full_queue_has_a_place_for_others(
     made = tiny.make(tmp_path)
 
     def submit(caller: str, number: int) -> None:
-        made.service.queue.submit(TaskJob(f"{number}", caller, "of a test", 1))
+        made.service.queue.submit(Job(f"{number}", caller, "of a test", 1))
 
-    for number in range(4):
-        submit("ann", number)
-    with pytest.raises(Refused, match="too many requests wait"):
-        submit("ann", 5)
-    submit("bob", 6)
-    submit("bob", 7)
-    with pytest.raises(Refused, match="too many requests wait"):
-        submit("bob", 8)
+    for caller, places in (("ann", 4), ("bob", 2)):
+        for number in range(places):
+            submit(caller, number)
+        with pytest.raises(Refused, match="too many requests wait"):
+            submit(caller, places)
     made.custodian.close()
 
 
@@ -224,11 +208,8 @@ def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path: Path, hea
     """Nor from sending one that is light."""
     many = Records(rows(800, 0), np.arange(800) % CLASSES, np.arange(800))  # 80 seconds
     made = tiny.make(tmp_path, records=lambda: many)
-    with served(made) as url, client(url, made.tokens["bob"]) as bob:
-        sending = threading.Thread(target=_send, args=(url, made.tokens["ann"], network()))
-        sending.start()
-        while not Slow.blocks:
-            time.sleep(0.01)
+    with clients(made, "bob") as bob:
+        sending = sent_until(made, network(), blocks=1)
         for seed in range(3):
             assert len(bob.answer(Queries(rows(3, seed))).labels) == 3
         bob.use_extractor(other(1))
@@ -238,12 +219,21 @@ def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path: Path, hea
         sending.join()
 
 
-def _send(url: str, token: str, spec: ExtractorSpec) -> None:
-    with (
-        client(url, token, patience=0, spec=None) as ann,
-        pytest.raises(Refused, match="shutting down"),
-    ):
-        ann.use_extractor(spec)
+def sent_until(made: tiny.Made, spec: ExtractorSpec, blocks: int) -> threading.Thread:
+    """Ann sends an extractor until the service stops; some blocks are embedded by now."""
+
+    def send() -> None:
+        with (
+            client(made.url, made.tokens["ann"], patience=0, spec=None) as ann,
+            pytest.raises(Refused, match="shutting down"),
+        ):
+            ann.use_extractor(spec)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    while Slow.blocks < blocks:
+        time.sleep(0.01)
+    return sending
 
 
 def test_two_heavy_extractors_both_end(
@@ -253,15 +243,11 @@ def test_two_heavy_extractors_both_end(
     monkeypatch.setattr(queues, "SLICE", 2)
     monkeypatch.setattr(Slow, "seconds", 0.02)
     monkeypatch.setattr(queues, "TURN", 0.0)
-    made, specs = tiny.make(tmp_path), [network(), network()]
-    with served(made) as url, ThreadPoolExecutor(2) as pool:
-
-        def send(name: str, spec: ExtractorSpec) -> None:
-            with client(url, made.tokens[name], spec=spec):
-                pass
-
-        for sent in [pool.submit(send, *each) for each in zip(("ann", "bob"), specs, strict=True)]:
-            sent.result()
+    with clients(tiny.make(tmp_path), "ann", "bob", spec=None) as both:
+        with ThreadPoolExecutor(2) as pool:
+            sent = [pool.submit(each.use_extractor, network()) for each in both]
+        for each in sent:
+            each.result()
     assert Slow.blocks == RECORDS  # 40 blocks each, none of them twice
 
 
@@ -269,16 +255,12 @@ def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(
     tmp_path: Path, heavy: None
 ) -> None:
     made, spec = tiny.make(tmp_path), network()
-    with served(made) as url:
-        sending = threading.Thread(target=_send, args=(url, made.tokens["ann"], spec))
-        sending.start()
-        while Slow.blocks < 5:
-            time.sleep(0.01)
+    with served(made):
+        sending = sent_until(made, spec, blocks=5)
     sending.join()
     done, Slow.blocks = Slow.blocks, 0
     assert done < RECORDS // 2  # eight seconds' worth
-    again = tiny.make(tmp_path)
-    with served(again) as url, client(url, again.tokens["ann"], spec=spec, patience=60) as ann:
+    with clients(tiny.make(tmp_path), "ann", spec=spec, patience=60) as ann:
         assert Slow.blocks <= RECORDS // 2 - done
         assert len(ann.answer(Queries(rows(3, 1))).labels) == 3
 
@@ -309,11 +291,7 @@ def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
 ) -> None:
     monkeypatch.setattr(extractors, "MAX_ROW_SECONDS", 0.0)
     made = tiny.make(tmp_path)
-    with (
-        served(made) as url,
-        client(url, made.tokens["ann"]) as ann,
-        pytest.raises(Refused, match="seconds for a row"),
-    ):
+    with clients(made, "ann") as ann, pytest.raises(Refused, match="seconds for a row"):
         ann.use_extractor(network())
     with pytest.raises(InvalidInput):
         made.service.queue.networks.test(network(), "ann")

@@ -36,10 +36,8 @@ def order_of_answers(
     records = Records(x, np.arange(n) % CLASSES, np.arange(n))
     other = replace(case.spec, scale=2.0)
     with conversation(folder, case, records, monkeypatch) as talk:
-        talk.made.service.process.queue_settings.limits.max_jobs = 99
-        for spec in (case.spec, other):
-            talk.put("ann", spec)
-            talk.drain()
+        talk.made.service.process.limits.max_jobs = 99
+        talk.prepare(case.spec, other)
         if gone:
             for path in folder.glob("embeddings-*"):
                 path.unlink()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -23,106 +22,65 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.messages import Queries
 from tests import browser
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import SPEC, client, rows, served
+from tests.teacher.service.tiny import SPEC, clients, rows, served
 
 OTHER = replace(SPEC, scale=2.0)
 SITE = {"sec-fetch-site": "same-origin"}
 
 
-class Shown:
-    """A service after two rounds of two callers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made = tiny.make(folder, asked=90, answered=30, quota=500)
-
-    def work(self, url: str) -> None:
-        self.url, tokens = url, self.made.tokens
-        with (
-            client(url, tokens["ann"]) as ann,
-            client(url, tokens["bob"]) as bob,
-            client(url, tokens["carol"], spec=None) as carol,
-        ):
-            self._ask(ann, SPEC, 20, 1)
-            self._ask(bob, SPEC, 10, 2)
-            ann.use_extractor(OTHER)
-            self._ask(ann, OTHER, 80, 3)  # 20 of them, and more, past a cap
-            carol.add(rows(3, 50), np.array([0, 1, 2]), np.array([500, 501, 502]))
-            carol.remove(np.array([3, 500]))
-
-    def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
-        teacher.answer(Queries(rows(n, seed)))
-
-    def send(
-        self, method: str = "GET", path: str = "/", name: str = "carol", **headers: str
-    ) -> httpx.Response:
-        return httpx.request(
-            method,
-            f"{self.url}{path}",
-            auth=("any", self.made.tokens[name]),
-            headers=headers,
-            trust_env=False,
-            timeout=60,
-        )
-
-
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
-    found = Shown(tmp_path_factory.mktemp("page"))
-    with served(found.made) as url:
-        found.work(url)
-        yield found
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
+    """A service after two rounds of two callers."""
+    made = tiny.make(tmp_path_factory.mktemp("page"), asked=90, answered=30, quota=500)
+    with clients(made, "ann", "bob", "carol") as (ann, bob, carol):
+        ann.answer(Queries(rows(20, 1)))
+        bob.answer(Queries(rows(10, 2)))
+        ann.use_extractor(OTHER)
+        ann.answer(Queries(rows(80, 3)))  # 20 of them, and more, past a cap
+        carol.add(rows(3, 50), np.array([0, 1, 2]), np.array([500, 501, 502]))
+        carol.remove(np.array([3, 500]))
+        yield made
 
 
-def test_the_page_is_for_a_custodian_in_a_browser(shown: Shown) -> None:
-    bearer = f"Bearer {shown.made.tokens['carol']}"
-    wrong: list[dict[str, Any]] = [
-        {"headers": SITE},
-        {"headers": SITE, "auth": ("carol", "x")},
-        {"headers": {**SITE, "authorization": "Basic ?"}},
-        {"headers": {**SITE, "authorization": bearer}},
-    ]
+def test_the_page_is_for_a_custodian_in_a_browser(shown: tiny.Made) -> None:
+    bearer = f"Bearer {shown.tokens['carol']}"
     for method, path in (("GET", "/"), ("POST", "/export"), ("POST", "/audit")):
-        for reply in (
-            shown.send(method, path, "ann", **SITE),
-            *(
-                httpx.request(method, shown.url + path, **how, trust_env=False, timeout=60)
-                for how in wrong
-            ),
-        ):
+        wrong = [shown.browse(path, method, name, **SITE) for name in ("ann", "x")]
+        for more in ({}, {"authorization": "Basic ?"}, {"authorization": bearer}):
+            headers = {**SITE, **more}
+            wrong.append(
+                httpx.request(
+                    method, shown.url + path, headers=headers, trust_env=False, timeout=60
+                )
+            )
+        for reply in wrong:
             assert reply.status_code == 401
             assert reply.headers["www-authenticate"].startswith("Basic ")
             assert reply.json()["code"] == "sign_in"
-        assert shown.send(method, path, **SITE).status_code == 200
-        assert shown.send("DELETE", path, **SITE).status_code == 405
+        assert shown.browse(path, method, **SITE).status_code == 200
+        assert shown.browse(path, "DELETE", **SITE).status_code == 405
 
 
-def test_what_a_browser_adds_by_itself_opens_no_other_route(shown: Shown) -> None:
+def test_what_a_browser_adds_by_itself_opens_no_other_route(shown: tiny.Made) -> None:
     """The API must not accept Basic authentication.
 
     A browser sends it to every address of the service, whichever page makes the request.
     """
-    for path, entry in shown.made.app.openapi()["paths"].items():
-        for method in entry:
-            if path != "/v1/health":
-                assert (
-                    shown.send(
-                        method.upper(),
-                        path.replace("{job}", "0" * 64).replace("{sha256}", "0" * 64),
-                    ).status_code
-                    == 401
-                )
+    for path, entry in shown.app.openapi()["paths"].items():
+        for method in set(entry) if path != "/v1/health" else ():
+            reply = shown.browse(re.sub("{.*}", "0" * 64, path), method.upper())
+            assert reply.status_code == 401
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "none", "", "SAME-ORIGIN, cross-site"])
-def test_a_button_works_from_the_page_alone(shown: Shown, site: str) -> None:
+def test_a_button_works_from_the_page_alone(shown: tiny.Made, site: str) -> None:
     for path in ("/export", "/audit"):
-        reply = shown.send("POST", path, **({"sec-fetch-site": site} if site else {}))
+        reply = shown.browse(path, "POST", **({"sec-fetch-site": site} if site else {}))
         assert (reply.status_code, reply.json()["code"]) == (403, "another_site")
 
 
-def test_nothing_runs_and_nothing_is_fetched(shown: Shown) -> None:
-    for reply in (shown.send(), shown.send("POST", "/audit", **SITE)):
+def test_nothing_runs_and_nothing_is_fetched(shown: tiny.Made) -> None:
+    for reply in (shown.browse(), shown.browse("/audit", "POST", **SITE)):
         policy = dict(
             part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
         )
@@ -139,10 +97,12 @@ def test_nothing_runs_and_nothing_is_fetched(shown: Shown) -> None:
         )
 
 
-def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown: Shown) -> None:
-    service, text = shown.made.service, tiny.text_of(shown.send())
+def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(
+    shown: tiny.Made,
+) -> None:
+    service, text = shown.service, tiny.text_of(shown.browse())
     assert "screen slot 0 90 of 90, 0 left" in text
-    charged = audit(shown.folder / "ledger.sqlite").charged
+    charged = audit(service.directory / "ledger.sqlite").charged
     assert f"aggregate slot 0 {charged['0/aggregate']} of 30" in text
     reading = odometer(service.plan, tuple(charged.values()))
     assert f"{round_up(min(reading, 1.0))} spent so far" in text
@@ -156,33 +116,32 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     assert "last failure (errors.log) never" in text
 
 
-def test_pages_that_are_made_at_once_are_the_same(shown: Shown) -> None:
+def test_pages_that_are_made_at_once_are_the_same(shown: tiny.Made) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: shown.send(), range(12)))
-    assert {reply.status_code for reply in found} == {200}
-    assert len({reply.text for reply in found}) == 1
+        replies = list(pool.map(lambda _: shown.browse(), range(12)))
+    assert {reply.status_code for reply in replies} == {200}
+    assert len({reply.text for reply in replies}) == 1
 
 
 def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
-    with served(made) as url:
+    with served(made):
         keys = made.app.state.authenticator.keys
         keeper = keys.add("dan", "custodian")
-        made.service.queue.usage.charged["<script>alert(1)</script>"] = (
-            1  # keys have no such names; a table could
-        )
-        text = httpx.get(url, auth=("", keeper), trust_env=False, timeout=60).text
+        # keys have no such names; a table could
+        made.service.queue.usage.charged["<script>alert(1)</script>"] = 1
+        text = made.browse(name=keeper).text
         assert "<script" not in text
         assert "&lt;script&gt;" in text
         keys.revoke("dan")
-        assert httpx.get(url, auth=("", keeper), trust_env=False, timeout=60).status_code == 401
+        assert made.browse(name=keeper).status_code == 401
 
 
 def test_an_unsafe_ledger_says_so(tmp_path: Path) -> None:
     made = tiny.make(tmp_path, entropy=Tape())
     made.service.certified = None
-    with served(made) as url:
-        text = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False, timeout=60).text
+    with served(made):
+        text = made.browse().text
     assert "UNSAFE" in text
     assert "<b>none</b>" in text
 
@@ -197,8 +156,8 @@ def test_an_unsafe_ledger_says_so(tmp_path: Path) -> None:
         ("records", "ids removed"),
     ],
 )
-def test_a_section_in_a_browser(shown: Shown, tmp_path: Path, section: str, said: str) -> None:
-    address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
+def test_a_section_in_a_browser(shown: tiny.Made, tmp_path: Path, section: str, said: str) -> None:
+    address = shown.url.replace("http://", f"http://carol:{shown.tokens['carol']}@")
     with browser.browser(tmp_path) as opened:
         browser.resize(opened, 1280, 900, False)
         opened.get(address)
@@ -211,9 +170,9 @@ class Tape(SystemEntropy):
 
 
 @pytest.mark.slow
-def test_in_a_browser_on_a_desk_and_on_a_phone(shown: Shown, tmp_path: Path) -> None:
+def test_in_a_browser_on_a_desk_and_on_a_phone(shown: tiny.Made, tmp_path: Path) -> None:
     """Without scripts the page fits the width, both buttons work, and the browser logs nothing."""
-    address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
+    address = shown.url.replace("http://", f"http://carol:{shown.tokens['carol']}@")
     with browser.browser(tmp_path) as opened:
         for name, width, height, phone in (("desk", 1280, 900, False), ("phone", 390, 844, True)):
             browser.resize(opened, width, height, phone)

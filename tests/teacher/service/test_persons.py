@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -37,15 +36,12 @@ def test_rows_come_with_persons_and_persons_go(tmp_path: Path, adversary: str) -
     def own(person: str) -> bool:
         return bool(teacher.owning(codes_of([person]))[0])
 
-    with tiny.served(made) as url:
+    def post(path: str, content: bytes, media: str = SAFETENSORS) -> tuple[int, str]:
+        reply = made.call("carol", f"{path}?wait=30", "POST", content, media)
+        return reply.status_code, reply.text
 
-        def post(path: str, content: bytes, media: str = SAFETENSORS) -> tuple[int, str]:
-            headers = {"content-type": media, "authorization": f"Bearer {made.tokens['carol']}"}
-            place = f"{url}/v1/{path}?wait=30"
-            reply = httpx.post(place, content=content, headers=headers, trust_env=False, timeout=60)
-            return reply.status_code, reply.text
-
-        budget = tiny.call(url, made.tokens["ann"]).json()
+    with tiny.clients(made, "ann") as client:
+        budget = made.call("ann").json()
         assert budget["unit"] == budget["plan"]["unit"] == "person"
         assert not own("77")
         assert post("records", body([77, 77, 3]))[0] == 200
@@ -59,16 +55,14 @@ def test_rows_come_with_persons_and_persons_go(tmp_path: Path, adversary: str) -
         assert not own("77")
         assert not own("3")
         assert own("4")
-        with tiny.client(url, made.tokens["ann"]) as client:
-            receipt = client.answer(Queries(tiny.rows(4, 9))).receipt
-            assert receipt.unit == "person"
+        assert client.answer(Queries(tiny.rows(4, 9))).receipt.unit == "person"
     shown = "\n".join(map(str, made.lines))
     assert str(codes_of(["77"])[0]) not in shown
 
 
 def test_rows_have_no_persons_where_a_row_is_the_unit(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
-    with tiny.served(made) as url:
-        reply = tiny.call(url, made.tokens["ann"]).json()
+    with tiny.served(made):
+        reply = made.call("ann").json()
         assert reply["unit"] == "row"
         assert "unit" not in reply["plan"]

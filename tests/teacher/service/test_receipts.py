@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, rows, served
+from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, clients, rows, served
 
 CELLS = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
 MECHANISMS = {
@@ -61,11 +58,9 @@ def plain(
     return dict(reply.json())
 
 
-@contextmanager
-def plainly(url: str) -> Iterator[httpx.Client]:
+def plainly(url: str) -> httpx.Client:
     """Connections to a service, for several threads."""
-    with httpx.Client(base_url=f"{url}/v1/", trust_env=False, timeout=60) as http:
-        yield http
+    return httpx.Client(base_url=f"{url}/v1/", trust_env=False, timeout=60)
 
 
 def remotely(remote: RemoteTeacher, arrays: dict[str, np.ndarray]) -> dict[str, int]:
@@ -75,22 +70,7 @@ def remotely(remote: RemoteTeacher, arrays: dict[str, np.ndarray]) -> dict[str, 
     return remote.answer(Queries(arrays["inputs"])).receipt.charged
 
 
-class Told:
-    """The receipts of callers. Those of plain requests count once per `job` (docs/guide.md)."""
-
-    def __init__(self) -> None:
-        self._by_call: dict[str, dict[str, int]] = {}
-        self._lock = threading.Lock()
-
-    def take(self, call: str, charged: dict[str, int]) -> None:
-        with self._lock:
-            self._by_call.setdefault(call, charged)
-
-    def sums(self) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for charged in self._by_call.values():
-            total.update(charged)
-        return total
+Receipts = dict[str, dict[str, int]]  # what each call, or `job` (docs/guide.md), was charged
 
 
 class Breaks(SystemEntropy):
@@ -122,7 +102,7 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
 
 
 def converse(
-    url: str, token: str, mechanism: object, told: Told, seed: int, *, losses: bool
+    url: str, token: str, mechanism: object, receipts: Receipts, seed: int, *, losses: bool
 ) -> None:
     """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
@@ -133,13 +113,13 @@ def converse(
             arrays, kind = asked(mechanism, int(draws.integers(4))), draws.integers(4)
             try:
                 if kind == 0:
-                    told.take(secrets.token_hex(8), remotely(remote, arrays))
+                    receipts[secrets.token_hex(8)] = remotely(remote, arrays)
                 else:
                     key = keys[draws.integers(3)] if kind == 1 else None
                     twice = [pool.submit(plain, http, token, arrays, key) for _ in range(2)]
                     for state in (future.result() for future in twice):
                         if "result" in state and not (losses and draws.random() < 0.2):
-                            told.take(state["job"], state["result"]["receipt"]["charged"])
+                            receipts.setdefault(state["job"], state["result"]["receipt"]["charged"])
             except (TeacherFailed, Refused):
                 assert losses
 
@@ -152,35 +132,37 @@ def test_receipts_add_up_to_what_the_ledger_charged(
     tmp_path: Path, name: str, losses: bool
 ) -> None:
     """Concurrent callers who repeat requests, with a restart of the service in between."""
-    mechanism, told = MECHANISMS[name], Told()
+    mechanism, receipts = MECHANISMS[name], Receipts()
     for life in range(2):
         entropy = Breaks() if losses else SystemEntropy()
         made = tiny.make(tmp_path, mechanism=mechanism, asked=100, answered=100, entropy=entropy)
-        whose = [made.tokens["ann"], made.tokens["bob"]]
         with served(made) as url, ThreadPoolExecutor(CALLERS) as pool:
-            work = [
+            calls = [
                 pool.submit(
-                    converse, url, whose[n % 2], mechanism, told, 10 * life + n, losses=losses
+                    converse,
+                    url,
+                    made.tokens["ann" if n % 2 else "bob"],
+                    mechanism,
+                    receipts,
+                    10 * life + n,
+                    losses=losses,
                 )
                 for n in range(CALLERS)
             ]
-            for future in work:
-                future.result()
-    spent = {
-        release: count
-        for (_, release), count in Ledger(tmp_path / "ledger.sqlite").state.spent.items()
-    }
-    assert all(count <= spent.get(release, 0) for release, count in told.sums().items()), (
-        told.sums(),
-        spent,
-    )
-    assert losses or +told.sums() == Counter(spent)
+            for call in calls:
+                call.result()
+    total: Counter[str] = Counter()
+    for charged in receipts.values():
+        total.update(charged)
+    state = Ledger(tmp_path / "ledger.sqlite").state
+    spent = Counter({release: count for (_, release), count in state.spent.items()})
+    assert total <= spent
+    assert losses or +total == spent
 
 
 def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:
     """The first receipt to arrive has the call's charge, after any number of lost replies."""
-    made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+    with clients(tiny.make(tmp_path), "ann") as remote:
         request, lost = remote._http.request, []
 
         def loses(*arguments: Any, **more: Any) -> httpx.Response:
@@ -207,16 +189,15 @@ def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempot
     ann, bob = made.tokens["ann"], made.tokens["bob"]
     calls = [(ann, arrays, "a"), (ann, arrays, "a"), (ann, arrays, None), (ann, arrays, "b")]
     calls += [(ann, other, "a"), (bob, arrays, "a")]  # a key names a call of one caller and content
-    with served(made) as url, client(url, ann), plainly(url) as http:
-        told = [plain(http, *call) for call in calls]
+    with clients(made, "ann"), plainly(made.url) as http:
+        states = [plain(http, *call) for call in calls]
         bad = plain(http, ann, arrays, "x" * 65)
-    charged = [state["result"]["receipt"]["charged"]["screen"] for state in told]
-    served_free = [state["result"]["receipt"]["served"] for state in told]
-    assert charged == [10, 10, 0, 0, 10, 0]
-    assert served_free == [0, 0, 10, 10, 0, 10]
-    assert len({state["job"] for state in told}) == 5
-    assert told[1] == told[0]
-    assert told[2]["result"]["labels"] == told[0]["result"]["labels"]
+    receipts = [state["result"]["receipt"] for state in states]
+    assert [receipt["charged"]["screen"] for receipt in receipts] == [10, 10, 0, 0, 10, 0]
+    assert [receipt["served"] for receipt in receipts] == [0, 0, 10, 10, 0, 10]
+    assert len({state["job"] for state in states}) == 5
+    assert states[1] == states[0]
+    assert states[2]["result"]["labels"] == states[0]["result"]["labels"]
     assert bad["code"] == "invalid_request"
 
 
@@ -224,15 +205,10 @@ def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_
     tmp_path: Path,
 ) -> None:
     """Nor by the caller's cap, which the first call used up. If the first fails, both do."""
-    made, working, go_on = tiny.make(tmp_path, quota=10), threading.Event(), threading.Event()
-    together: Callable[..., Any] = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: (
-        working.set(),
-        go_on.wait(60),
-        together(calls),
-    )[2]
+    made = tiny.make(tmp_path, quota=10)
+    working, go_on = tiny.held_back(made)
     ann = made.tokens["ann"]
-    with served(made) as url, client(url, ann), plainly(url) as http, ThreadPoolExecutor(3) as pool:
+    with clients(made, "ann"), plainly(made.url) as http, ThreadPoolExecutor(3) as pool:
         first = pool.submit(plain, http, ann, {"inputs": rows(10, 1)})
         assert working.wait(60)
         more = [pool.submit(plain, http, ann, {"inputs": rows(10, 1)}) for _ in range(2)]

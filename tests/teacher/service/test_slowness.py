@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from io import BufferedReader
 from pathlib import Path
 
 import httpx
@@ -25,7 +24,7 @@ from labelwall.wall.errors import Refused
 from labelwall.wall.wire import SAFETENSORS
 from tests.teacher.service import tiny
 from tests.teacher.service.test_connection import self_signed
-from tests.teacher.service.tiny import SPEC, ask, call, client, rows, served
+from tests.teacher.service.tiny import SPEC, ask, call, clients, rows, served
 
 
 def until(true: Callable[[], object], seconds: float = 10.0) -> None:
@@ -99,11 +98,9 @@ def test_accepted_connections_send_small_parts_at_once() -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_unfinished_headers_end(
-    shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_headers_end(shared: tiny.Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a new connection, on a used one, and however steadily single bytes arrive."""
-    _, url = shared
+    url = shared.url
     whole = b"GET /v1/health HTTP/1.1\r\nhost: a\r\n"
     with many(url, 1, whole + b"\r\n") as used:
         assert b"200" in used[0].recv(1 << 16)
@@ -141,8 +138,7 @@ def test_more_connections_than_places_leave_room_for_keys(
 ) -> None:
     made = tiny.make(tmp_path)
     with served(made) as url, many(url, 60, sent) as opened:
-        assert call(url, made.tokens["carol"]).status_code == 200
-        assert call(url, made.tokens["ann"]).status_code == 200
+        assert made.call("carol").status_code == made.call("ann").status_code == 200
         assert len(made.app.state.connections) <= 12
         assert sum(ended(each, 0.01) for each in opened) >= 40
 
@@ -189,23 +185,21 @@ def test_where_every_place_is_at_work_a_new_connection_is_closed(
 def test_an_analyst_keeps_no_place_from_the_custodian(tmp_path: Path, few: None) -> None:
     """A quarter of all places for one analyst's requests, never all of them for analysts."""
     made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["ann"]):
-        with many(url, 12, upload(made.tokens["ann"], 1000)):
+    with clients(made, "ann"):
+        with many(made.url, 12, upload(made.tokens["ann"], 1000)):
             until(lambda: made.app.state.connections._asking["ann"] == 3)
-            assert call(url, made.tokens["carol"]).status_code == 200
-            assert call(url, made.tokens["bob"]).status_code == 200
-            assert call(url, made.tokens["ann"]).json()["code"] == "busy"
-        # its places are free again
-        until(lambda: call(url, made.tokens["ann"]).status_code == 200)
+            assert made.call("carol").status_code == made.call("bob").status_code == 200
+            assert made.call("ann").json()["code"] == "busy"
+        until(lambda: made.call("ann").status_code == 200)  # its places are free again
 
 
 def test_announced_bodies_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight requests announce all the room and send nothing. They are dropped, others answered."""
     monkeypatch.setattr(limits, "STALL_SECONDS", 1)
     made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["bob"]):
-        with many(url, 8, upload(made.tokens["ann"], 64 << 20)) as silent:
-            assert ask(url, made.tokens["bob"], rows(3, 1)).status_code == 200
+    with clients(made, "bob"):
+        with many(made.url, 8, upload(made.tokens["ann"], 64 << 20)) as silent:
+            assert ask(made.url, made.tokens["bob"], rows(3, 1)).status_code == 200
             assert all(b" 422 " in each.recv(1 << 16) for each in silent)
         assert made.service.bodies.in_use == 0
 
@@ -214,11 +208,11 @@ def test_a_full_room_is_shared_by_callers(tmp_path: Path) -> None:
     """Who has more than an equal part of a full room is refused; others are not."""
     made = tiny.make(tmp_path)
     made.service.bodies._room = 100_000
-    with served(made) as url, client(url, made.tokens["ann"]):
+    with clients(made, "ann"):
         head = upload(made.tokens["ann"], 90_000)
-        with many(url, 1, head + bytes(80_000)) as first:
+        with many(made.url, 1, head + bytes(80_000)) as first:
             until(lambda: made.service.bodies.in_use == 80_000)
-            assert ask(url, made.tokens["bob"], rows(1200, 1), wait=0).status_code == 202
+            assert ask(made.url, made.tokens["bob"], rows(1200, 1), wait=0).status_code == 202
             first[0].sendall(bytes(9_000))
             made.service.bodies._received["bob"] += 60_000  # as if bob still sent
             first[0].sendall(bytes(500))
@@ -243,15 +237,10 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "READER_SECONDS", 0.3)
-    big = tmp_path / "big"
-    big.write_bytes(b"")
-    os.truncate(big, 1 << 26)
-
-    def opened() -> BufferedReader:
-        return big.open("rb")
-
+    (tmp_path / "big").touch()
+    os.truncate(tmp_path / "big", 1 << 26)
     made = tiny.make(tmp_path / "service")
-    monkeypatch.setattr(made.service.copies, "open", opened)
+    monkeypatch.setattr(made.service.copies, "open", lambda: (tmp_path / "big").open("rb"))
     asks = f"GET /v1/ledger HTTP/1.1\r\nauthorization: Bearer {made.tokens['ann']}\r\nhost: a\r\n"
     with served(made) as url, many(url, 1, f"{asks}\r\n".encode()):
         until(lambda: len(made.app.state.connections))
@@ -262,11 +251,11 @@ def test_a_client_that_goes_away_is_no_failure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["ann"]):
-        connected(url, upload(made.tokens["ann"], 1000) + b"x" * 10).close()
+    with clients(made, "ann"):
+        connected(made.url, upload(made.tokens["ann"], 1000) + b"x" * 10).close()
         until(lambda: any(line.get("status") == 499 for line in made.lines))
         assert made.service.bodies.in_use == 0
-        assert 'status="503"' not in call(url, made.tokens["carol"], path="metrics").text
+        assert 'status="503"' not in made.call("carol", "metrics").text
     assert not (tmp_path / "errors.log").exists()
     assert not caplog.records
 
@@ -310,16 +299,16 @@ def test_a_failure_of_a_request_is_logged_without_its_text(
         raise ValueError("SECRET")
 
     monkeypatch.setattr(made.service.queue.usage, "calls", fail)
-    with served(made) as url:
-        assert call(url, made.tokens["ann"], path="receipts").json()["code"] == "teacher_failed"
+    with served(made):
+        assert made.call("ann", "receipts").json()["code"] == "teacher_failed"
     log = (tmp_path / "errors.log").read_text()
     assert "ValueError" in log
     assert "in fail" in log
     assert "SECRET" not in log.replace('raise ValueError("SECRET")', "")
 
 
-def test_no_redirect_repeats_what_was_sent(shared: tuple[tiny.Made, str]) -> None:
-    _, url = shared
+def test_no_redirect_repeats_what_was_sent(shared: tiny.Made) -> None:
+    url = shared.url
     reply = call(url, None, path="health/", host="evil.example")
     assert reply.status_code == 404
     assert "evil" not in str(reply.headers) + reply.text
@@ -331,20 +320,20 @@ def test_nobody_hears_of_an_outcome_that_comes_too_late(
     """A job is refused after its request has ended: asyncio has nothing to report."""
     caplog.set_level(logging.ERROR, "asyncio")
     made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["ann"]):
-        go_on = made.service.process.queue_settings.machine.submit(time.sleep, 2.0)
-        assert ask(url, made.tokens["ann"], rows(3, 1), wait=0.2).status_code == 202
+    with clients(made, "ann"):
+        go_on = made.service.process.machine.submit(time.sleep, 2.0)
+        assert ask(made.url, made.tokens["ann"], rows(3, 1), wait=0.2).status_code == 202
         made.service.queue._pending.pop().finish(Refused("busy", "of a test"))
         made.service.queue._jobs.clear()  # a job keeps what waits for it
-        call(url, None, path="health")
+        made.call("ann", "health")
         gc.collect()
-        call(url, None, path="health")
+        made.call("ann", "health")
         go_on.result()
     assert "never retrieved" not in caplog.text
 
 
-def test_two_lengths_of_one_body_are_refused(shared: tuple[tiny.Made, str]) -> None:
-    _, url = shared
+def test_two_lengths_of_one_body_are_refused(shared: tiny.Made) -> None:
+    url = shared.url
     sent = (
         b"POST /v1/labels HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n"
         b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"

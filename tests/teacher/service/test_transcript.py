@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
@@ -38,7 +38,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import requests, routes
-from labelwall.teacher.service.jobs import Job, TaskJob
+from labelwall.teacher.service.jobs import Job, QueryJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
@@ -124,7 +124,7 @@ def vectors(name: str, **options: object) -> Case:
     queries = (
         3 * np.eye(DIMENSIONS)[np.arange(10) % CLASSES] + rng.normal(size=(10, DIMENSIONS)) / 2
     )
-    held = Records(
+    records = Records(
         x.astype(np.float32),
         labels.astype(np.int64),
         rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
@@ -140,7 +140,7 @@ def vectors(name: str, **options: object) -> Case:
         spec = replace(spec, landmarks=near.tobytes())
     embedder = replace(network(outputs), scale=60.0)
     queries = queries.astype(np.float32)
-    return Case(MECHANISMS[name], held, extra, queries, embedder, spec, **options)  # type: ignore[arg-type]
+    return Case(MECHANISMS[name], records, extra, queries, embedder, spec, **options)  # type: ignore[arg-type]
 
 
 def images(name: str) -> Case:
@@ -153,11 +153,11 @@ def images(name: str) -> Case:
         return pixels.astype(np.uint8)
 
     labels, one = rng.integers(0, CLASSES, RECORDS), np.zeros(1, dtype=np.int64)
-    held = Records(drawn(labels), labels, rng.permutation(10 * RECORDS)[:RECORDS])
+    records = Records(drawn(labels), labels, rng.permutation(10 * RECORDS)[:RECORDS])
     queries = drawn(np.arange(10) % CLASSES)
     return Case(
         NETWORKS[name],
-        held,
+        records,
         Records(drawn(one), one, one + 5000),
         queries,
         replace(HOG, scale=2.0),
@@ -173,8 +173,8 @@ def network(outputs: int) -> ExtractorSpec:
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = build("mlp", input_shape=(DIMENSIONS,), num_classes=outputs)
-    return ExtractorSpec("mlp", (DIMENSIONS,), outputs, to_safetensors(made), scale=50.0)
+        untrained = build("mlp", input_shape=(DIMENSIONS,), num_classes=outputs)
+    return ExtractorSpec("mlp", (DIMENSIONS,), outputs, to_safetensors(untrained), scale=50.0)
 
 
 # Every mechanism; over shards; for each analyst; PATE's networks.
@@ -188,7 +188,7 @@ CASES: dict[str, Callable[[], Case]] = {
 FAST = "private_knn", "reverse_knn", "private_knn, shards"
 
 
-def told(
+def transcripts(
     folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch, worlds: Sequence[str] = tuple(WORLDS)
 ) -> dict[str, Conversation]:
     return {world: transcript(folder / world, case, world, monkeypatch) for world in worlds}
@@ -197,28 +197,24 @@ def told(
 def differences(talks: dict[str, Conversation]) -> list[tuple[str, object, object]]:
     """(world, what was seen without the record, what was seen there) wherever they part first."""
     (_, plain), *others = talks.items()
-    found = []
-    for world, talk in others:
-        longest = max(len(plain.seen), len(talk.seen))
-        pairs = zip(
-            *(seen + [("nothing",)] * (longest - len(seen)) for seen in (plain.seen, talk.seen)),
-            strict=True,
-        )
-        found += [(world, *pair) for pair in pairs if pair[0] != pair[1]][:1]
-    return found
+    return [
+        next((world, *pair) for pair in zip_longest(plain.seen, talk.seen) if pair[0] != pair[1])
+        for world, talk in others
+        if plain.seen != talk.seen
+    ]
+
+
+def progress(talks: dict[str, Conversation]) -> list[list[tuple[str, int, int]]]:
+    """The teacher's progress over private rows in each world."""
+    return [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
 
 
 def test_every_mechanism_is_among_the_cases() -> None:
     assert set(registry.MECHANISMS) == set(MECHANISMS)
     assert all(mechanism.kind == name for name, mechanism in {**MECHANISMS, **NETWORKS}.items())
     assert set(CASES) >= set(MECHANISMS) | {f"{name}, shards" for name in MECHANISMS} | set(FAST)
-    assert {
-        kind for kind, made in registry.MECHANISMS.items() if "classifier" in fields_of(made)
-    } == set(NETWORKS)
-
-
-def fields_of(mechanism: type[AnyMechanism]) -> set[str]:
-    return {field.name for field in fields(mechanism)}
+    names = {kind: {each.name for each in fields(m)} for kind, m in registry.MECHANISMS.items()}
+    assert {kind for kind, known in names.items() if "classifier" in known} == set(NETWORKS)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +223,10 @@ def fields_of(mechanism: type[AnyMechanism]) -> set[str]:
 def test_callers_are_told_nothing_of_a_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    talks = told(tmp_path, CASES[name](), monkeypatch)
+    talks = transcripts(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
-    heard = [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
-    assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
+    never, leaves, _ = progress(talks)
+    assert never != leaves  # the teacher does work otherwise, and says so: to the custodian
     present = [
         talk.made.service.teacher.present(talk.case.extra.ids).all() for talk in talks.values()
     ]
@@ -250,9 +246,7 @@ def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
     """A restarted service computes what is missing: different numbers of networks or rows."""
     talks = restarted(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
-    plain, later = (
-        [now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()
-    )
+    plain, later = progress(talks)
     assert plain != later
 
 
@@ -279,7 +273,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
 
     def remember(self: RequestQueue, jobs: list[Job]) -> None:
         # not of queries: how far those are is what the queue itself goes by
-        vars(self)["running"] = jobs[0] if isinstance(jobs[0], TaskJob) else None
+        vars(self)["running"] = None if isinstance(jobs[0], QueryJob) else jobs[0]
         step(self, jobs)
 
     def write(self: RequestQueue, said: str, done: int, total: int) -> None:
@@ -296,8 +290,8 @@ def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
         routes,
-        "TaskJob",
-        lambda *given, from_custodian=False, **more: TaskJob(*given, **more),
+        "Job",
+        lambda *given, from_custodian=False, **more: Job(*given, **more),
     )
 
 
@@ -363,7 +357,7 @@ def test_a_service_that_tells_is_seen(
     world: str,
 ) -> None:
     plant(monkeypatch)
-    assert differences(told(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
+    assert differences(transcripts(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
 
 
 def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
@@ -379,16 +373,13 @@ def test_the_custodians_page_has_the_percentage(
     """And an analyst, who asks at the same moment, has not."""
     case, pages = vectors("private_knn"), list[str]()
     with conversation(tmp_path, case, case.records, monkeypatch) as talk:
-
-        def page() -> str:
-            key = talk.made.tokens["carol"]
-            return httpx.get(talk.url, auth=("", key), trust_env=False, timeout=60).text
-
         glance = talk.glance
-        monkeypatch.setattr(talk, "glance", lambda: (pages.append(page()), glance()))
+        monkeypatch.setattr(
+            talk, "glance", lambda: (pages.append(talk.made.browse().text), glance())
+        )
         talk.put("ann", case.embedder)
         talk.drain()
-        pages.append(page())
+        pages.append(talk.made.browse().text)
     for text, percent in zip(pages, (26, 53, 80), strict=False):
         assert f"embedding private records (percent): {percent} of 100" in text
     assert len(pages) > 2

@@ -6,9 +6,10 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -25,8 +26,9 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.process import Settings
 from labelwall.teacher.service.server import address, listen, server
-from labelwall.teacher.service.service import Service, Settings, build_service
+from labelwall.teacher.service.service import Service, build_service
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
@@ -60,16 +62,33 @@ def make_plan(
 
 @dataclass
 class Made:
-    """An application, its log, and its tokens: ann's and bob's (analysts), carol's (custodian)."""
+    """A service: ann and bob are analysts, carol is the custodian. ``url``: while it is served."""
 
     app: FastAPI
     custodian: Custodian
     tokens: dict[str, str]
     lines: list[dict] = field(default_factory=list)
+    url: str = ""
 
     @property
     def service(self) -> Service:
         return self.app.state.service
+
+    def own(self, name: str) -> Service:
+        """An analyst's own service."""
+        assert self.service.analysts is not None
+        return self.service.analysts.of(name)
+
+    def call(self, name: str, path: str = "budget", method: str = "GET", *body: Any, **how: str):
+        """A plain request of a caller by name."""
+        return call(self.url, self.tokens[name], method, path, *body, **how)
+
+    def browse(self, path: str = "/", method: str = "GET", name: str = "carol", **headers: str):
+        """A request of a browser for the custodian's page."""
+        auth = ("any", self.tokens.get(name, name))
+        return httpx.request(
+            method, self.url + path, auth=auth, headers=headers, trust_env=False, timeout=60
+        )
 
 
 def make(
@@ -78,9 +97,6 @@ def make(
     mechanism: AnyMechanism = MECHANISM,
     asked: int = 1000,
     answered: int = 1000,
-    config: ServiceConfig | None = None,
-    entropy: object = None,
-    batch_size: int = 16,
     quota: int | None = None,
     place: Place | None = None,
     anchor: Place | None = None,
@@ -89,47 +105,44 @@ def make(
     ),
     adversary: str = POOLED,
     unit: Unit = "row",
+    **settings: Any,
 ) -> Made:
     """A new service in ``folder``, or that of an earlier call.
 
     ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
-    a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst.
+    a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst;
+    ``settings``: other ones than below.
     """
-    entropy = entropy or SystemEntropy()
-    plan = make_plan(asked, answered, mechanism, unit)
-    ledger_url = place if isinstance(place, LedgerUrl) else None
+    chosen = {
+        "config": FAST,
+        "task": LEARNED,
+        "entropy": SystemEntropy(),
+        "certified": 1.0,  # nothing here asks whether it is true
+        "probe": rows(16, 99),
+        "batch_size": 16,
+        **settings,
+    }
     custodian = open_custodian(
         folder,
         data={},
-        plan=plan,
-        unsafe=entropy.unsafe,
+        plan=make_plan(asked, answered, mechanism, unit),
+        unsafe=chosen["entropy"].unsafe,
         anchor=anchor,
-        ledger_url=ledger_url,
+        ledger_url=place if isinstance(place, LedgerUrl) else None,
         adversaries=[adversary],
     )
-    keys = Keys(folder)
-    roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
+    keys, roles = Keys(folder), {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():
-        tokens = {
-            name: keys.add(name, role, quota if name == "ann" else None)
-            for name, role in roles.items()
-        }
-        (folder / "tokens").write_text("\n".join(tokens.values()))  # of a test alone
+        caps = {"ann": quota}
+        added = [keys.add(name, role, caps.get(name)) for name, role in roles.items()]
+        (folder / "tokens").write_text(" ".join(added))  # of a test alone
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     lines: list[dict] = []
-    settings = Settings(
-        config=config or FAST,
-        task=LEARNED,
-        entropy=entropy,
-        certified=1.0,  # nothing here asks whether it is true
-        probe=rows(16, 99),
-        batch_size=batch_size,
-    )
 
     def log(event: str, **fields: object) -> None:
         lines.append({"event": event, **fields})
 
-    app = create_app(build_service(custodian, records, settings), keys, log)
+    app = create_app(build_service(custodian, records, Settings(**chosen)), keys, log)
     return Made(app, custodian, tokens, lines)
 
 
@@ -145,7 +158,8 @@ def served(made: Made, config: ServiceConfig | None = None) -> Iterator[str]:
             while not running.started:
                 time.sleep(0.01)
                 assert thread.is_alive()
-            yield address(config, bound)
+            made.url = address(config, bound)
+            yield made.url
         finally:
             running.should_exit = True
             thread.join()
@@ -164,6 +178,20 @@ def client(
         yield teacher
     finally:
         teacher.close()
+
+
+@contextmanager
+def clients(made: Made, *names: str, **options: Any) -> Iterator[Any]:
+    """The clients of a service that is served within, one by name or several; carol asks nothing.
+
+    ``options``: as of ``client``.
+    """
+    with ExitStack() as stack:
+        url, opened = stack.enter_context(served(made)), []
+        for name in names:
+            how = {**options, **({"spec": None} if name == "carol" else {})}
+            opened.append(stack.enter_context(client(url, made.tokens[name], **how)))
+        yield opened[0] if len(opened) == 1 else opened
 
 
 def call(
@@ -195,13 +223,20 @@ def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.R
     return call(url, token, "POST", path, encode({"inputs": inputs}))
 
 
-def browse(url: str, token: str, path: str = "/", method: str = "GET", **headers: str):
-    """A request of a browser for the custodian's page."""
-    return httpx.request(
-        method, url + path, auth=("any", token), headers=headers, trust_env=False, timeout=60
-    )
-
-
 def text_of(page: httpx.Response) -> str:
     """A page without its tags."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page.text))
+
+
+def held_back(made: Made) -> tuple[threading.Event, threading.Event]:
+    """(set when the teacher begins to answer, to be set by the test before it goes on)."""
+    working, go_on, teacher = threading.Event(), threading.Event(), made.service.teacher
+    together = teacher.answer_together
+
+    def answer(calls: Any) -> Any:
+        working.set()
+        assert go_on.wait(60)
+        return together(calls)
+
+    teacher.answer_together = answer
+    return working, go_on

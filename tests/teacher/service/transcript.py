@@ -8,8 +8,10 @@ out, because their number is a matter of time.
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,17 +22,13 @@ import httpx
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import limits
-from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.jobs import Job
-from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
-from labelwall.teacher.service.service import Service, Settings, build_service
+from labelwall.teacher.service.service import Service
 from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
@@ -40,7 +38,7 @@ from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
 from tests.seeded_noise import SeededNoise
-from tests.teacher.service.tiny import FAST, Made, served
+from tests.teacher.service.tiny import Made, make, served
 from tests.teacher.shards.tiny import matrix as matrix_of
 from tests.teacher.shards.tiny import streamed
 
@@ -50,6 +48,7 @@ BATCH = 16
 # A small reply on a used connection waits 40 ms for an acknowledgement.
 NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 Seen = tuple[object, ...]
+Shown = list[tuple[str, int, int]]  # progress
 
 
 @dataclass(frozen=True)
@@ -81,76 +80,62 @@ class Conversation:
 
     case: Case
     made: Made
-    url: str
     seen: list[Seen] = field(default_factory=list)
-    heard: list[tuple[str, int, int]] = field(default_factory=list)
-    shown: list[tuple[str, int, int]] = field(default_factory=list)
+    heard: Shown = field(default_factory=list)
+    shown: Shown = field(default_factory=list)
     jobs: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ANALYSTS})
     unfinished: set[str] = field(default_factory=set)
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
     last: dict[tuple[str, str], Seen] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     http: httpx.Client = field(
         default_factory=lambda: httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE)
     )
 
-    def send(self, name: str, method: str, path: str, body: object = None) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
+    def send(
+        self, name: str, method: str, path: str, body: bytes | None = None, media: str = SAFETENSORS
+    ) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": media}
         if method == "POST":
-            self.calls[name] = self.calls.get(name, 0) + 1
+            self.calls[name] += 1
             # without a key, a call's name is random
             headers["idempotency-key"] = f"call-{self.calls[name]}"
-        content = (
-            {"json": body} if isinstance(body, dict) else {"content": body, "headers": headers}
-        )
-        return self.http.request(method, f"{self.url}/v1/{path}", **{"headers": headers, **content})
+        url = f"{self.made.url}/v1/{path}"
+        return self.http.request(method, url, content=body, headers=headers)
 
-    def told(self, name: str, method: str, path: str, body: object = None) -> Seen:
+    def request(self, name: str, method: str, path: str, body: bytes | None = None) -> Seen:
         """A request of an analyst, and all of the reply but the time of day."""
         reply = self.send(name, method, path, body)
-        headers = tuple(
-            sorted((key, value) for key, value in reply.headers.items() if key != "date")
-        )
+        headers = tuple(sorted(each for each in reply.headers.items() if each[0] != "date"))
         if reply.status_code in (200, 202) and (method != "GET" or path.startswith("jobs/")):
             job = reply.json()["job"]
-            self.jobs[name] += [job] if job not in self.jobs[name] else []
-            self.unfinished = (
-                self.unfinished | {job} if reply.status_code == 202 else self.unfinished - {job}
-            )
+            if job not in self.jobs[name]:
+                self.jobs[name].append(job)
+            (self.unfinished.add if reply.status_code == 202 else self.unfinished.discard)(job)
         return name, method, path, reply.status_code, headers, reply.content
 
-    def do(self, name: str, method: str, path: str, body: object = None) -> None:
+    def do(self, name: str, method: str, path: str, body: bytes | None = None) -> None:
         """A request whose reply goes into the transcript, however often it is made."""
-        self.seen.append(self.told(name, method, path, body))
+        self.seen.append(self.request(name, method, path, body))
 
     def look(self) -> None:
         """Poll everything that both analysts can read. Only new replies are added."""
-        paths = (
-            [("budget", name) for name in ANALYSTS]
-            + [("receipts", name) for name in ANALYSTS]
-            + [("ledger", "ann")]
-        )
-        self._look(paths + [(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]])
+        self._poll([(path, name) for path in ("budget", "receipts") for name in ANALYSTS])
+        self._poll([("ledger", "ann")])
+        self._poll([(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]])
 
     def glance(self) -> None:
         """Poll the jobs last seen unfinished, and one budget. Only new replies are added."""
-        paths = [("budget", "ann")]
-        self._look(
-            paths
-            + [
-                (f"jobs/{job}", name)
-                for name in ANALYSTS
-                for job in self.jobs[name]
-                if job in self.unfinished
-            ]
-        )
+        jobs = [(job, name) for name in ANALYSTS for job in self.jobs[name]]
+        waiting = [(f"jobs/{job}", name) for job, name in jobs if job in self.unfinished]
+        self._poll([("budget", "ann"), *waiting])
 
-    def _look(self, paths: list[tuple[str, str]]) -> None:
+    def _poll(self, paths: list[tuple[str, str]]) -> None:
         for path, name in paths:
-            found = self.told(name, "GET", path)
-            if found != self.last.get((path, name)):
-                self.seen.append(found)
-            self.last[path, name] = found
+            reply = self.request(name, "GET", path)
+            if reply != self.last.get((path, name)):
+                self.seen.append(reply)
+            self.last[path, name] = reply
 
     def watch(self, service: Service) -> None:
         """Take the steps of a service's writer one by one, and look whenever its teacher speaks."""
@@ -165,11 +150,22 @@ class Conversation:
 
         teacher._progress = speak
 
+    def settle(self) -> None:
+        """Let all that waits be done, and look at nothing."""
+        while any(gate.step() for gate in self.gates):
+            pass
+
     def drain(self) -> None:
         """Let all that waits be done."""
         self.look()
         while any(gate.step() for gate in self.gates):
             self.look()
+
+    def prepare(self, *specs: ExtractorSpec) -> None:
+        """Ann sends extractors, one after the other."""
+        for spec in specs:
+            self.put("ann", spec)
+            self.drain()
 
     def put(self, name: str, spec: ExtractorSpec) -> None:
         self.do(name, "PUT", f"extractors/{spec.sha256()}", encode_extractor(spec))
@@ -192,12 +188,11 @@ class Conversation:
     def add(self) -> None:
         extra = self.case.extra
         body = encode({"inputs": extra.inputs, "labels": extra.labels, "ids": extra.ids})
-        assert self.send("carol", "POST", "records", body).status_code in (200, 202)
+        assert self.send("carol", "POST", "records", body).is_success
 
     def remove(self) -> None:
-        assert self.send(
-            "carol", "POST", "records/removals", {"ids": self.case.extra.ids.tolist()}
-        ).status_code in (200, 202)
+        ids = json.dumps({"ids": self.case.extra.ids.tolist()}).encode()
+        assert self.send("carol", "POST", "records/removals", ids, "application/json").is_success
 
 
 class Gate:
@@ -242,56 +237,39 @@ def conversation(
     """A new service over ``records``, with the same name and keys in every run."""
     numbers = iter(range(100))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
-    mechanism, shown = case.mechanism, list[tuple[str, int, int]]()
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1000, 1000)),))
-    opened = open_custodian(
-        folder, data={}, plan=plan, unsafe=True, adversaries=[EACH if case.each else POOLED]
-    )
-    (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
-    keys, roles = Keys(folder), {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
-    if not keys.listed():
-        made_tokens = " ".join(keys.add(name, role) for name, role in roles.items())
-        (folder / "tokens").write_text(made_tokens)  # in tests only
-    tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
-    shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
-    space = numbered_space(mechanism.label_space, case.spec.num_classes)
-    learned = Task(space, shape)
     monkeypatch.setattr(limits, "WAITING", WAITING)
-    sharded = (
-        partial(
-            Teacher, streamed(records), rows=partial(ShardedRows, scale=scale, input_shape=shape)
-        )
-        if case.shards
-        else None
-    )
-    settings = Settings(
-        FAST,
-        learned,
-        SeededNoise(3),
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
+    shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
+    rows, shown = partial(ShardedRows, scale=scale, input_shape=shape), Shown()
+    made = make(
+        folder,
+        mechanism=case.mechanism,
+        records=lambda: records,
+        adversary=EACH if case.each else POOLED,
+        task=Task(numbered_space(case.mechanism.label_space, case.spec.num_classes), shape),
+        entropy=SeededNoise(3),
         certified=None,
         probe=case.queries,
-        sharded=sharded,
+        sharded=partial(Teacher, streamed(records), rows=rows) if case.shards else None,
         scale=scale,
         batch_size=BATCH,
         progress=lambda *now: shown.append(now),
     )
-    service = build_service(opened, lambda: records, settings)
-    app = create_app(service, keys, log=lambda *_, **__: None)
-    made = Made(app, opened, tokens)
-    found = Conversation(case, made, "", shown=shown)
-    found.watch(made.service)
+    talk = Conversation(case, made, shown=shown)
+    talk.watch(made.service)
     if made.service.analysts is not None:
         build: Callable[..., Service] = made.service.analysts.build
 
         def watched(own: object) -> Service:
             service = build(own)
-            found.watch(service)
+            talk.watch(service)
             return service
 
         made.service.analysts.build = watched
-    with served(made) as found.url:
-        yield found
-        found.http.close()
+    with served(made):
+        yield talk
+        talk.http.close()
 
 
 def transcript(
@@ -300,20 +278,17 @@ def transcript(
     """The conversation in one of the WORLDS."""
     records = case.records.joined(case.extra) if world == "leaves" else case.records
     with conversation(folder, case, records, monkeypatch) as talk:
-        for spec in (case.embedder, case.spec):
-            talk.put("ann", spec)
-            talk.drain()
+        talk.prepare(case.embedder, case.spec)
         talk.ask("ann", case.queries[:4])
         talk.put("bob", case.spec)
         talk.drain()
-        for act in WORLDS[world]:
-            act(talk)
+        for act in WORLDS[world]:  # the last one still waits when the analysts go on
+            talk.settle()
+            getattr(talk, act)()
         talk.put("ann", case.spec)
         talk.ask("bob", case.queries[2:6])
         talk.drain()
-        for spec in (case.embedder, case.embedder, case.spec):
-            talk.put("ann", spec)
-            talk.drain()
+        talk.prepare(case.embedder, case.embedder, case.spec)
         talk.ask("ann", case.queries[6:])
         talk.ask("bob", case.queries[:4])
         talk.drain()
@@ -326,13 +301,9 @@ def after_a_restart(
 ) -> Conversation:
     """The transcript of a service over ``later`` rows, with the caches of one over other rows."""
     with conversation(folder, case, case.records, monkeypatch) as talk:
-        for spec in (case.embedder, case.spec):
-            talk.put("ann", spec)
-            talk.drain()
+        talk.prepare(case.embedder, case.spec)
     with conversation(folder, case, later, monkeypatch) as talk:
-        for spec in (case.embedder, case.spec):
-            talk.put("ann", spec)
-            talk.drain()
+        talk.prepare(case.embedder, case.spec)
         talk.ask("ann", case.queries)
         talk.drain()
     return talk
@@ -350,25 +321,9 @@ def _mistakes(talk: Conversation) -> None:
     talk.do("ann", "PUT", f"extractors/{'0' * 64}", encode_extractor(talk.case.spec))
 
 
-def _settled(talk: Conversation) -> None:
-    while any(gate.step() for gate in talk.gates):
-        pass
-
-
-def _act(*names: str) -> Callable[[Conversation], None]:
-    """The custodian's requests in order. The last one still waits when the analysts continue."""
-
-    def act(talk: Conversation) -> None:
-        for name in names:
-            _settled(talk)
-            getattr(talk, name)()
-
-    return act
-
-
 # What the custodian does in the middle. In every world all callers must see the same.
-WORLDS: dict[str, tuple[Callable[[Conversation], None], ...]] = {
+WORLDS = {
     "never": (),
-    "leaves": (_act("remove", "add", "remove", "add", "remove"),),
-    "comes": (_act("add", "remove", "add", "remove", "add"),),
+    "leaves": ("remove", "add", "remove", "add", "remove"),
+    "comes": ("add", "remove", "add", "remove", "add"),
 }
