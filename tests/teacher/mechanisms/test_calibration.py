@@ -15,11 +15,11 @@ from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms import calibration as module
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.calibration import calibrate, estimate
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import Lnmax
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
