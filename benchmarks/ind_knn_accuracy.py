@@ -47,8 +47,7 @@ from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE
 from labelwall.teacher.noise.entropy import SystemEntropy

@@ -28,9 +28,8 @@ from labelwall.teacher.baselines.config import (
     PrivateClassification,
 )
 from labelwall.teacher.baselines.private_classifiers import fit_privately
-from labelwall.teacher.mechanisms.batch import BatchMechanism
+from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
 
 EPSILONS = (0.5, 1.0, 2.0)

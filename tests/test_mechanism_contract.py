@@ -5,8 +5,8 @@ The cases are those of tests/teacher/shards/tiny.py, and a mechanism's defaults 
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -41,8 +41,9 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise
@@ -50,9 +51,9 @@ from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
 CASES: dict[str, Mechanism] = dict(tiny.MECHANISMS)
-for kind, made in MECHANISMS.items():
+for kind, known in MECHANISMS.items():
     if kind not in {str(case.kind) for case in CASES.values()}:
-        CASES[kind] = made().with_noise(1.0, 1000)
+        CASES[kind] = known().with_noise(1.0, 1000)
 ASKED = 1000
 BUDGET = 1e9, 1e-5  # for plans whose price does not matter here
 
@@ -65,8 +66,8 @@ def cases(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(tiny.MECHANISMS, name, mechanism)
 
 
-def held(name: str) -> Records:
-    return tiny.records(attributes=CASES[name].label_space == "attributes")
+def records_of(name: str, n: int = 400) -> Records:
+    return tiny.records(n, attributes=CASES[name].label_space == "attributes")
 
 
 def spec_of(name: str) -> ExtractorSpec:
@@ -75,31 +76,34 @@ def spec_of(name: str) -> ExtractorSpec:
     return replace(tiny.spec_of(name), num_classes=space.outputs)
 
 
-def teacher(folder: Path, name: str, entropy: Entropy | None = None, shards: int = 0) -> Teacher:
-    made = tiny.teacher(folder, name, held(name), ScaleConfig(shards=shards), ASKED)
-    made._entropy = entropy or made._entropy
-    made.use_extractor(spec_of(name))
-    return made
+def teacher(
+    folder: Path, name: str, entropy: Entropy | None = None, shards: int = 0, n: int = 400
+) -> Teacher:
+    answering = tiny.teacher(folder, name, records_of(name, n), ScaleConfig(shards=shards), ASKED)
+    answering._entropy = entropy or answering._entropy
+    answering.use_extractor(spec_of(name))
+    return answering
 
 
-def ask(made: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
+def ask(answering: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
     """(what was released, the receipt)."""
     matrix = tiny.matrix(CASES[name])
     if matrix is None:
-        answers = made.answer(Queries(rows))
+        answers = answering.answer(Queries(rows))
         return (answers.labels.tolist(), answers.outcomes.tolist()), answers.receipt
-    counted = made.count(matrix)
+    counted = answering.count(matrix)
     assert counted.counts is not None
     return counted.counts.tolist(), counted.receipt
 
 
 class Witness:
-    """The system's entropy, which notes the scale of each draw by release."""
+    """The system's entropy, which notes scales and numbers of queries by release."""
 
     unsafe = True  # so that the tests' ledgers take it
 
     def __init__(self) -> None:
         self._system, self.drawn = SystemEntropy(), set[tuple[str, str, float]]()
+        self.queries: Counter[str] = Counter()  # in the order of the first draws
 
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
@@ -111,18 +115,21 @@ class Witness:
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         self.drawn.add((release, "sigma", sigma))
+        self.queries[release] += len(keys)
         return self._system.discrete_gaussian(sigma, keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         self.drawn.add((release, "scale", scale))
+        self.queries[release] += len(keys)
         return self._system.discrete_laplace(scale, keys, release, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
         self.drawn.add((release, "choice", math.nan))
+        self.queries[release] += len(keys)
         return self._system.choose(losses, rates, keys, release)
 
 
@@ -142,6 +149,19 @@ def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
         assert scales <= set(release.parameters.values())
 
 
+def test_no_records_get_the_noise_that_records_get(tmp_path: Path, name: str) -> None:
+    """For as many queries; where they are screened, in the screening."""
+    counted = []
+    for n in (400, 0):
+        witness = Witness()
+        ask(teacher(tmp_path / str(n), name, witness, n=n), name, tiny.queries())
+        counted.append(witness.queries)
+    full, empty = counted
+    first = next(iter(full))
+    assert 0 < full[first] == empty[first]
+    assert len(CASES[name].stages) > 1 or full == empty
+
+
 def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
     """More of it costs no more, and given numbers stay (teacher/mechanisms/calibration.py)."""
     mechanism = CASES[name]
@@ -152,11 +172,11 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
         bare.releases(ASKED, ASKED)
     costs = []
     for level in (1e-12, 0.5, 3.0, 40.0, 1e12):
-        made = bare.with_noise(level, ASKED)
-        assert not made.uncalibrated
-        assert made.recorded({}) == made
-        assert bare.recorded(made.fields()) == made
-        costs.append([release_rdp(r, ORDERS[10:12]) for r in made.releases(ASKED, ASKED)])
+        noisy = bare.with_noise(level, ASKED)
+        assert not noisy.uncalibrated
+        assert noisy.recorded({}) == noisy
+        assert bare.recorded(noisy.fields()) == noisy
+        costs.append([release_rdp(r, ORDERS[10:12]) for r in noisy.releases(ASKED, ASKED)])
     for less, more in pairwise(costs):
         assert all((a >= b).all() for a, b in zip(less, more, strict=True))
 
@@ -175,7 +195,7 @@ class FailsAt:
         def fail_or_draw(*arguments: Any) -> np.ndarray:
             self._remaining -= 1
             if self._remaining == 0:
-                raise OSError("no more")
+                raise MemoryError("how much a private row needs")
             return draw(*arguments)
 
         return fail_or_draw
@@ -185,33 +205,52 @@ class FailsAt:
 def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> None:
     """The same answers as without the interruption, and never a smaller charge.
 
+    Whoever asks hears a constant, and what was charged stays charged.
     What a prepaid batch had reserved stays paid, so that later answers are others.
     """
     rows = tiny.queries(20)
     expected, plain = ask(teacher(tmp_path / "plain", name), name, rows)
     broken = teacher(tmp_path / "broken", name, FailsAt(step))
-    with contextlib.suppress(TeacherFailed):
+    failures: list[TeacherFailed] = []
+    try:
         ask(broken, name, rows)
+    except TeacherFailed as error:
+        failures.append(error)
+    assert not any("private row" in str(failure) for failure in failures)
+    assert any(broken._ledger.state.spent.values())
     broken._ledger.close()
     resumed = teacher(tmp_path / "broken", name)
-    found, receipt = ask(resumed, name, rows)
-    assert found == expected or CASES[name].charging is Charging.PREPAID
+    answers, receipt = ask(resumed, name, rows)
+    assert answers == expected or CASES[name].charging is Charging.PREPAID
     assert all(receipt.left[stage] <= plain.left[stage] for stage in plain.left)
     again, free = ask(resumed, name, rows)
-    assert again == found
+    assert again == answers
     assert not any(free.charged.values())
 
 
 def test_duplicates_are_free(tmp_path: Path, name: str) -> None:
-    made = teacher(tmp_path, name)
+    answering = teacher(tmp_path, name)
     rows = np.concatenate([tiny.queries(5), tiny.queries(5)])
-    first, paid = ask(made, name, rows)
-    again, free = ask(made, name, rows)
+    first, paid = ask(answering, name, rows)
+    again, free = ask(answering, name, rows)
     assert again == first
     assert not any(free.charged.values())
     assert free.ledger_head == paid.ledger_head
     if CASES[name].charging is Charging.PER_QUERY:
         assert max(paid.charged.values()) <= 5
+
+
+def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> None:
+    answering = teacher(tmp_path, name)
+    values = {"class": tiny.CLASSES, "attributes": 1 << tiny.CLASSES, "value": STEPS + 1}
+    largest = values[CASES[name].label_space] - 1
+    row, ids = np.ones((1, tiny.DIMENSIONS), dtype=np.float32), np.array([10**6])
+    for label in (-1, largest + 1):
+        with pytest.raises(InvalidInput, match=r"`records\.labels`"):
+            answering.add(Records(row, np.array([label]), ids))
+    assert not answering.present(ids).any()
+    answering.add(Records(row, np.array([largest]), ids))
+    assert answering.present(ids).all()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -239,14 +278,14 @@ def test_a_service_answers_as_the_process_does(
     token = keys.add("ann", "analyst")
     config = ServiceConfig(port=0, requests_per_second=1e6)
     settings = Settings(config, task, SeededNoise(5), certified=None, batch_size=16)
-    service = build_service(custodian, lambda: held(name), settings)
+    service = build_service(custodian, lambda: records_of(name), settings)
     app = create_app(service, keys, log=lambda *_, **__: None)
     with served(Made(app, custodian, {}), config) as url:
         remote = RemoteTeacher(url, token, patience=60.0)
         remote.use_extractor(spec_of(name))
-        found, _ = ask(remote, name, tiny.queries())
+        answers, _ = ask(remote, name, tiny.queries())
         remote.close()
-    assert found == expected
+    assert answers == expected
 
 
 def test_every_room_knows_the_kind(name: str) -> None:
@@ -286,11 +325,19 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:
+    """Of a plan with another price they make nothing."""
     ledger = tiny.ledger_in(tmp_path, CASES[name], ASKED)
     assert ledger.state.plan is not None
     (slot,) = ledger.state.plan.slots
     assert from_slot(slot) == CASES[name]
-    assert [found.name for found in audited_price(slot.mechanism)] == list(CASES[name].stages)
+    assert [priced.name for priced in audited_price(slot.mechanism)] == list(CASES[name].stages)
+    for place, release in enumerate(slot.releases):
+        (scale,) = {"sigma", "scale", "epsilon", "rho"} & set(release.parameters)
+        halved = {**release.parameters, scale: release.parameters[scale] / 2}
+        releases = list(slot.releases)
+        releases[place] = replace(release, parameters=halved)
+        with pytest.raises(LedgerMismatch, match="other releases"):
+            from_slot(replace(slot, releases=tuple(releases)))
 
 
 @pytest.mark.slow

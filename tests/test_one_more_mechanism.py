@@ -74,9 +74,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def of_copy(copy: Path) -> dict[str, str]:
+    """Environment variables of programs that import the copy."""
+    return {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
+
+
 def run(copy: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, str(copy / "pipeline.py"), *arguments]
-    work, environment = copy.parent / "work", {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "labelwall.pipeline", *arguments]
+    work, environment = copy.parent / "work", of_copy(copy)
     done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done.stdout
@@ -119,7 +124,7 @@ def test_the_contract_holds(copy: Path) -> None:
     """In the copy, where its registration alone makes it a case."""
     tests = ["tests/test_mechanism_contract.py", "-k", "nearest_record", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", "-q", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
+    environment = of_copy(copy)
     environment.pop("PYTEST_CURRENT_TEST", None)
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]

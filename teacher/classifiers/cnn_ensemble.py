@@ -145,17 +145,17 @@ def _load_or_train(
     folder.mkdir(mode=0o700, exist_ok=True)
     for part in folder.glob("*.part"):
         part.unlink()
-    found = {job.name: _load(folder / job.name, job.digest) for job in jobs}
-    missing = [job for job in jobs if found[job.name] is None]
+    trained = {job.name: _load(folder / job.name, job.digest) for job in jobs}
+    missing = [job for job in jobs if trained[job.name] is None]
     for job in missing:
         # of other rows: deleted before anything else can fail
         (folder / job.name).unlink(missing_ok=True)
     for done, (job, weights) in enumerate(train(missing), start=1):
         _save(folder / job.name, job.digest, weights)
-        found[job.name] = weights
+        trained[job.name] = weights
         if progress is not None:
             progress(len(jobs) - len(missing) + done, len(jobs))
-    return [each for job in jobs if (each := found[job.name]) is not None]
+    return [each for job in jobs if (each := trained[job.name]) is not None]
 
 
 def _train(
@@ -187,8 +187,8 @@ def _in_batches(
         padded = [_blank(batch[0])] * size
         for place, job in zip(places, batch, strict=True):
             padded[place] = job
-        found = train_batch(padded, device)
-        yield from ((job, found[place]) for place, job in zip(places, batch, strict=True))
+        weights = train_batch(padded, device)
+        yield from ((job, weights[place]) for place, job in zip(places, batch, strict=True))
 
 
 def depends_on_others(like: Job, size: int, device: torch.device) -> bool:
@@ -235,8 +235,10 @@ def train_batch(jobs: list[Job], device: torch.device) -> list[Weights]:
     }
     pixels, labels = (torch.stack(each, dim=1).to(device) for each in (inputs, targets))
     with reproducible():
-        found = _sgd(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
-    return [{name: tensor[row].cpu() for name, tensor in found.items()} for row in range(len(jobs))]
+        weights = _sgd(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
+    return [
+        {name: tensor[row].cpu() for name, tensor in weights.items()} for row in range(len(jobs))
+    ]
 
 
 def _sgd(

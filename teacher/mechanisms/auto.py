@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import Outcome, Value
 from ..accounting.plan import Release
 from .base import Mechanism
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class EarlierAnswers:
         num_classes: int,
     ) -> Reused:
         """Votes of earlier answers on ``queries`` (int8 [q, d]); ``results``: by identity."""
-        found = [self._outcome(results.get(key, {}))[1] for key in self._keys]
-        labels = np.array(found, dtype=np.int64)
+        answers = [self._outcome(results.get(key, {}))[1] for key in self._keys]
+        labels = np.array(answers, dtype=np.int64)
         self._features = [np.concatenate(self._features)]
         known = labels >= 0
         labels, features = labels[known], self._features[0][known]
@@ -84,5 +84,5 @@ class EarlierAnswers:
             np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)
             for n in near
         ]
-        counts = np.array([len(found.rows) for found in near], dtype=np.int64)
+        counts = np.array([len(n.rows) for n in near], dtype=np.int64)
         return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)

@@ -61,8 +61,8 @@ class GradientSum:
             each = zip(sums, counted, self.weights, self.units, strict=True)
             for total, records, weights, unit in each:
                 logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
-                found = clipped(residuals(logits, labels[rows], unit), squares)
-                added, number = _summed(inputs, found.astype(np.float64), persons, self.gain)
+                shrunk = clipped(residuals(logits, labels[rows], unit), squares)
+                added, number = _summed(inputs, shrunk.astype(np.float64), persons, self.gain)
                 total += added
                 records += number
         return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
@@ -73,16 +73,16 @@ def class_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.nda
 
     ``logits``: int64 [n, c], times 2^-FRACTION, differences below 2^34; ``labels``: int64 [n].
     """
-    found = _softmax(logits, unit)
-    found[np.arange(len(found)), labels] -= unit
-    return found
+    residuals = _softmax(logits, unit)
+    residuals[np.arange(len(residuals)), labels] -= unit
+    return residuals
 
 
 def attribute_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
     """(sigmoid - label) of every attribute, as ``class_residuals``; ``labels``: packed."""
     present = _softmax(np.stack([np.zeros_like(logits), logits], axis=-1), unit)[..., 1]
-    found: np.ndarray = present - unit * unpack(labels, logits.shape[1])
-    return found
+    residuals: np.ndarray = present - unit * unpack(labels, logits.shape[1])
+    return residuals
 
 
 def value_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
@@ -92,8 +92,8 @@ def value_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.nda
     """
     half = 1 << FRACTION >> 1
     predicted = np.clip((unit * logits + half) >> FRACTION, -unit, unit)
-    found: np.ndarray = predicted - (2 * unit * labels // STEPS - unit)[:, np.newaxis]
-    return found
+    residuals: np.ndarray = predicted - (2 * unit * labels // STEPS - unit)[:, np.newaxis]
+    return residuals
 
 
 RESIDUALS = {
@@ -105,15 +105,15 @@ RESIDUALS = {
 
 def _softmax(logits: np.ndarray, unit: int) -> np.ndarray:
     """Along the last axis, in multiples of 1/``unit``, to the nearest: int64 like ``logits``."""
-    found = np.empty(logits.shape, dtype=np.int64)
+    shares = np.empty(logits.shape, dtype=np.int64)
     rows = logits.reshape(-1, logits.shape[-1])
-    _shares(rows, exponentials(), unit, found.reshape(rows.shape))
-    return found
+    _fill_shares(rows, exponentials(), unit, shares.reshape(rows.shape))
+    return shares
 
 
 @compiled
-def _shares(logits: np.ndarray, table: np.ndarray, unit: int, found: np.ndarray) -> None:
-    """Fill ``found``, int64 [n, k], with the softmax of every row."""
+def _fill_shares(logits: np.ndarray, table: np.ndarray, unit: int, shares: np.ndarray) -> None:
+    """Fill ``shares``, int64 [n, k], with the softmax of every row."""
     shift, last = FRACTION - STEP, len(table) - 1
     half = 1 << shift >> 1
     for row in range(len(logits)):
@@ -122,10 +122,10 @@ def _shares(logits: np.ndarray, table: np.ndarray, unit: int, found: np.ndarray)
         for column in range(logits.shape[1]):
             behind = largest - logits[row, column]  # at least 0
             power = table[min((behind + half) >> shift, last)]
-            found[row, column] = power
+            shares[row, column] = power
             total += power
         for column in range(logits.shape[1]):
-            found[row, column] = (2 * unit * found[row, column] + total) // (2 * total)
+            shares[row, column] = (2 * unit * shares[row, column] + total) // (2 * total)
 
 
 def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -139,29 +139,29 @@ def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:
     long = products > CLIP * CLIP
     if not long.any():
         return residuals
-    found, r = residuals.copy(), residuals[long]
+    shrunk, r = residuals.copy(), residuals[long]
     lengths = ceil_sqrt(products[long])[:, np.newaxis]
-    found[long] = np.sign(r) * (np.abs(r) * CLIP // lengths)  # towards 0
-    return found
+    shrunk[long] = np.sign(r) * (np.abs(r) * CLIP // lengths)  # towards 0
+    return shrunk
 
 
 def ceil_sqrt(squares: np.ndarray) -> np.ndarray:
     """The smallest integers whose squares are at least ``squares``: int64 [n] of 1..2^62."""
-    found = np.sqrt(squares.astype(np.float64)).astype(np.int64)  # off by one at most
-    found -= found * found >= squares  # now below the root, or just below
-    found -= found * found >= squares
-    found += found * found < squares
-    found += found * found < squares
-    return found
+    roots = np.sqrt(squares.astype(np.float64)).astype(np.int64)  # off by one at most
+    roots -= roots * roots >= squares  # now below the root, or just below
+    roots -= roots * roots >= squares
+    roots += roots * roots < squares
+    roots += roots * roots < squares
+    return roots
 
 
 @cache
 def exponentials() -> np.ndarray:
     """2^EXPONENT exp(-i 2^-STEP), rounded down: int64 [LARGEST * 2^STEP + 1]; the last one is 0."""
     exact = ((Decimal(-i) / (1 << STEP)).exp() for i in range(LARGEST << STEP))
-    found = np.array([int(e * (1 << EXPONENT)) for e in exact] + [0], dtype=np.int64)
-    found.flags.writeable = False
-    return found
+    powers = np.array([int(e * (1 << EXPONENT)) for e in exact] + [0], dtype=np.int64)
+    powers.flags.writeable = False
+    return powers
 
 
 def _blocks(

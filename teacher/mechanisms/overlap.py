@@ -56,17 +56,17 @@ def clique_bounds(
     sizes, exact = np.ones(count, dtype=np.int64), np.ones(count, dtype=bool)
     for vertices in components(graph):
         adjacency = bit_rows(graph[np.ix_(vertices, vertices)])
-        found = largest_clique(adjacency, work)
-        work -= found.work
-        sizes[vertices], exact[vertices] = found.bound, found.exact
+        clique = largest_clique(adjacency, work)
+        work -= clique.work
+        sizes[vertices], exact[vertices] = clique.bound, clique.exact
         if accounting == "local":
             # a member of an exact largest clique: no colouring can be smaller
-            inside = [found.exact and bool(found.members >> i & 1) for i in range(len(vertices))]
+            inside = [clique.exact and bool(clique.members >> i & 1) for i in range(len(vertices))]
             around = [
-                found.bound if i else 1 + colours(row, adjacency)
+                clique.bound if i else 1 + colours(row, adjacency)
                 for i, row in zip(inside, adjacency, strict=True)
             ]
-            sizes[vertices], exact[vertices] = np.minimum(found.bound, around), inside
+            sizes[vertices], exact[vertices] = np.minimum(clique.bound, around), inside
     return Bounds(sizes, exact)
 
 

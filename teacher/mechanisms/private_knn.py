@@ -1,4 +1,4 @@
-"""Private-kNN (CVPR20 Algorithm 1): the nearest of a Poisson sample vote, screened, with noise."""
+"""Noisy votes of the k nearest: of a Poisson sample (Private-kNN), or of all (naive kNN)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from .fields import noise_scale, param, ratio, sampling
-from .votes import SampledVotes, vote_threshold
+from .votes import SampledVotes, Votes, vote_threshold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrivateKnn(SampledVotes):
-    """Votes of the k nearest of a new Poisson sample, screened by their plurality.
+    """Votes of the k nearest of a new Poisson sample, screened (CVPR20 Algorithm 1).
 
     Guarantee: that of ``Votes``, Poisson-subsampled. A sampled record joins the k nearest (e_a) or
     displaces one of them (e_a - e_b).
@@ -53,3 +53,22 @@ class PrivateKnn(SampledVotes):
     ) -> np.ndarray:
         """See ``Votes.votes``."""
         return voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
+
+
+@dataclass(frozen=True)
+class NaiveKnn(Votes):
+    """Votes of the k nearest of all records (UAI23 Algorithm 2), a baseline.
+
+    Ind-KNN and Private-kNN improve upon it. Guarantee: that of ``Votes`` without sampling; every
+    query is answered, and charged. A record joins the k nearest (e_a) or displaces one (e_a - e_b).
+    """
+
+    kind: Literal["naive_knn"] = "naive_knn"
+    k: int = param(300, "neighbours that vote", unit="records", ge=1)
+    sigma_vote: float | None = noise_scale("each class's count")
+
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """See ``Votes.votes``."""
+        return voters.votes(self.k, 1.0, keys, stage, entropy)

@@ -14,14 +14,13 @@ from ..accounting.plan import Release, Slot
 from .attributes import GnmaxAttributes, PrivateKnnAttributes
 from .auto import Auto
 from .base import Mechanism
+from .batch import RadiusNeighbours
 from .batch_knn import BatchKnn
 from .ind_knn import IndKnn
-from .naive_knn import NaiveKnn
 from .pate import ConfidentGnmax, Gnmax, Lnmax
-from .private_knn import PrivateKnn
+from .private_knn import NaiveKnn, PrivateKnn
 from .private_linear import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue
 from .private_radius import PrivateRadius
-from .radius import RadiusNeighbours
 from .reverse_knn import ReverseKnn
 from .values import PrivateKnnMean, PrivateKnnMedian
 

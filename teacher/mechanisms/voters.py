@@ -66,11 +66,11 @@ class Voters:
 
         Persons, each with its most similar row, where the unit of privacy is a person.
         """
-        found = self.index.similar(self.queries, select, hashing)
+        near = self.index.similar(self.queries, select, hashing)
         persons = self.index.units
         if not isinstance(persons, ByPerson):
-            return found
-        return [persons.strongest(near, self.index.ids, self.labels) for near in found]
+            return near
+        return [persons.strongest(rows, self.index.ids, self.labels) for rows in near]
 
     def votes(
         self,

@@ -34,13 +34,11 @@ def test_a_run_over_shards_is_the_run_over_one_piece(
     assert len(list((tmp_path / "3.custodian" / "shards-3").glob("*/features-*"))) == 6
     for number in (1, 2):
         for name in ("answers.npz", "student.safetensors"):
-            assert (one / f"round_{number}" / name).read_bytes() == (
-                other / f"round_{number}" / name
-            ).read_bytes()
+            path = Path(f"round_{number}") / name
+            assert (one / path).read_bytes() == (other / path).read_bytes()
     spent = [json.loads((folder / "summary.json").read_text())["rounds"] for folder in (one, other)]
-    assert [[r["asked"], r["answered"]] for r in spent[0]] == [
-        [r["asked"], r["answered"]] for r in spent[1]
-    ]
+    first, second = ([[r["asked"], r["answered"]] for r in rounds] for rounds in spent)
+    assert first == second
 
 
 def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_is_read(
@@ -74,9 +72,8 @@ def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     each = ["--service.budget", "per_analyst", "--scale.shards", "2"]
-    assert (
-        pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "store", *each]) == 2
-    )
+    serve = ["serve", "--config", "config.yaml", "--custodian_dir", "store"]
+    assert pipeline.main([*serve, *each]) == 2
     assert "`scale.shards` must be 0 with service.budget" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 

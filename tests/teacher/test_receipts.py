@@ -4,6 +4,7 @@ more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
@@ -43,8 +44,8 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
 ) -> None:
     """The other one's whole call falls between the beginning of ours and its charge."""
     mechanism = MECHANISMS[name]
-    made = tiny.make(tmp_path, mechanism=mechanism)
-    first, ledger = made.service.teacher, Ledger(tmp_path / "ledger.sqlite")
+    service = tiny.make(tmp_path, mechanism=mechanism)
+    first, ledger = service.service.teacher, Ledger(tmp_path / "ledger.sqlite")
     (tmp_path / "other").mkdir()
     records = first.records()
     second = Teacher(lambda: records, ledger, tmp_path / "other", CLASSES, SystemEntropy())
@@ -60,16 +61,9 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
 
     first._voters = meanwhile
     receipts = [asks(first, mechanism, 2), *others]
-    receipts += [
-        asks(teacher, mechanism, number) for teacher in (first, second) for number in (1, 2)
-    ]
-    sums = {
-        release: sum(receipt.charged[release] for receipt in receipts)
-        for release in receipts[0].charged
-    }
+    receipts += [asks(teacher, mechanism, n) for teacher in (first, second) for n in (1, 2)]
+    charged = sum((Counter(receipt.charged) for receipt in receipts), Counter())
     spent = Ledger(tmp_path / "ledger.sqlite").state.spent
-    assert {release: count for release, count in sums.items() if count} == {
-        name: n for (_, name), n in spent.items()
-    }
+    assert charged == {release: n for (_, release), n in spent.items()}
     ledger.close()
-    made.custodian.close()
+    service.custodian.close()

@@ -79,9 +79,8 @@ def test_asked_again_the_answer_is_stored_and_nothing_is_charged_or_drawn(tmp_pa
 
 def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
     queries, _ = rows(5, seed=1)
-    answers = teacher(tmp_path, ZeroNoise()).answer(
-        Queries(np.concatenate([queries, queries, queries[:1]]))
-    )
+    repeated = np.concatenate([queries, queries, queries[:1]])
+    answers = teacher(tmp_path, ZeroNoise()).answer(Queries(repeated))
     assert answers.receipt.charged["screen"] == 5
     np.testing.assert_array_equal(answers.labels[:5], answers.labels[5:10])
     assert answers.labels[10] == answers.labels[0]
@@ -89,16 +88,12 @@ def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
 
 def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path) -> None:
     queries, _ = rows(40, seed=1)
-    (tmp_path / "free").mkdir()
     free = teacher(tmp_path / "free", ZeroNoise()).answer(Queries(queries))
-    (tmp_path / "capped").mkdir()
     capped = teacher(tmp_path / "capped", ZeroNoise(), answered=7)
     answers = capped.answer(Queries(queries))
     passed = np.flatnonzero(free.outcomes == Outcome.ANSWERED)
-    np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.ANSWERED), passed[:7])
-    np.testing.assert_array_equal(
-        np.flatnonzero(answers.outcomes == Outcome.CAP_REACHED), passed[7:]
-    )
+    for outcome, places in ((Outcome.ANSWERED, passed[:7]), (Outcome.CAP_REACHED, passed[7:])):
+        np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == outcome), places)
     assert (answers.labels[passed[7:]] == ABSTAINED).all()
     again = capped.answer(Queries(queries))
     np.testing.assert_array_equal(again.outcomes, answers.outcomes)  # the refusal is stored
@@ -116,10 +111,10 @@ def test_past_the_screening_cap_nothing_is_drawn(tmp_path: Path) -> None:
 
 def test_a_new_extractor_makes_new_queries(tmp_path: Path) -> None:
     queries, _ = rows(6, seed=1)
-    made = teacher(tmp_path, ZeroNoise())
-    made.answer(Queries(queries))
-    made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=0.5))
-    assert made.answer(Queries(queries)).receipt.charged["screen"] == 6
+    answering = teacher(tmp_path, ZeroNoise())
+    answering.answer(Queries(queries))
+    answering.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=0.5))
+    assert answering.answer(Queries(queries)).receipt.charged["screen"] == 6
 
 
 def test_charge_is_committed_before_anything_is_drawn(tmp_path: Path) -> None:
@@ -136,8 +131,6 @@ def test_charge_is_committed_before_anything_is_drawn(tmp_path: Path) -> None:
             assert spent >= drawn + len(keys)
             return super().inclusion(probability, keys, release, ids)
 
-        discrete_gaussian = ZeroNoise.discrete_gaussian
-
     entropy = Watching()
     teacher(tmp_path, entropy).answer(Queries(queries))
     assert {draw.release for draw in entropy.drawn} == {"screen", "aggregate"}
@@ -152,9 +145,9 @@ def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: 
         ) -> np.ndarray:
             raise ValueError(f"record 17 broke {keys}")
 
-    made = teacher(tmp_path, Broken())
+    answering = teacher(tmp_path, Broken())
     with pytest.raises(TeacherFailed) as failure:
-        made.answer(Queries(queries))
+        answering.answer(Queries(queries))
     assert str(failure.value) == str(TeacherFailed())
     state = Ledger(tmp_path / "ledger.sqlite").state
     assert state.spent == {(0, "screen"): 16}
@@ -170,9 +163,9 @@ def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: 
     ],
 )
 def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
-    made = teacher(tmp_path, ZeroNoise())
+    answering = teacher(tmp_path, ZeroNoise())
     with pytest.raises(InvalidInput):
-        made.answer(bad)
+        answering.answer(bad)
     assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
 
 
@@ -211,12 +204,7 @@ def test_two_runs_give_different_noise(tmp_path: Path) -> None:
     )
     outcomes = []
     for name in "ab":
-        (tmp_path / name).mkdir()
-        outcomes.append(
-            teacher(tmp_path / name, SystemEntropy(), mechanism=noisy)
-            .answer(Queries(queries))
-            .labels
-        )
-    assert (
-        outcomes[0] != outcomes[1]
-    ).any()  # hardly a vote matters at this noise: equal with probability below 2^-60
+        answering = teacher(tmp_path / name, SystemEntropy(), mechanism=noisy)
+        outcomes.append(answering.answer(Queries(queries)).labels)
+    # Hardly a vote matters at this noise: equal with probability below 2^-60.
+    assert (outcomes[0] != outcomes[1]).any()

@@ -1,4 +1,4 @@
-"""Cells: validation, nearest cells and inherited labels, against loops over Python integers."""
+"""Cells and weights: validation, nearest cells, inherited labels, against loops over integers."""
 
 from __future__ import annotations
 
@@ -9,44 +9,73 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrices import MAX_CELLS, MAX_DIMENSIONS, Cells, inherit, nearest_cells
+from labelwall.wall.matrices import (
+    MAX_CELLS,
+    MAX_CLASSES,
+    MAX_DIMENSIONS,
+    MAX_WEIGHT,
+    Cells,
+    Weights,
+    inherit,
+    nearest_cells,
+)
 from labelwall.wall.messages import ABSTAINED, Outcome
 
 CENTERS = np.array([[3, -2], [0, 0], [3, -2]], dtype=np.int8)
+WEIGHTS = np.arange(-7, 8, dtype=np.int16).reshape(5, 3)
 
-REFUSED = {
-    "floats": CENTERS.astype(np.float32),
-    "wider integers": CENTERS.astype(np.int16),
-    "one axis": CENTERS[0],
-    "no cell": CENTERS[:0],
-    "no dimension": CENTERS[:, :0],
-    "too many cells": np.zeros((MAX_CELLS + 1, 1), dtype=np.int8),
-    "too many dimensions": np.zeros((1, MAX_DIMENSIONS + 1), dtype=np.int8),
-    "too large": np.array([[64]], dtype=np.int8),
-    "too small": np.array([[-64]], dtype=np.int8),
+MALFORMED: dict[str, tuple[type[Cells | Weights], np.ndarray]] = {
+    "floats for cells": (Cells, CENTERS.astype(np.float32)),
+    "wider integers for cells": (Cells, CENTERS.astype(np.int16)),
+    "one axis of cells": (Cells, CENTERS[0]),
+    "no cell": (Cells, CENTERS[:0]),
+    "no dimension": (Cells, CENTERS[:, :0]),
+    "too many cells": (Cells, np.zeros((MAX_CELLS + 1, 1), dtype=np.int8)),
+    "too many dimensions": (Cells, np.zeros((1, MAX_DIMENSIONS + 1), dtype=np.int8)),
+    "a cell too large": (Cells, np.array([[64]], dtype=np.int8)),
+    "a cell too small": (Cells, np.array([[-64]], dtype=np.int8)),
+    "floats for weights": (Weights, WEIGHTS.astype(np.float32)),
+    "NaN": (Weights, np.full((3, 2), np.nan)),
+    "wider integers for weights": (Weights, WEIGHTS.astype(np.int32)),
+    "one axis of weights": (Weights, WEIGHTS[0]),
+    "no features": (Weights, WEIGHTS[:1]),
+    "no output": (Weights, WEIGHTS[:, :0]),
+    "a weight too small": (Weights, np.full((3, 2), -MAX_WEIGHT - 1, dtype=np.int16)),
+    "too many features": (Weights, np.zeros((MAX_DIMENSIONS + 2, 2), dtype=np.int16)),
+    "too many classes": (Weights, np.zeros((2, MAX_CLASSES + 1), dtype=np.int16)),
+    "too many entries": (Weights, np.zeros((1025, 1024), dtype=np.int16)),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_malformed_cells_are_refused(name: str) -> None:
-    with pytest.raises(InvalidInput, match=r"cells\.centers"):
-        Cells(REFUSED[name])
-    with pytest.raises(InvalidInput, match=r"cells\.slot"):
-        Cells(CENTERS, slot=-1)
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_matrices_are_refused(name: str) -> None:
+    kind, entries = MALFORMED[name]
+    with pytest.raises(InvalidInput, match=r"cells\.centers|weights\.weights"):
+        kind(entries)
 
 
-def test_an_identity_tells_centers_order_shape_extractor_and_mechanism_apart() -> None:
-    plain = Cells(CENTERS)
-    assert plain.identity("e", {"sigma": 1}) == Cells(np.asfortranarray(CENTERS), slot=1).identity(
-        "e", {"sigma": 1}
-    )
+def test_a_negative_slot_is_refused() -> None:
+    for kind, entries in ((Cells, CENTERS), (Weights, WEIGHTS)):
+        with pytest.raises(InvalidInput, match=r"(cells|weights)\.slot"):
+            kind(entries, slot=-1)
+
+
+@pytest.mark.parametrize(("kind", "entries"), [(Cells, CENTERS), (Weights, WEIGHTS)])
+def test_an_identity_tells_entries_order_shape_kind_extractor_and_mechanism_apart(
+    kind: type[Cells | Weights], entries: np.ndarray
+) -> None:
+    plain = kind(entries)
+    same = kind(np.asfortranarray(entries), slot=1)
+    assert plain.identity("e", {"s": 1}) == same.identity("e", {"s": 1})
     others = [
-        Cells(CENTERS[::-1][[1, 0, 2]]).identity("e", {"sigma": 1}),
-        Cells(CENTERS.reshape(2, 3)).identity("e", {"sigma": 1}),
-        plain.identity("f", {"sigma": 1}),
-        plain.identity("e", {"sigma": 2}),
+        kind(np.roll(entries, 1, axis=0)).identity("e", {"s": 1}),
+        kind(entries.reshape(entries.shape[::-1])).identity("e", {"s": 1}),
+        plain.identity("f", {"s": 1}),
+        plain.identity("e", {"s": 2}),
+        Cells(np.zeros(entries.shape, dtype=np.int8)).identity("e", {"s": 1}),
+        Weights(np.zeros(entries.shape, dtype=np.int16)).identity("e", {"s": 1}),
     ]
-    assert len({*others, plain.identity("e", {"sigma": 1})}) == 5
+    assert len({*others, plain.identity("e", {"s": 1})}) == 7
 
 
 @settings(max_examples=60)

@@ -1,4 +1,4 @@
-"""Settings that the unit of privacy decides, and ledgers from before there were any."""
+"""Settings that the unit of privacy decides, in new plans and in recorded ones."""
 
 from __future__ import annotations
 

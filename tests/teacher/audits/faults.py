@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch_knn, counts, gradient, radius
+from labelwall.teacher.mechanisms import batch, batch_knn, counts, gradient
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.overlap import Bounds
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import LinearSums
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
@@ -297,7 +297,7 @@ def unpaid_clique(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(queries: np.ndarray, *args: Any) -> Bounds:
         return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
 
-    monkeypatch.setattr(radius, "clique_bounds", alone)
+    monkeypatch.setattr(batch, "clique_bounds", alone)
 
 
 def exact_radii(scale: float, release: str) -> float:

@@ -11,18 +11,17 @@ from labelwall.teacher.audits.cases import probes
 from labelwall.teacher.audits.conversations import COUNT
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import Gnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN

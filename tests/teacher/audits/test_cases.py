@@ -28,13 +28,12 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import COUNTS, GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import ANSWER
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import LinearSums
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN

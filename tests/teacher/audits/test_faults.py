@@ -22,9 +22,8 @@ from labelwall.teacher.mechanisms.attributes import (
     GnmaxAttributes,
 )
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import PrivateLinearAttributes
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN

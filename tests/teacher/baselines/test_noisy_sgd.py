@@ -16,7 +16,7 @@ from dp_accounting.pld import PLDAccountant
 
 from labelwall.teacher.baselines import noisy_sgd
 from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
-from labelwall.teacher.baselines.noisy_sgd import calibrate, train_privately
+from labelwall.teacher.baselines.noisy_sgd import PrivateModel, calibrate, train_privately
 from labelwall.wall.errors import InvalidInput
 
 D, CLASSES = 6, 3
@@ -29,14 +29,12 @@ def data(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def linear(**changes: Any) -> LinearNoisySgd:
-    settings: dict[str, Any] = {
-        "batch_size": 100,
-        "expected_records": 600,
-        "epochs": 10,
-        "clip": 1.0,
-        "learning_rate": 0.5,
-    }
-    return LinearNoisySgd(**{**settings, **changes})
+    settings: dict[str, Any] = {"batch_size": 100, "expected_records": 600, "epochs": 10}
+    return LinearNoisySgd(**{**settings, "clip": 1.0, "learning_rate": 0.5, **changes})
+
+
+def train(config: Any, x: torch.Tensor, y: torch.Tensor, epsilon: float = 8.0) -> PrivateModel:
+    return train_privately(config, x, y, num_classes=CLASSES, epsilon=epsilon, delta=1e-5, seed=0)
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "steps"), [(1.0, 0.01, 500), (0.2, 0.05, 100)])
@@ -54,7 +52,7 @@ def test_the_price_is_another_accountants_too(epsilon: float, rate: float, steps
 
 def test_a_linear_model_learns_and_keeps_its_budget() -> None:
     x, y = data(600)
-    model = train_privately(linear(), x, y, num_classes=CLASSES, epsilon=8.0, delta=1e-5, seed=0)
+    model = train(linear(), x, y)
     assert (model.predict(x) == y.numpy()).mean() > 0.9
     assert model.epsilon <= 8.0
     assert model.steps == 60
@@ -63,9 +61,7 @@ def test_a_linear_model_learns_and_keeps_its_budget() -> None:
 def test_images_go_through_a_network() -> None:
     x = torch.randn(60, 1, 28, 28)
     config = NoisySgd(batch_size=20, expected_records=60, epochs=1)
-    model = train_privately(
-        config, x, torch.arange(60) % CLASSES, num_classes=CLASSES, epsilon=8.0, delta=1e-5, seed=0
-    )
+    model = train(config, x, torch.arange(60) % CLASSES)
     assert model.predict(x).shape == (60,)
     assert model.steps == 3
 
@@ -73,12 +69,7 @@ def test_images_go_through_a_network() -> None:
 def test_the_same_steps_are_made_whatever_the_number_of_records() -> None:
     """Rate, steps and noise come from public settings; no record at all still trains on noise."""
     x, y = data(600)
-    models = [
-        train_privately(
-            linear(), x[:n], y[:n], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0
-        )
-        for n in (0, 1, 600)
-    ]
+    models = [train(linear(), x[:n], y[:n], epsilon=1.0) for n in (0, 1, 600)]
     assert len({(m.steps, m.noise_multiplier, m.epsilon) for m in models}) == 1
     assert all(torch.isfinite(next(m.network.parameters())).all() for m in models)
 
@@ -94,9 +85,7 @@ def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch
     x[0] *= 1000  # a gradient that has to be clipped
     weights = []
     for rows in (slice(1, None), slice(None)):
-        model = train_privately(
-            config, x[rows], y[rows], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0
-        )
+        model = train(config, x[rows], y[rows])
         weights.append(torch.cat([p.detach().flatten() for p in model.network.parameters()]))
     moved = float((weights[1] - weights[0]).norm())
     assert moved == pytest.approx(0.5 * 0.3 / 600, rel=1e-3)

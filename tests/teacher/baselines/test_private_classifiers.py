@@ -23,9 +23,9 @@ from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 KINDS = [DpLogisticRegression(), DpNaiveBayes(), DpForest(trees=1), DpForest(trees=4)]
 NAMES = ["logistic", "bayes", "tree", "forest"]
 DRAWN = {
-    "dp_logistic_regression": lambda model: model.coef_,
-    "dp_naive_bayes": lambda model: model.theta_,
-    "dp_forest": lambda model: model.tree_.threshold,
+    DpLogisticRegression: lambda model: model.coef_,
+    DpNaiveBayes: lambda model: model.theta_,
+    DpForest: lambda model: model.tree_.threshold,
 }
 EXACT = 1e6  # epsilon at which noise is below what these tests look at
 
@@ -33,18 +33,11 @@ EXACT = 1e6  # epsilon at which noise is below what these tests look at
 def data(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Two corners of a square and a class for each: float64 [n, 2] in -1..1, int64 [n]."""
     labels = np.arange(n) % 2
-    return (labels[:, None] - 0.5) * 1.4 + np.random.default_rng(0).uniform(
-        -0.3, 0.3, (n, 2)
-    ), labels
+    noise = np.random.default_rng(0).uniform(-0.3, 0.3, (n, 2))
+    return (labels[:, None] - 0.5) * 1.4 + noise, labels
 
 
-def fit(
-    config: PrivateClassification,
-    rows: np.ndarray,
-    labels: np.ndarray,
-    epsilon: float,
-    classes: int = 2,
-):
+def fit(config: PrivateClassification, rows, labels, epsilon: float, classes: int = 2):
     return fit_privately(config, rows, labels, num_classes=classes, epsilon=epsilon)
 
 
@@ -69,18 +62,15 @@ def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise() -> No
     unit = np.column_stack([rows, np.ones(400)]) / np.sqrt(3)
     oracle = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10).fit(unit, labels)
     np.testing.assert_allclose(model.models[0].coef_, oracle.coef_, atol=1e-3)
-    assert (
-        np.linalg.norm(model.prepare(np.array([[1.0, -1.0], [1.0, 1.0]])), axis=1).max()
-        <= 1 + 1e-12
-    )
+    corners = model.prepare(np.array([[1.0, -1.0], [1.0, 1.0]]))
+    assert np.linalg.norm(corners, axis=1).max() <= 1 + 1e-12
 
 
 def test_naive_bayes_has_the_means_of_its_classes_without_noise() -> None:
     rows, labels = data(400)
     (model,) = fit(DpNaiveBayes(), rows, labels, EXACT).models
-    expected = [
-        rows[labels == c].sum(axis=0) / 201 for c in (0, 1)
-    ]  # 200 and the public row at zero
+    # 200 rows and the public one at zero
+    expected = [rows[labels == c].sum(axis=0) / 201 for c in (0, 1)]
     np.testing.assert_allclose(model.theta_, expected, atol=1e-3)
 
 
@@ -139,20 +129,16 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
 
     monkeypatch.setattr(base.DPMechanism, "__init__", recorded)
     rows, labels = data(60)
-    found = []
+    drawn = []
     for _ in range(2):
         np.random.seed(0)
         before = np.random.get_state()[1].tolist()
         (model, *_) = fit(config, rows, labels, 20.0).models
         assert np.random.get_state()[1].tolist() == before  # other users of numpy are unaffected
-        found.append(
-            model.tree_.threshold
-            if isinstance(config, DpForest)
-            else getattr(model, "coef_", getattr(model, "theta_", 0))
-        )
+        drawn.append(DRAWN[type(config)](model))
     assert generators
     assert all(isinstance(generator, secrets.SystemRandom) for generator in generators)
-    assert not np.array_equal(*found)
+    assert not np.array_equal(*drawn)
 
 
 @pytest.mark.parametrize("config", KINDS[1:3], ids=NAMES[1:3])

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,49 +16,26 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
-from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
     GRID,
-    AttributeVotes,
     GnmaxAttributes,
     PrivateKnnAttributes,
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import pack, unpack
-from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
-from tests.make import plan_of, teach
+from labelwall.wall.messages import Outcome
+from tests.make import ZeroNoise
 
 ATTRIBUTES, D, N = 4, 5, 40
 KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)
 GNMAX = GnmaxAttributes(tau=2, sigma_vote=1.5, teachers=3)
 KEYS = [str(i) for i in range(6)]
-
-
-class ZeroNoise:
-    """No noise, everybody in the sample; remembers the noise that was asked for."""
-
-    unsafe = True
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[float, str, int, int]] = []
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self.drawn.append((sigma, release, len(keys), width))
-        return np.zeros((len(keys), width), dtype=np.int64)
 
 
 def every(c: int) -> np.ndarray:
@@ -102,9 +78,9 @@ def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(
         (release,) = PrivateKnnAttributes(tau=tau, sigma_vote=100.0).releases(1, 1)
         accounted = 2 * tau * GRID**2
         assert release.parameters["sensitivity"] == pytest.approx(accounted**0.5, rel=1e-15)
-        found = squares(votes[:, None] - votes[None, :])
-        assert found <= accounted
-        assert (found == accounted) == (c >= 2 * tau)
+        largest = squares(votes[:, None] - votes[None, :])
+        assert largest <= accounted
+        assert (largest == accounted) == (c >= 2 * tau)
 
 
 @given(st.integers(1, 62), st.integers(1, 62), st.data())
@@ -153,11 +129,11 @@ def test_a_record_changes_one_classifiers_votes() -> None:
     bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
 
     def of(rows: np.ndarray) -> np.ndarray:
-        made = train_ensemble(
+        trained = train_ensemble(
             features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
         )
         # [teachers, queries, c]
-        return np.stack([clipped(said, 2) for said in made.attributes(queries)])
+        return np.stack([clipped(bits, 2) for bits in trained.attributes(queries)])
 
     whole = of(ids)
     for record in range(30):
@@ -205,31 +181,6 @@ def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
     assert "pld_discrete" not in certificates(plan)
 
 
-@pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)
-def test_a_ledger_gives_the_mechanism_back(mechanism: AnyMechanism) -> None:
-    assert from_slot(Slot(mechanism.fields(), mechanism.releases(5, 4))) == mechanism
-
-
-WRONG = [
-    (KNN, {"tau": 0}),
-    (KNN, {"tau": 63}),
-    (KNN, {"k": 0}),
-    (KNN, {"sampling_probability": 0.0}),
-    (KNN, {"threshold": 1.0}),
-    (GNMAX, {"teachers": 0}),
-    (GNMAX, {"sigma_vote": 0.0}),
-    (GNMAX, {"margin": -1.0}),
-]
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
-)
-def test_bad_fields_are_refused(mechanism: AttributeVotes, wrong: dict) -> None:
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        type(mechanism)(**{**mechanism.fields(), **wrong})
-
-
 # --- what noisy counts say
 
 
@@ -250,35 +201,26 @@ def test_an_attribute_is_present_above_the_threshold_and_unsaid_within_the_margi
     assert plain.next_stage({COUNTS: counts}) is None
 
 
-# --- draws and whole queries
+# --- draws
 
 
-def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors whose first entries say which attributes they have, and those, packed."""
-    rng = np.random.default_rng(seed)
-    bits = rng.integers(0, 2, (n, ATTRIBUTES))
-    x = rng.normal(size=(n, D)) * 0.3
-    x[:, :ATTRIBUTES] += 2 * bits - 1
-    return x.astype(np.float32), pack(bits)
-
-
-def voters_of(entropy: Entropy) -> Voters:
+def voters_of() -> Voters:
     rng = np.random.default_rng(3)
     features = rng.integers(-9, 10, (N, 3)).astype(np.int8)
     codes = rng.integers(0, 1 << ATTRIBUTES, N)
     ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
-    made = train_ensemble(
+    trained = train_ensemble(
         features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)
     )
-    return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
+    return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: trained})
 
 
 def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
     silent = ZeroNoise()
-    voters = voters_of(silent)
+    voters = voters_of()
     drawn = KNN.draw(COUNTS, voters, KEYS, silent)
     bits = unpack(voters.labels, ATTRIBUTES).tolist()
-    for query, found in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
+    for query, counts in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
         order = sorted(
             range(N),
             key=lambda i: (
@@ -287,13 +229,13 @@ def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
             ),
         )
         votes = [slowly(bits[i], KNN.tau) for i in order[: KNN.k]]
-        assert found == [sum(column) for column in zip(*votes, strict=True)]
-    assert silent.drawn == [(1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]
+        assert counts == [sum(column) for column in zip(*votes, strict=True)]
+    assert silent.drawn == [("gaussian", 1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]
 
 
 def test_every_classifier_votes_once() -> None:
     silent = ZeroNoise()
-    voters = voters_of(silent)
+    voters = voters_of()
     drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)
     inputs = np.hstack([voters.queries / 63, np.ones((len(KEYS), 1))])
     says = [
@@ -304,77 +246,4 @@ def test_every_classifier_votes_once() -> None:
         for q in range(len(KEYS))
     ]
     assert drawn.tolist() == expected
-    assert silent.drawn == [(1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]
-
-
-def test_an_empty_data_set_is_answered_with_noise() -> None:
-    """1,200 counts of scale 1.5 GRID on thousands of integers: at least 100 differ."""
-    nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
-    made = train_ensemble(
-        nobody[0],
-        np.zeros((0, ATTRIBUTES)),
-        nobody[1],
-        num_classes=ATTRIBUTES,
-        teachers=3,
-        key=bytes(32),
-    )
-    queries = np.ones((300, 3), dtype=np.int8)
-    voters = Voters(ExactIndex(*nobody), nobody[1], ATTRIBUTES, queries, ensembles={3: made})
-    for mechanism in (KNN, GNMAX):
-        drawn = mechanism.draw(COUNTS, voters, [str(i) for i in range(300)], SystemEntropy())
-        assert drawn.shape == (300, ATTRIBUTES)
-        assert len(np.unique(drawn)) > 100
-
-
-def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
-    records = Records(*rows(200, 0), np.arange(200))
-    plan = plan_of(mechanism, cap, cap)
-    return teach(folder, plan, records, ExtractorSpec("raw", (D,), ATTRIBUTES))
-
-
-@pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)
-def test_queries_are_charged_answered_by_attribute_and_known_after_a_restart(
-    tmp_path: Path, mechanism: AnyMechanism
-) -> None:
-    """90% of 160 labels are right, with a deviation of 2.4 points: half is 16 deviations away."""
-    x, codes = rows(40, 1)
-    answering = teacher(tmp_path, mechanism)
-    first = answering.answer(Queries(x))
-    assert first.labels.shape == (40, ATTRIBUTES)
-    assert set(np.unique(first.labels)) <= {0, 1}
-    assert first.receipt.charged == {COUNTS: 40}
-    again = teacher(tmp_path, mechanism).answer(Queries(x))
-    np.testing.assert_array_equal(again.labels, first.labels)
-    assert again.receipt.charged == {COUNTS: 0}
-    later = teacher(tmp_path, mechanism).answer(Queries(rows(20, 2)[0]))
-    assert later.outcomes.tolist() == [Outcome.ANSWERED] * 10 + [Outcome.CAP_REACHED] * 10
-    assert (later.labels[10:] == -1).all()
-    answering.export(tmp_path / "export.sqlite")
-    found = audit(tmp_path / "export.sqlite")
-    assert found.consistent
-    if mechanism == KNN:
-        assert (first.labels == unpack(codes, ATTRIBUTES)).mean() > 0.5
-
-
-def test_records_come_and_go_by_their_packed_attributes(tmp_path: Path) -> None:
-    answering = teacher(tmp_path, KNN)
-    x, codes = rows(3, 9)
-    with pytest.raises(InvalidInput, match=r"records\.labels"):
-        answering.add(Records(x, np.full(3, 1 << ATTRIBUTES), np.arange(500, 503)))
-    answering.add(Records(x, codes, np.arange(500, 503)))
-    assert answering.present(np.arange(498, 503)).tolist() == [False, False, True, True, True]
-    assert teacher(tmp_path, KNN).present(np.array([500])).all()
-
-
-def test_a_plan_of_classes_and_attributes_is_refused(tmp_path: Path) -> None:
-    mechanisms: list[AnyMechanism] = [KNN, PrivateKnn(sigma_screen=75.0, sigma_vote=25.0)]
-    plan = Plan(1e9, 1e-5, tuple(Slot(m.fields(), m.releases(5, 5)) for m in mechanisms))
-    ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
-    with pytest.raises(InvalidInput, match="plan"):
-        Teacher(
-            lambda: Records(*rows(5, 0), np.arange(5)),
-            ledger,
-            tmp_path,
-            ATTRIBUTES,
-            SystemEntropy(),
-        )
+    assert silent.drawn == [("gaussian", 1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]

@@ -282,28 +282,6 @@ def test_it_is_one_release_charged_once() -> None:
         IndKnn().releases(1, 1)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"threshold": 0.0},
-        {"threshold": 1.01},
-        {"sigma_label": 0.0},
-        {"sigma_label": math.nan},
-        {"kernel": "linear"},
-        {"rho": 0.0},
-        {"sigma_count": math.inf},
-        {"bandwidth": -1.0},
-        {"near": -0.1},
-        {"near": math.nan},
-        {"rho": 0.5, "sigma_count": 0.99},
-    ],
-    ids=str,
-)
-def test_bad_fields_are_refused_by_name(fields: dict) -> None:
-    with pytest.raises(InvalidInput, match=f"mechanism.{list(fields)[-1]}"):
-        IndKnn(**fields)
-
-
 def test_noise_is_rounded_up_and_never_for_fewer_than_thirty() -> None:
     for sigma, count in itertools.product((0.05, 0.5, 1 / 3, 7.0), (-100, 0, 30, 31, 1000, 10**6)):
         steps = IndKnn(sigma_label=sigma)._noise(count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction as F
 
 import numpy as np
@@ -31,7 +31,6 @@ from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.reverse_knn import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
@@ -184,10 +183,10 @@ def test_classifiers(drawn: Drawn) -> None:
     def weights(there: bool) -> np.ndarray:
         kept = drawn.persons >= (0 if there else 1)
         columns = (each[kept] for each in (drawn.features, drawn.labels, drawn.ids))
-        made = train_ensemble(
+        ensemble = train_ensemble(
             *columns, owners=drawn.persons[kept], num_classes=CLASSES, teachers=5, key=bytes(32)
         )
-        return made.weights
+        return ensemble.weights
 
     changed = (weights(True) != weights(False)).any(axis=(1, 2))
     assert changed.sum() <= 1
@@ -208,8 +207,8 @@ def test_individual_budgets(drawn: Drawn, hashed: bool) -> None:
         assert len(np.unique(with_it.rows)) == len(with_it.rows)
         assert (with_it.rows[others] - 1).tolist() == without.rows.tolist()
         assert with_it.weights[others].tolist() == without.weights.tolist()
-        said = [] if without.labels is None else without.labels.tolist()
-        assert with_it.labels[others].tolist() == said
+        theirs = [] if without.labels is None else without.labels.tolist()
+        assert with_it.labels[others].tolist() == theirs
         for person, weight in zip(with_it.rows, with_it.weights, strict=True):
             own = drawn.persons[of_rows.rows] == everybody[person]
             assert weight == of_rows.weights[own].max()
@@ -238,14 +237,14 @@ def test_a_gain_of_rows_is_that_of_persons_with_one_row(space: str) -> None:
     features = np.array([[20, -7], [3, 4], [0, 0], [63, 63]], dtype=np.int8)
     labels, weights = np.array([0, 2, 1, 1]), np.ones((1, DIMENSIONS + 1, 1), dtype=np.int16)
     outputs = 3 if space == "class" else 1
-    found = []
+    sums = []
     for copies, persons in ((1, None), (1, np.arange(4)), (3, np.tile(np.arange(4), 3))):
         rows, ids = np.tile(features, (copies, 1)), np.arange(4 * copies)
         index = ExactIndex(rows, ids, persons)
         asked = np.repeat(weights, outputs, axis=2)
         voters = Voters(index, np.tile(labels, copies), outputs, asked, 10.0)
-        found.append(voters.gradients(1.0, space, gain=2).tolist())
-    assert found[0] == found[1] == found[2]
+        sums.append(voters.gradients(1.0, space, gain=2).tolist())
+    assert sums[0] == sums[1] == sums[2]
 
 
 def test_many_rows_say_more_precisely_what_one_says() -> None:
@@ -277,60 +276,67 @@ def test_many_rows_say_more_precisely_what_one_says() -> None:
 
 # --- faults that these tests must find ---
 
-
-def test_a_second_ballot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ExactIndex, "units", property(lambda index: index))
-    with pytest.raises(FOUND):
-        test_votes()
+WHOLE = ExactIndex.total
 
 
-def test_a_ballot_of_each_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ExactIndex.total
-
-    def by_row(index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray) -> object:
-        return whole(ExactIndex(index.features, index.ids), count, labels)
-
-    monkeypatch.setattr(ExactIndex, "total", by_row)
-    with pytest.raises(FOUND):
-        test_sampled_balls()
+def by_row(index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray) -> object:
+    return WHOLE(ExactIndex(index.features, index.ids), count, labels)
 
 
-def test_an_unclipped_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts_module, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
-    with pytest.raises(FOUND):
-        test_cells()
-    with monkeypatch.context() as unclipped:
-        unclipped.setattr(gradient, "_boosted", lambda a, gain: (gain * a, COUNT + 0 * a[:, 0, 0]))
-        with pytest.raises(FOUND):
-            test_gradients()
-    monkeypatch.setattr(
-        gradient, "_summed", lambda x, r, n, gain: ((x.T @ r).astype(np.int64), n * COUNT)
-    )
-    with pytest.raises(FOUND):
-        test_gradients()
-
-
-def test_a_person_in_two_regions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voters_module, "OneRowEach", lambda count, queries: count)
-    with pytest.raises(FOUND):
-        test_balls()
-
-
-def test_a_shard_by_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_two_shards(
+    index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray
+) -> object:
     """Where a person's rows lie in two shards, each counts the person alone."""
-    whole = ExactIndex.total
+    sums = []
+    for half in (0, 1):
+        rows = np.flatnonzero(index.ids % 2 == half)
+        assert index.persons is not None
+        part = ExactIndex(index.features[rows], index.ids[rows], index.persons[rows])
+        sums.append(WHOLE(part, count, labels[rows]))
+    return sum(sums)
 
-    def by_row(index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray) -> object:
-        sums = []
-        for half in (0, 1):
-            rows = np.flatnonzero(index.ids % 2 == half)
-            assert index.persons is not None
-            part = ExactIndex(index.features[rows], index.ids[rows], index.persons[rows])
-            sums.append(whole(part, count, labels[rows]))
-        return sum(sums)
 
-    monkeypatch.setattr(ExactIndex, "total", by_row)
-    for test in (test_cells, test_gradients, test_balls):
+FAULTS: dict[str, tuple[object, str, object, tuple[Callable[[], None], ...]]] = {
+    "a second ballot": (ExactIndex, "units", property(lambda index: index), (test_votes,)),
+    "a ballot of each row": (ExactIndex, "total", by_row, (test_sampled_balls,)),
+    "an unclipped histogram": (
+        counts_module,
+        "shared_votes",
+        lambda cast, _, parts: (cast.ravel(), parts),
+        (test_cells,),
+    ),
+    "an unclipped gain": (
+        gradient,
+        "_boosted",
+        lambda a, gain: (gain * a, COUNT + 0 * a[:, 0, 0]),
+        (test_gradients,),
+    ),
+    "an unclipped sum": (
+        gradient,
+        "_summed",
+        lambda x, r, n, gain: ((x.T @ r).astype(np.int64), n * COUNT),
+        (test_gradients,),
+    ),
+    "a person in two regions": (
+        voters_module,
+        "OneRowEach",
+        lambda count, queries: count,
+        (test_balls,),
+    ),
+    "a shard by row": (
+        ExactIndex,
+        "total",
+        in_two_shards,
+        (test_cells, test_gradients, test_balls),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, planted, tests = FAULTS[fault]
+    monkeypatch.setattr(owner, name, planted)
+    for test in tests:
         with pytest.raises(FOUND):
             test()
 
@@ -353,20 +359,18 @@ def test_a_mechanism_that_does_not_declare_persons_refuses() -> None:
 
 def test_the_unit_fills_in_what_is_left_to_it() -> None:
     """A given number stays as it is; prices keep a ratio."""
-    for made, name, default in (
+    for mechanism, name, default in (
         (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
         (PrivateLinear(sigma=2.0), "gain", 2),
         (PrivateLinearValue(sigma=2.0), "gain", 1),
     ):
-        assert made.for_unit("row") == made
-        assert made.fields()[name] is None
-        assert (made.for_unit("person").fields()[name] or 1) == default
-        given = type(made)(**{**vars(made), name: 3})
+        assert mechanism.for_unit("row") == mechanism
+        assert mechanism.fields()[name] is None
+        assert (mechanism.for_unit("person").fields()[name] or 1) == default
+        given = replace(mechanism, **{name: 3})
         assert given.for_unit("person") == given
-        (row,), (person,) = made.releases(1, 1), made.for_unit("person").releases(1, 1)
+        (row,) = mechanism.releases(1, 1)
+        (person,) = mechanism.for_unit("person").releases(1, 1)
         assert row.parameters["sigma"] / row.parameters["sensitivity"] == (
             person.parameters["sigma"] / person.parameters["sensitivity"]
         )
-        for wrong in (0, MAX_PARTS + 1):
-            with pytest.raises(InvalidInput, match=rf"`mechanism.{name}` must be from 1 to "):
-                type(made)(**{**vars(made), name: wrong})

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,6 @@ from labelwall.teacher.accounting.curves import (
 )
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
@@ -32,11 +32,11 @@ from labelwall.teacher.mechanisms.values import (
 )
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import SCREEN
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import Outcome
+from tests.make import ZeroNoise, ledger_in, plan_of
 
 N, D = 40, 5
 MEAN_OF = PrivateKnnMean(
@@ -47,30 +47,6 @@ MEDIAN_OF = PrivateKnnMedian(
 )
 BOTH = [MEAN_OF, MEDIAN_OF]
 KEYS = [str(i) for i in range(6)]
-
-
-class ZeroNoise:
-    """No noise, all records in the sample, the best column of every choice; records the calls."""
-
-    unsafe = True
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[float, str, int, int]] = []
-        self.losses: list[np.ndarray] = []
-        self.rates: list[Fraction] = []
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self.drawn.append((sigma, release, len(keys), width))
-        return np.zeros((len(keys), width), dtype=np.int64)
-
-    def choose(
-        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
-    ) -> np.ndarray:
-        self.losses.append(losses)
-        self.rates += rates
-        return losses.argmin(axis=1)
 
 
 def voters_of(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
@@ -104,7 +80,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
     features = np.arange(4, dtype=np.int8)[:, None]
     worst = {"sum": 0, "window": 0, "loss": 0, "spread": 0}
     for k, labels in itertools.product((1, 2, 3), itertools.product(values, repeat=4)):
-        found = []
+        statistics = []
         for rows in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
             index = ExactIndex(features[rows], np.array(rows, dtype=np.int64))
             voters = Voters(index, np.array(labels)[rows], 1, queries)
@@ -113,11 +89,11 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
             total = mean.draw(MEAN, voters, ["0"], silent)[0]  # type: ignore[arg-type]
             median.draw(MEDIAN, voters, ["0"], silent)  # type: ignore[arg-type]
             counts = median.counts(SCREEN, voters, ["0"], silent)  # type: ignore[arg-type]
-            found.append((total, windows(counts, 1).max(), silent.losses[0][0]))
-        for total, together, losses in found[1:]:
-            moved = losses - found[0][2]
-            worst["sum"] = max(worst["sum"], abs(int(total - found[0][0])))
-            worst["window"] = max(worst["window"], abs(int(together - found[0][1])))
+            statistics.append((total, windows(counts, 1).max(), silent.choices[0][1]))
+        for total, together, losses in statistics[1:]:
+            moved = losses - statistics[0][2]
+            worst["sum"] = max(worst["sum"], abs(int(total - statistics[0][0])))
+            worst["window"] = max(worst["window"], abs(int(together - statistics[0][1])))
             worst["loss"] = max(worst["loss"], int(abs(moved).max()))
             worst["spread"] = max(worst["spread"], int(moved.max() - moved.min()))
     assert worst == {"sum": RANGE, "window": 1, "loss": 1, "spread": 2}
@@ -133,7 +109,7 @@ def test_the_noisy_sum_is_of_the_nearest_and_its_mean_is_rounded_and_clipped() -
         outcome, label = MEAN_OF.outcome({SCREEN: 1, MEAN: total})
         assert outcome == Outcome.ANSWERED
         assert abs(Fraction(sum(values), 7) - label) <= Fraction(1, 2)
-    assert silent.drawn == [(1.5 * RANGE, MEAN, len(KEYS), 1)]
+    assert silent.drawn == [("gaussian", 1.5 * RANGE, MEAN, len(KEYS), 1)]
     assert [MEAN_OF.outcome({MEAN: total})[1] for total in (-(10**9), 10**9, 0)] == [
         0,
         STEPS,
@@ -157,7 +133,10 @@ def test_the_median_is_scored_by_ranks_in_cells() -> None:
     voters, silent = voters_of(labels), ZeroNoise()
     drawn = MEDIAN_OF.draw(MEDIAN, voters, KEYS, silent)  # type: ignore[arg-type]
     for query, losses, label in zip(
-        voters.queries.astype(int), silent.losses[0], drawn.tolist(), strict=True
+        voters.queries.astype(int),
+        [losses for _, losses, _ in silent.choices],
+        drawn.tolist(),
+        strict=True,
     ):
         cells = [value * 8 // (STEPS + 1) for value in nearest(voters, query, 7)]
         assert losses.tolist() == [
@@ -166,7 +145,7 @@ def test_the_median_is_scored_by_ranks_in_cells() -> None:
         middle = label * 8 // (STEPS + 1)
         assert losses[middle] == losses[sorted(cells)[3]] == losses.min()
         assert 0 <= (middle + 0.5) * (STEPS + 1) / 8 - label < 1
-    assert silent.rates == [Fraction(1, 2)] * len(KEYS)
+    assert [rate for *_, rate in silent.choices] == [Fraction(1, 2)] * len(KEYS)
     assert MEDIAN_OF.outcome({SCREEN: 1, MEDIAN: 77}) == (Outcome.ANSWERED, 77)
 
 
@@ -183,7 +162,7 @@ def test_a_query_is_screened_by_the_most_neighbours_in_a_window(mechanism: Regre
             assert screened.draw(SCREEN, voters.select([row]), KEYS[:1], silent).tolist() == [
                 passes
             ]  # type: ignore[arg-type]
-            assert silent.drawn == [(2.0, SCREEN, 1, 1)]
+            assert silent.drawn == [("gaussian", 2.0, SCREEN, 1, 1)]
 
 
 def test_stages_follow_the_threshold() -> None:
@@ -300,56 +279,10 @@ def test_a_mixed_plan_adds_up() -> None:
     assert "pld_discrete" not in certificates(whole)
 
 
-@pytest.mark.parametrize("mechanism", BOTH, ids=lambda m: m.kind)
-def test_a_ledger_gives_the_mechanism_back(mechanism: AnyMechanism) -> None:
-    assert from_slot(Slot(mechanism.fields(), mechanism.releases(5, 4))) == mechanism
-    plain = replace(mechanism, threshold=None)  # type: ignore[type-var]
-    assert from_slot(Slot(plain.fields(), plain.releases(5, 4))) == plain
-    dearer = tuple(
-        replace(r, parameters={**r.parameters, "sampling_probability": 0.5})
-        for r in mechanism.releases(5, 4)
-    )
+def test_a_list_in_place_of_a_drawn_cell_is_refused(tmp_path: Path) -> None:
+    """The median's price is that of one draw, not of the counts behind it."""
+    plain = replace(MEDIAN_OF, threshold=None)
+    ledger = ledger_in(tmp_path, plan_of(plain, 5), unsafe=False)
+    charge = ledger.charge(0, MEDIAN, ["a"])
     with pytest.raises(LedgerMismatch):
-        from_slot(Slot(mechanism.fields(), dearer))
-
-
-WRONG: list[tuple[Regression, dict[str, float]]] = [
-    *(
-        (m, wrong)
-        for m in BOTH
-        for wrong in (
-            {"k": 0},
-            {"sampling_probability": 0.0},
-            {"cells": 1},
-            {"window": 8},
-            {"window": 0},
-        )
-    ),
-    (MEAN_OF, {"threshold": 8}),
-    (MEAN_OF, {"sigma_screen": 0.0}),
-    (MEAN_OF, {"sigma_mean": 0.0}),
-    (MEDIAN_OF, {"epsilon": 0.0}),
-]
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
-)
-def test_bad_fields_are_refused(mechanism: Regression, wrong: dict) -> None:  # type: ignore[type-arg]
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        type(mechanism)(**{**mechanism.fields(), **wrong})
-
-
-# --- whole queries
-
-
-def test_an_empty_data_set_is_answered_with_noise() -> None:
-    """Sums and medians of no neighbours have noise.
-
-    300 sums of scale 1.5 ranges on thousands of integers have at least 100 values; 300 medians
-    uniform on 8 cells have at most 4 with probability below 70 * 2^-300.
-    """
-    voters = voters_of(np.zeros(0, dtype=np.int64), 300)
-    keys = [str(i) for i in range(300)]
-    for mechanism, stage, most in ((MEAN_OF, MEAN, 100), (MEDIAN_OF, MEDIAN, 4)):
-        assert len(np.unique(mechanism.draw(stage, voters, keys, SystemEntropy()))) > most
+        ledger.record(charge, {"a": [1, 2, 3]})

@@ -57,15 +57,13 @@ def teacher(
     folder.mkdir(exist_ok=True)
     entropy, place = entropy or SystemEntropy(), place or folder / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(500, 500)),))
-    known = open_database(place).exists()
-    ledger = (
-        Ledger(place)
-        if known
-        else Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    )
-    made = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)
-    made.use_extractor(SPEC)
-    return made
+    if open_database(place).exists():
+        ledger = Ledger(place)
+    else:
+        ledger = Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)
+    built = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)
+    built.use_extractor(SPEC)
+    return built
 
 
 def left(made: Teacher, ids: list[int]) -> list[int]:
@@ -106,9 +104,7 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     labels = removed.answer(after).labels.tolist()
     # a data set that never had the record, whose others have spent the same
     never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=SeededNoise(2))
-    never._ledger.individual_budgets.spent[0] = FULL - np.array(
-        [b for i, b in enumerate(budgets) if i != 7]
-    )
+    never._ledger.individual_budgets.spent[0] = FULL - np.delete(budgets, 7)
     assert never.answer(after).labels.tolist() == labels
     assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
 
@@ -124,15 +120,11 @@ def test_removed_and_added_again_does_not_refill(tmp_path: Path, place: Place) -
     made.add(records(range(0, 40)))
     assert left(made, list(range(40))) == spent
     made.answer(Queries(rows(60, 3)))
-    assert all(
-        now <= before for now, before in zip(left(made, list(range(40))), spent, strict=True)
-    )
+    assert (np.array(left(made, list(range(40)))) <= spent).all()
 
 
-def held_by(folder: Path, content: bytes) -> list[str]:
-    return [
-        path.name for path in folder.iterdir() if path.is_file() and content in path.read_bytes()
-    ]
+def files_with(folder: Path, content: bytes) -> list[Path]:
+    return [p for p in folder.iterdir() if p.is_file() and content in p.read_bytes()]
 
 
 @pytest.mark.parametrize("source", ["added", "of the data source"])
@@ -146,16 +138,16 @@ def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str)
     raw = records(range(victim, victim + 1)).inputs
     features = [made._embedder.embed(raw)[0].tobytes(), raw.tobytes()]
     made.answer(Queries(rows(20, 1)))
-    assert held_by(tmp_path, features[0])
-    assert bool(held_by(tmp_path, features[1])) == (source == "added")
+    assert files_with(tmp_path, features[0])
+    assert bool(files_with(tmp_path, features[1])) == (source == "added")
     made.remove(np.array([victim]))
     for content in features:
-        assert held_by(tmp_path, content) == []
+        assert files_with(tmp_path, content) == []
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2  # the other one's other rows stay
     made.answer(Queries(rows(20, 2)))
     teacher(tmp_path, range(0, 40)).use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))
     for content in features:
-        assert held_by(tmp_path, content) == []
+        assert files_with(tmp_path, content) == []
 
 
 def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path: Path) -> None:
@@ -167,7 +159,7 @@ def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path:
     cache.write_bytes(stale)  # as if the process had died after the tombstone
     (tmp_path / "embeddings-0.part").write_bytes(stale)
     teacher(tmp_path, range(0, 40))
-    assert held_by(tmp_path, victim) == []
+    assert files_with(tmp_path, victim) == []
 
 
 def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +197,8 @@ def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
         made.remove(np.arange(start, start + 5))
 
     made = teacher(tmp_path, range(0, 100))
-    sa.event.listen(
-        made._ledger._database._engine,
-        "connect",
-        lambda connection, _: connection.set_progress_handler(count, 1),
-    )
+    engine = made._ledger._database._engine
+    sa.event.listen(engine, "connect", lambda each, _: each.set_progress_handler(count, 1))
     # The minimum: the first calls also set something up.
     first = min(work(partial(update, start)) for start in (200, 205, 210))
     for number in range(5):
@@ -219,18 +208,18 @@ def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
     assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
 
 
+def one(inputs: float = 0.0, label: int = 0, identity: int = 99, width: int = D, n: int = 1):
+    """Rows that fit but for what is given."""
+    x = np.full((n, width), inputs, np.float32)
+    return Records(x, np.full(n, label), np.full(n, identity))
+
+
 MISFITS = {
-    "shape": (
-        Records(np.zeros((1, 3), np.float32), np.zeros(1, np.int64), np.full(1, 99)),
-        "inputs",
-    ),
-    "finite": (
-        Records(np.full((1, D), np.nan, np.float32), np.zeros(1, np.int64), np.full(1, 99)),
-        "finite",
-    ),
-    "class": (Records(np.zeros((1, D), np.float32), np.full(1, CLASSES), np.full(1, 99)), "labels"),
-    "present": (Records(np.zeros((1, D), np.float32), np.zeros(1, np.int64), np.full(1, 7)), "ids"),
-    "twice": (Records(np.zeros((2, D), np.float32), np.zeros(2, np.int64), np.full(2, 99)), "ids"),
+    "shape": (one(width=3), "inputs"),
+    "finite": (one(np.nan), "finite"),
+    "class": (one(label=CLASSES), "labels"),
+    "present": (one(identity=7), "ids"),
+    "twice": (one(n=2), "ids"),
 }
 
 

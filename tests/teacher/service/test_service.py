@@ -12,8 +12,8 @@ import pytest
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.records import record_updates as updates

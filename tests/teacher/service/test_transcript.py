@@ -20,18 +20,17 @@ from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.features import hog
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian

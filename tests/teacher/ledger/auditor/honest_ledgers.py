@@ -12,12 +12,11 @@ from labelwall.teacher.mechanisms.attributes import (
     GnmaxAttributes,
     PrivateKnnAttributes,
 )
-from labelwall.teacher.mechanisms.batch import BatchMechanism
+from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import (
     LinearSums,
     PrivateLinear,
@@ -25,7 +24,6 @@ from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian

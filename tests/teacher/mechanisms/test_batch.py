@@ -15,15 +15,14 @@ from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, squared_radius
+from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, RadiusNeighbours, squared_radius
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.pate import Gnmax
-from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Outcome, Queries
 from tests.teacher.mechanisms import batches
 from tests.teacher.mechanisms.batches import CLASSES, ZeroNoise
@@ -193,19 +192,6 @@ def test_past_the_cap_all_are_refused_and_nothing_is_drawn(tmp_path: Path) -> No
     assert refused.receipt.charged == {BATCH: 0}
 
 
-def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: Path) -> None:
-    class Broken(ZeroNoise):
-        def discrete_laplace(self, *args: object) -> np.ndarray:
-            raise MemoryError("how much a private row needs")
-
-    with pytest.raises(TeacherFailed) as caught:
-        ask(batches.teach(tmp_path, MECHANISM, Broken()), batches.rows(5, 1)[0])
-    assert "private row" not in str(caught.value)
-    assert Ledger(tmp_path / batches.LEDGER).state.spent == {(0, BATCH): 1}
-    healed = ask(batches.teach(tmp_path, MECHANISM, ZeroNoise()), batches.rows(5, 1)[0])
-    assert healed.receipt.left == {BATCH: 0}  # the batch that was lost is paid again
-
-
 def test_a_batch_that_is_too_large_is_refused_before_the_charge(tmp_path: Path) -> None:
     many = np.random.default_rng(0).random((MAX_QUERIES + 1, 2))
     with pytest.raises(InvalidInput, match="in a batch"):
@@ -274,18 +260,3 @@ def test_the_budget_is_split_over_the_planned_batches_and_never_exceeded() -> No
         assert certificates(whole)["pure_added"].epsilon >= epsilon * 0.99
     with pytest.raises(InvalidInput, match=r"mechanism\.epsilon"):
         RadiusNeighbours().releases(1, 1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"radius": -0.1},
-        {"radius": float("nan")},
-        {"epsilon": 0.0},
-        {"noise": "normal"},
-        {"accounting": "cheap"},
-    ],
-)
-def test_bad_fields_are_refused(wrong: dict) -> None:
-    with pytest.raises(InvalidInput, match=rf"mechanism\.{next(iter(wrong))}"):
-        RadiusNeighbours(**wrong)
