@@ -93,7 +93,7 @@ class Trial:
 def best_level(records: SimulatedRecords, kernel: IndKnn) -> tuple[float, float]:
     """First round: (level of the cosine, share right) of the best threshold without noise."""
     tried = ((level, records.without_noise(_threshold(kernel, level))) for level in LEVELS)
-    return max(tried, key=lambda found: found[1])
+    return max(tried, key=lambda level: level[1])
 
 
 def _threshold(kernel: IndKnn, level: float) -> float:
@@ -149,7 +149,9 @@ def best_noise(
             misses = 0 if attempt(tried) else misses + 1
             if misses == MAX_MISSES:
                 break
-    for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
+    for tried in sorted(
+        {centre + side for centre in best_levels for side in (-STEP / 2, STEP / 2)}
+    ):
         attempt(tried)
     return best
 
@@ -180,7 +182,7 @@ def _best(
     accurate = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
     if not accurate:
         return None
-    asked, trial = max(accurate, key=lambda found: found[0] * found[1].right)
+    asked, trial = max(accurate, key=lambda pair: pair[0] * pair[1].right)
     rng = np.random.default_rng([asked, REPEATS])
     (right,) = records.ind_knn([trial.mechanism], asked, REPEATS * _repeats(records), rng)
     return Choice(epsilon, trial.mechanism, asked, asked, float(asked), float(right))

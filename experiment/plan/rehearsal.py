@@ -60,13 +60,13 @@ ROWS_AN_AXIS = 4  # public rows, at least
 class Labelled:
     """Public rows with labels, as ``PublicData`` has them. ``source``: what they are, for a reader.
 
-    ``told``: whether the labels are known; otherwise they are the rows' clusters.
+    ``known``: whether the labels are known; otherwise they are the rows' clusters.
     """
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
-    told: bool = True
+    known: bool = True
 
 
 @dataclass
@@ -217,7 +217,7 @@ class Rehearsal:
     @cached_property
     def labels(self) -> np.ndarray:
         """Of the labelled rows, int64 [n]; their clusters where no label is known."""
-        if self.labelled.told:
+        if self.labelled.known:
             return self._task.labels.encode("labels", self.labelled.labels)
         plain, classes = self.features.plain[1], self._task.num_classes
         count = min(classes, len(plain))
@@ -279,7 +279,7 @@ class Rehearsal:
             )
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
-        truth = self.labelled.labels if self.labelled.told else labels
+        truth = self.labelled.labels if self.labelled.known else labels
         score = space.score(space.decode(answers.labels), truth[asked], has)
         errors = score.get("errors")  # of values
         return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)

@@ -129,8 +129,8 @@ def search(
     began, optima = time.monotonic(), list[Optimum[Any]]()
     refused: BudgetRefused | None = None
     with stages(config, task, public, goal.expected_records, progress) as prepared:
-        rows, told = public_rows(task, prepared), prepared[0].labelled.told
-        if config.open and not told:
+        rows, known = public_rows(task, prepared), prepared[0].labelled.known
+        if config.open and not known:
             mechanisms = [mechanism for mechanism in mechanisms if mechanism.kind in REHEARSED]
         for mechanism in mechanisms:
             plan = PLANNERS[mechanism.kind]
@@ -146,7 +146,7 @@ def search(
         if not optima:
             raise refused or goal.nothing_affordable()
         best = max(optima, key=lambda optimum: optimum.chosen.worth)
-        if config.open and not told:
+        if config.open and not known:
             best = _told_by_clusters(task, best, Rehearser(goal, rows, progress))
             optima = [best]
     tried = [choice for other in optima for choice in other.tried or (other.chosen,)]
@@ -228,7 +228,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
     """What planners see of the public rows."""
     first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
     return PublicRows(
-        len(first.labelled.labels) if first.labelled.told else 0,
+        len(first.labelled.labels) if first.labelled.known else 0,
         task.num_classes,
         lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
@@ -284,7 +284,7 @@ def _rehearsal(
         rule = f"at least {MIN_ROWS} public or test rows with labels, to rehearse on"
         raise InvalidInput("mechanism.kind", f"named, or {rule}", config.mechanism.kind)
     if labelled is None:
-        labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, told=False)
+        labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, known=False)
     return Rehearsal(config, task, asked, labelled, records, progress, scratch)
 
 

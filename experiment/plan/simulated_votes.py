@@ -128,16 +128,8 @@ def _total_variance(sigma: np.ndarray | float, excess: np.ndarray) -> np.ndarray
     return np.maximum(np.square(sigma) + excess, MIN_VARIANCE * np.square(sigma))
 
 
-def simulate(
-    simulated: SimulatedQueries,
-    k: int,
-    sampling_probability: float,
-    expected_records: int,
-    spread: float = 0.0,
-) -> Votes:
-    """Votes of the first min(k, |sample|) of a Poisson sample of ``expected_records`` records.
-
-    ``spread``: see ``Votes``; where it is positive, k is the mean number of voters.
+def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int) -> Votes:
+    """Votes of the nearest rows of a Poisson sample of ``expected_records`` records.
 
     Neighbours are drawn from a population in which a query's nearest ``fraction`` has class shares
     p: k votes are multinomial, variance k p (over data set and sample jointly; the sampling
@@ -145,16 +137,13 @@ def simulate(
     and already have the variance k^2 p / r: adding normal noise of variance
     sigma^2 + k p (1 - k / r) gives the law of the real votes.
     """
-    votes = min(float(k), sampling_probability * expected_records)
-    fraction = votes / (sampling_probability * expected_records)
+    k = round(mechanism.expected_votes(expected_records))
+    sample = mechanism.sampling_probability * expected_records
+    votes = min(float(k), sample)
+    fraction = votes / sample
     excess = 1 - votes / (fraction * simulated.rows)
-    return Votes(simulated.labels, votes * simulated.shares(fraction), excess, spread)
-
-
-def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int) -> Votes:
-    """``simulate`` for a mechanism."""
-    k, gamma = round(mechanism.expected_votes(expected_records)), mechanism.sampling_probability
-    return simulate(simulated, k, gamma, expected_records, mechanism.spread(k))
+    shares = simulated.shares(fraction)
+    return Votes(simulated.labels, votes * shares, excess, mechanism.spread(k))
 
 
 def rates(

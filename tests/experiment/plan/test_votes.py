@@ -16,8 +16,8 @@ from labelwall.experiment.plan.search import best_plan, planned_config
 from labelwall.experiment.plan.simulated_votes import (
     SimulatedQueries,
     rates,
-    simulate,
     votes_among,
+    votes_of,
 )
 from labelwall.experiment.plan.votes import (
     CONTEST,
@@ -64,7 +64,7 @@ def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
     assert rates(proxy, mechanism, 10_000) == pytest.approx(
         (passed.mean(), (passed * right).mean()), abs=0.006
     )
-    votes = simulate(proxy, 80, 0.3, 10_000)
+    votes = votes_of(proxy, mechanism, 10_000)
     assert np.abs(votes.pass_rates(np.array([35]), np.array([9.0]))[0, 0] - passed).max() < 0.06
     assert np.abs(votes.right_rates(np.array([12.0]))[0] - right).max() < 0.06
 
