@@ -31,7 +31,8 @@ import torch
 from linear_accuracy import rows_of
 from regret_data import DELTA, narrowed
 
-from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.search import planned_config, search

@@ -27,7 +27,8 @@ import numpy as np
 import regression
 from regret_data import DATA, DELTA, Data
 
-from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features

@@ -14,7 +14,8 @@ import numpy as np
 from linear_accuracy import rows_of
 from tables import TABLES
 
-from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.run.extractors import principal_axes
 from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.wall.datasets.readers import constant_order

@@ -11,7 +11,8 @@ import mkdocs_gen_files
 
 from labelwall import pipeline
 from labelwall.docs.hooks import PAGES
-from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig

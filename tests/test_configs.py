@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from labelwall.experiment.compare.config import parse_comparison
-from labelwall.experiment.config.config import (
-    BudgetConfig,
-    CapsConfig,
-    Config,
-    PrivacyConfig,
-    RoundConfig,
-)
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable

@@ -14,8 +14,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.compare.config import parse_comparison
-from labelwall.experiment.config.own_options import without_own_options
-from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.config.settings import add_mechanism, config_parser, parse
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
@@ -71,7 +70,8 @@ def options(command: str) -> set[str]:
 @cache
 def settings_of(kind: str) -> set[str]:
     """Dotted names of all settings with one mechanism."""
-    parser = config_parser("test", "", ["--mechanism.kind", kind])
+    parser = config_parser("test", "")
+    add_mechanism(parser, kind)
     return {action.dest for action in parser._actions}
 
 
@@ -99,8 +99,7 @@ def test_an_examples_settings_are_valid(line: str) -> None:
         own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a
         for a in arguments
     ]
-    arguments, _ = without_own_options(arguments)
-    parser = config_parser(command, "", arguments)
+    parser = config_parser(command, "")
     if command == "serve":
         parser.add_class_arguments(ServiceConfig, "service")
     for name in VALUED.get(command, []):

@@ -83,7 +83,7 @@ def _parse_attack(args: Sequence[str]) -> tuple[Plan, argparse.Namespace]:
     from ..config.settings import config_parser, parse
 
     if any(arg.partition("=")[0] == "--config" for arg in args):
-        parser = config_parser(COMMAND, DESCRIPTION, args)
+        parser = config_parser(COMMAND, DESCRIPTION)
         _add_options(parser)
         config, rest = parse(parser, args)
         return config.plan(), rest

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
-    args, _ = without_own_options(args)
-    parser = config_parser("data", does, args)
+    parser = config_parser("data", does)
     config, _ = parse(parser, args)
     from ...teacher.records.inspect import preview, render
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 def main(args: Sequence[str]) -> int:
     from ..config.init import init, packaged_configs
-    from ..config.own_options import add_own_options, numbers, own_data
+    from ..config.own_options import add_own_options, given_options
 
     parser = argparse.ArgumentParser(
         "labelwall init",
@@ -27,6 +27,6 @@ def main(args: Sequence[str]) -> int:
     add_own_options(parser)
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
     options, settings = parser.parse_known_args(args)
-    done = init(options.out, options.name, own_data(options, settings), *numbers(options), settings)
-    print(f"wrote {options.out}. Next: {done}")
+    following = init(options.out, options.name, given_options(options), settings)
+    print(f"wrote {options.out}. Next: {following}")
     return 0

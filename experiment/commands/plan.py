@@ -15,15 +15,13 @@ if TYPE_CHECKING:
 
 
 def main(args: Sequence[str]) -> int:
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
     does = (
         "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
         "Reads no data."
     )
-    args, _ = without_own_options(args)
-    parser = config_parser("plan", does, args)
+    parser = config_parser("plan", does)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
     )

@@ -7,12 +7,10 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
-    args, _ = without_own_options(args)
-    parser = config_parser("predict", does, args)
+    parser = config_parser("predict", does)
     parser.add_argument(
         "--queries",
         type=str,

@@ -10,7 +10,6 @@ from ...wall.errors import InvalidInput
 
 
 def main(args: Sequence[str]) -> int:
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
     does = (
@@ -18,8 +17,7 @@ def main(args: Sequence[str]) -> int:
         "two queries. Removed data is deleted from the directory; what a record spent stays, so "
         "that adding it again refills nothing. Nothing is charged."
     )
-    args, _ = without_own_options(args)
-    parser = config_parser("records", does, args)
+    parser = config_parser("records", does)
     add_options(parser)
     config, rest = parse(parser, args)
     from ..run.console import Console

@@ -8,12 +8,10 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
-    args, name = without_own_options(args)
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
-    parser = config_parser("run", does, args)
+    parser = config_parser("run", does)
     _add_options(parser)
     config, rest = parse(parser, args)
     from ..plan.show_plan import announce
@@ -22,7 +20,9 @@ def main(args: Sequence[str]) -> int:
     from ..run.run_folder import RunFolder, default_run_dir
 
     console = Console(quiet=rest.quiet)
-    run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
+    run_dir = (
+        Path(rest.run_dir) if rest.run_dir else default_run_dir(config, rest.name, console.say)
+    )
     apart = rest.isolate or config.teacher is not None
     custodian = budget_place(config, run_dir, rest.second_budget, apart, console.say)
     if config.open:

@@ -8,15 +8,13 @@ from collections.abc import Sequence
 
 def main(args: Sequence[str]) -> int:
     from ...teacher.service.config import ServiceConfig
-    from ..config.own_options import without_own_options
     from ..config.settings import config_parser, parse
 
     does = (
         "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
         "Prints the URL."
     )
-    args, _ = without_own_options(args)
-    parser = config_parser("serve", does, args)
+    parser = config_parser("serve", does)
     parser.add_class_arguments(ServiceConfig, "service")
     parser.add_argument(
         "--child",

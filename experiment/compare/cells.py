@@ -22,7 +22,7 @@ from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.first_features import Computing, FirstFeatures
+from ..config.groups import Computing, FirstFeatures
 from ..run.console import Console
 from ..run.extractors import starting_extractor
 from ..run.public_features import embedder_of

@@ -29,7 +29,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import LabelwallError
 from ...wall.labels.values import ERRORS
 from ...wall.messages import ExtractorSpec
-from ..config.solved import solved_line, solved_numbers
+from ..config.config import solved_line, solved_numbers
 from ..run.console import Console
 from ..run.extractors import starting_extractor
 from ..run.public_features import embedder_of

@@ -21,7 +21,8 @@ from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
-from ..config.config import BudgetConfig, CapsConfig, Config, PrivacyConfig, RoundConfig
+from ..config.config import Config
+from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from ..config.help import HELP_ALL, short_help, wants_help
 from ..config.settings import BadSetting, evaluate_annotations
 

@@ -21,90 +21,18 @@ from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
-from ...wall.unit import UNITS
-from .checks import check_labels, check_persons
-from .first_features import Computing, FirstFeatures
+from .groups import (
+    BudgetConfig,
+    CapsConfig,
+    Computing,
+    FirstFeatures,
+    PrivacyConfig,
+    RoundConfig,
+    check_labels,
+    check_persons,
+)
 
 DEVICES = ("cpu", "cuda")
-
-
-@dataclass(frozen=True)
-class BudgetConfig:
-    """The guarantee that the whole run may spend.
-
-    Args:
-        epsilon: cap on the certified epsilon (dimensionless, natural logarithm).
-        delta: failure probability; fix it without looking at the number of private rows.
-    """
-
-    epsilon: float = 1.0
-    delta: float = 1e-5
-
-
-@dataclass(frozen=True)
-class PrivacyConfig:
-    """What the guarantee protects.
-
-    Args:
-        unit: row (a record is one row) or person (a record is all rows of a person, who is named by
-            data.person or private_person).
-    """
-
-    unit: Literal["row", "person"] = "row"
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
-
-
-@dataclass(frozen=True)
-class CapsConfig:
-    """The most releases that the plan pays for, over all rounds that share them.
-
-    Args:
-        asked: queries screened, a count; the rounds' total when null. For ind_knn no cap: the
-            queries that its noise is planned for. A query is a round's histogram for reverse_knn,
-            a step for private_linear, a round's batch for radius and batch_knn.
-        answered: queries answered with a label after screening, a count; as asked when null.
-    """
-
-    asked: int | None = None
-    answered: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("asked", "answered"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidInput(f"caps.{name}", "at least 1", value)
-
-
-@dataclass(frozen=True)
-class RoundConfig:
-    """One round: ask, train, send features back.
-
-    Args:
-        queries: public inputs asked in this round, a count. reverse_knn and private_linear ask all
-            of them when null: their price does not depend on the count.
-        mechanism: this round's own mechanism; the run's when null.
-        caps: caps of the round's own mechanism.
-        share: of the budget, in (0, 1], where the plan has several mechanisms whose noise follows
-            from it; an equal part of what other rounds' shares leave when null.
-    """
-
-    queries: int | None = None
-    mechanism: AnyMechanism | None = None
-    caps: CapsConfig = field(default_factory=CapsConfig)
-    share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.share is not None and not 0 < self.share <= 1:
-            raise InvalidInput("rounds.share", "in (0, 1]", self.share)
-        if self.queries is not None and self.queries < 1:
-            raise InvalidInput("rounds.queries", "at least 1", self.queries)
-        if self.mechanism is None and self.caps != CapsConfig():
-            raise InvalidInput(
-                "rounds.caps", "given together with the round's own mechanism", self.caps
-            )
 
 
 @dataclass(frozen=True)
@@ -378,3 +306,20 @@ def shares_of(given: Sequence[float | None]) -> list[float]:
         rule = "less than 1 together with the others'" if None in given else "1 with the others'"
         raise InvalidInput("rounds.share", rule, total)
     return [left if share is None else share for share in given]
+
+
+def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:
+    """For each slot the numbers that ``config`` leaves to the budget."""
+    pairs = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
+    return [{n: known.mechanism.require(n) for n in e.mechanism.uncalibrated} for e, known in pairs]
+
+
+def solved_line(solved: Sequence[dict[str, float]]) -> str | None:
+    """``solved_numbers`` in one line; None where there are none."""
+    slots = [
+        ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+        + (f" (slot {slot})" if len(solved) > 1 else "")
+        for slot, numbers in enumerate(solved)
+        if numbers
+    ]
+    return f"noise from the budget: {'; '.join(slots)}" if slots else None

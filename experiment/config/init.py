@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.errors import InvalidInput
-from .own import OwnData, as_yaml, own_settings
-from .own_options import options_of
-from .settings import config_parser, parse
+from .own import as_yaml
+from .own_options import Given
+from .settings import config_parser, parse_settings
 
 CONFIGS = "labelwall.configs"
 YAML = ".yaml"
@@ -21,10 +21,7 @@ COMPARISON = "compare_"  # how names of comparisons begin
 def init(
     out: Path,
     packaged: str | None,
-    own: OwnData,
-    epsilon: float = 1.0,
-    delta: float | None = None,
-    expected_records: int | None = None,
+    given: Given,
     options: Sequence[str] = (),
 ) -> str:
     """Write a packaged configuration, or one for one's own data; returns the command to run next.
@@ -32,9 +29,9 @@ def init(
     ``options``: dotted ones for settings, as `run` takes them.
 
     Raises InvalidInput unless exactly one of both is named, and as ``copy_config``,
-    ``own_settings`` and ``with_options`` do.
+    ``Given.settings`` and ``with_options`` do.
     """
-    if packaged is not None and (own.given or options):
+    if packaged is not None and (given.own.given or options):
         rule = "left out with one's own data and settings"
         raise InvalidInput("from", rule, packaged)
     if packaged is not None:
@@ -43,7 +40,13 @@ def init(
             return f"labelwall compare --config {out} --out DIR"
         return f"labelwall plan --config {out}"
     _require_new(out)
-    settings = own_settings(own, epsilon, delta, expected_records)
+    if given.files:
+        raise InvalidInput("config", "left out with init, which writes a file", given.files[-1])
+    if not given.own.given:
+        given.own.settings()  # raises: neither a name nor rows
+    settings = given.settings()
+    if given.kind is not None and given.kind != settings["mechanism"]["kind"]:
+        settings["mechanism"] = {"kind": given.kind}
     _write(out, as_yaml(with_options(settings, options)).encode())
     return f"labelwall plan --config {out}"
 
@@ -53,15 +56,12 @@ def with_options(settings: dict[str, Any], options: Sequence[str]) -> dict[str, 
 
     Raises BadSetting, InvalidInput for an option that is no setting, or with a bad value.
     """
-    args = [f"--config={as_yaml(settings)}", *options]
-    values = asdict(parse(config_parser("init", "", args), args)[0])
+    values = asdict(parse_settings(config_parser("init", ""), settings, options)[0])
     merged = {name: dict(v) if isinstance(v, dict) else v for name, v in settings.items()}
-    if values["mechanism"]["kind"] != settings["mechanism"]["kind"]:
-        merged["mechanism"] = {"kind": values["mechanism"]["kind"]}
-    for name in (option.removeprefix("--") for _, option, _ in options_of(options)):
-        group, _, field = name.partition(".")
-        if group not in values:
-            raise InvalidInput(group, "left out with init, which writes a file", f"--{name}")
+    for option in options:
+        group, _, field = option.partition("=")[0].removeprefix("--").partition(".")
+        if not option.startswith("--"):
+            continue
         if field:
             merged.setdefault(group, {})[field] = values[group][field]
         else:

@@ -1,7 +1,7 @@
 """A configuration for one's own data, and what every default follows from: PUBLIC facts alone.
 
 `labelwall init` writes it to a file, `labelwall run --private ...` runs it; both use
-``own_config``. No private file is opened or listed here.
+``own_settings``. No private file is opened or listed here.
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ class OwnData:
             raise InvalidInput("data", rule, self.data)
         return {"source": "arrays", "path": _absolute(self.data)}
 
+    def overrides(self) -> dict[str, object]:
+        """The settings under ``data`` that the options name, to override a file's."""
+        places = {name: getattr(self, name) for name in (*SPLITS, "label", "split")}
+        return {name: v for name, v in places.items() if v is not None} | dict(self.columns)
+
     def _by_split(self, places: dict[str, str | None]) -> dict[str, object]:
         for name, value in places.items():
             if value is None:
@@ -135,23 +140,13 @@ class Findings:
     labelled: int = 0
 
 
-def own_config(
-    own: OwnData,
-    epsilon: float = 1.0,
-    delta: float | None = None,
-    expected_records: int | None = None,
-) -> str:
-    """A commented YAML configuration (``own_settings``)."""
-    return as_yaml(own_settings(own, epsilon, delta, expected_records))
-
-
 def own_settings(
     own: OwnData,
     epsilon: float = 1.0,
     delta: float | None = None,
     expected_records: int | None = None,
 ) -> dict[str, Any]:
-    """Settings by name, those of a group as a dict, in the order of a file.
+    """Settings by name, those of a group as a dict, in the order of a file (``as_yaml``).
 
     ``expected_records``: a PUBLIC guess of the number of private records; the public rows' number
     by default.

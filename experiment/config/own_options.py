@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 
 from ...wall.errors import InvalidInput, LabelwallError
-from .own import OwnData, own_config
+from .own import OwnData, own_settings
 
-# Option -> what it is for. Other options override what these make of the data.
+# Option -> what it is for. Dotted options override what follows from these.
 OWN_OPTIONS = {
     "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
     "public": "folder of images, or a table; no labels needed",
@@ -28,68 +29,109 @@ OWN_OPTIONS = {
     "published split's, or the public rows')",
 }
 PLACES = ("private", "public", "test", "data", "label", "split")
-COLUMNS = ("--data.ignore", "--data.person")  # settings: columns of a table that are no features
 
 
-class BadOption(LabelwallError):
-    """An option without its value, or with one that is no number."""
+class BadSetting(LabelwallError):
+    """A configuration file or an option that is not valid."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadOption(message)
+        raise BadSetting(message)
 
 
-def options_of(args: Sequence[str]) -> list[tuple[int, str, str]]:
-    """The options in order: (position of the argument with the value, option, value)."""
-    options = []
-    for position, arg in enumerate(args):
-        option, equals, value = arg.partition("=")
-        if equals:
-            options.append((position, option, value))
-        elif arg.startswith("--") and position + 1 < len(args):
-            options.append((position + 1, arg, args[position + 1]))
-    return options
+@dataclass(frozen=True)
+class Given:
+    """What files, and the options that are no settings, say.
+
+    ``files``: of --config; ``kind``: of --mechanism.kind; ``own``: where rows are; ``epsilon``,
+    ``delta``, ``records``: None where they were not given.
+    """
+
+    files: tuple[str, ...]
+    kind: str | None
+    own: OwnData
+    epsilon: float | None
+    delta: float | None
+    records: int | None
+
+    @property
+    def name(self) -> str:
+        """A name for the run: of its data or its file; empty where nothing names it."""
+        if self.own.data or (self.own.given and not self.files):
+            return self.own.name
+        return Path(self.files[-1]).stem if self.files else ""
+
+    def settings(self) -> dict[str, Any]:
+        """Without --config all settings for one's own data, otherwise those that override a file's.
+
+        Raises InvalidInput, MissingData; no private file is opened.
+        """
+        if self.own.given and not self.files:
+            epsilon = 1.0 if self.epsilon is None else self.epsilon
+            return own_settings(self.own, epsilon, self.delta, self.records)
+        data = self.own.settings() if self.own.data else self.own.overrides()
+        budget = {
+            name: value
+            for name, value in (("epsilon", self.epsilon), ("delta", self.delta))
+            if value is not None
+        }
+        records = {} if self.records is None else {"expected_records": self.records}
+        return {"data": data, "budget": budget, **records}
 
 
 def add_own_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``OWN_OPTIONS``."""
+    """Adds ``OWN_OPTIONS``, and the settings on which others' defaults depend."""
     for name, does in OWN_OPTIONS.items():
         parser.add_argument(f"--{name}", help=does)
+    for name in ("mechanism.kind", "data.ignore", "data.person"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    parser.add_argument("--config", action="append", default=[], help=argparse.SUPPRESS)
 
 
-def own_data(options: argparse.Namespace, others: Sequence[str]) -> OwnData:
-    """Where rows are, by parsed options, and by those of the ``others`` that name COLUMNS."""
+def split_options(args: Sequence[str]) -> tuple[Given, list[str]]:
+    """What the options of ``add_own_options`` say, and the other arguments.
+
+    Raises BadSetting, InvalidInput.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    add_own_options(parser)
+    options, others = parser.parse_known_args(list(args))
+    return given_options(options), others
+
+
+def given_options(options: argparse.Namespace) -> Given:
+    """``split_options`` of options that are parsed. Raises InvalidInput."""
+    named = vars(options)
     columns = {
-        option.removeprefix("--data."): value
-        for _, option, value in options_of(others)
-        if option in COLUMNS
+        name: _columns(name, text)
+        for name in ("ignore", "person")
+        if (text := named[f"data.{name}"]) is not None
     }
-    places = {name: getattr(options, name) for name in PLACES}
-    return OwnData(**places, columns={name: _parsed(name, v) for name, v in columns.items()})
-
-
-def _parsed(name: str, text: str) -> object:
-    """A setting's value. Raises InvalidInput for one of another type."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if name == "person" and isinstance(value, str):
-        return value
-    if name == "ignore" and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return value
-    rule = "the name of a column" if name == "person" else "names of columns, such as '[id, date]'"
-    raise InvalidInput(f"data.{name}", rule, text)
-
-
-def numbers(options: argparse.Namespace) -> tuple[float, float | None, int | None]:
-    """(epsilon, delta, expected_records) by parsed options. Raises InvalidInput."""
-    epsilon = _number("epsilon", options.epsilon)
-    delta, records = _number("delta", options.delta), options.expected_records
+    records = options.expected_records
     if records is not None and not (records.isdecimal() and int(records) > 0):
         raise InvalidInput("expected_records", "a count, at least 1", records)
-    return 1.0 if epsilon is None else epsilon, delta, None if records is None else int(records)
+    return Given(
+        tuple(options.config),
+        named["mechanism.kind"],
+        OwnData(**{name: named[name] for name in PLACES}, columns=columns),
+        _number("epsilon", options.epsilon),
+        _number("delta", options.delta),
+        None if records is None else int(records),
+    )
+
+
+def _columns(name: str, text: str) -> object:
+    """Columns of a table that are no features. Raises InvalidInput for another type's value."""
+    if name == "person":
+        return text
+    try:
+        names = yaml.safe_load(text)
+    except yaml.YAMLError:
+        names = None
+    if isinstance(names, list) and all(isinstance(entry, str) for entry in names):
+        return names
+    raise InvalidInput("data.ignore", "names of columns, such as '[id, date]'", text)
 
 
 def _number(name: str, text: str | None) -> float | None:
@@ -97,44 +139,3 @@ def _number(name: str, text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         raise InvalidInput(name, "a number", text) from None
-
-
-def split_options(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The parsed options of ``OWN_OPTIONS``, and the other arguments. Raises BadOption."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    add_own_options(parser)
-    return parser.parse_known_args(list(args))
-
-
-def without_own_options(args: Sequence[str]) -> tuple[list[str], str]:
-    """(arguments of settings alone, a name for the run).
-
-    Without --config the options become a whole configuration (``own_config``), with it they
-    override its settings. The name is the data's or the file's, and may be empty.
-
-    Raises InvalidInput, MissingData, BadOption; no private file is opened.
-    """
-    if {"-h", "--help", "--help-all"} & set(args):
-        return list(args), ""
-    options, rest = split_options(args)
-    own = own_data(options, rest)
-    epsilon, delta, records = numbers(options)
-    if own.given and not any(arg.split("=")[0] == "--config" for arg in rest):
-        return [f"--config={own_config(own, epsilon, delta, records)}", *rest], own.name
-    overrides: dict[str, object] = {}
-    if own.data is not None:
-        overrides |= own.settings()
-    else:
-        places = {name: getattr(options, name) for name in PLACES}
-        overrides |= {name: value for name, value in places.items() if value is not None}
-    dotted = [f"--data.{name}={value}" for name, value in overrides.items()]
-    numbered = {"budget.epsilon": epsilon, "budget.delta": delta, "expected_records": records}
-    given = (options.epsilon, options.delta, options.expected_records)
-    dotted += [
-        f"--{name}={value}"
-        for (name, value), text in zip(numbered.items(), given, strict=True)
-        if text is not None
-    ]
-    files = [value for _, option, value in options_of(rest) if option == "--config"]
-    name = own.name if own.data else Path(files[-1]).stem if files else ""
-    return [*rest, *dotted], name

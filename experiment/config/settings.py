@@ -1,18 +1,17 @@
-"""From a YAML file and dotted overrides to a Config, by jsonargparse.
+"""From YAML files and options to a Config, by jsonargparse.
 
-A mistake is reported in one line.
+Files, and the options for one's own data, become one dict of settings, which dotted options
+override. A mistake is reported in one line.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
-import re
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import jsonargparse
 import yaml
@@ -23,35 +22,15 @@ from ...teacher.mechanisms.registry import (
     MECHANISMS,
     mechanism_class,
 )
-from ...wall.errors import LabelwallError
 from ...wall.format import FORMAT, other_format
-from .config import Config, RoundConfig
+from .config import Config
+from .groups import RoundConfig
 from .help import HELP_ALL, long_help, short_help, wants_help
-from .own_options import options_of
-
-UNKNOWN = (
-    r"Parser key \"(?P<group>[\w.]+)\":.*Option '(?P<name>[\w.]+)' is not accepted",
-    r"Group '(?P<group>[\w.]+)' does not accept option '(?P<name>[\w.]+)'",
-    r"(?P<group>)Option '(?P<name>[\w.]+)' is not accepted",
-    r"(?P<group>)unrecognized arguments: --(?P<name>[\w.]+)",
-)
-NO_MECHANISM = (
-    r"Does not validate against any of the Union subtypes .*Given value: (?P<value>\{.*\})$"
-)
+from .own_options import BadSetting, Given, split_options
 
 
-class BadSetting(LabelwallError):
-    """A configuration file or an override that is not valid."""
-
-
-def config_parser(
-    command: str, description: str, args: Sequence[str] = ()
-) -> jsonargparse.ArgumentParser:
-    """`--config FILE` and every field of Config as a dotted override, with its unit in `--help`.
-
-    The settings under `mechanism` are those of the kind that ``args`` name: `--help` and errors
-    list no others.
-    """
+def config_parser(command: str, description: str) -> jsonargparse.ArgumentParser:
+    """Every field of Config but the mechanism as a dotted option, with its unit in `--help`."""
     names = ", ".join((*MECHANISMS, AUTO))
     kinds = f" Settings of another mechanism: --mechanism.kind ({names}) before --help."
     parser = jsonargparse.ArgumentParser(
@@ -61,13 +40,17 @@ def config_parser(
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--config", action="config", help="YAML file with the experiment; later options override it"
+        "--config", type=str, help="YAML file with the experiment; options override it"
     )
     parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
     evaluate_annotations(Config)
     parser.add_class_arguments(Config, skip={"mechanism"})
-    parser.add_class_arguments(mechanism_class(_kind(args)), "mechanism")
     return parser
+
+
+def add_mechanism(parser: jsonargparse.ArgumentParser, kind: object) -> None:
+    """Adds the settings of one kind of mechanism: help and errors list no other's."""
+    parser.add_class_arguments(mechanism_class(kind), "mechanism")
 
 
 def evaluate_annotations(settings: type) -> None:
@@ -95,27 +78,46 @@ def _parts(hint: object) -> list[object]:
 def parse(
     parser: jsonargparse.ArgumentParser, args: Sequence[str]
 ) -> tuple[Config, jsonargparse.Namespace]:
-    """Config and the command's own options. Prints a help that ``args`` ask for, and exits.
+    """Config and the command's own options, with the run's ``name``: of its data or of its file.
 
-    ``args``: those that the parser was made for. Raises BadSetting, or InvalidInput for a field
-    that breaks a rule.
+    Prints a help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a field that
+    breaks a rule; MissingData. No private file is opened.
     """
+    given, others = split_options(args)
     if wants_help(args) or HELP_ALL in args:
+        add_mechanism(parser, given.kind or DEFAULT_KIND)
         print(short_help(parser, args) if wants_help(args) else long_help(parser), end="")
         raise SystemExit(0)
-    try:
-        parsed = parser.instantiate(parser.parse_args(_of_one_kind(args)))
-    except ArgumentError as error:
-        raise BadSetting(_one_line(str(error), parser)) from error
-    if refusal := other_format("the configuration", parsed.pop("format")):
+    config, rest = parse_settings(parser, _settings(given), others)
+    rest["name"] = given.name
+    return config, rest
+
+
+def parse_settings(
+    parser: jsonargparse.ArgumentParser, settings: dict[str, Any], options: Sequence[str]
+) -> tuple[Config, jsonargparse.Namespace]:
+    """The Config of ``settings`` by name, which dotted ``options`` override, and what else
+    ``options`` say. Raises BadSetting, InvalidInput.
+    """
+    if refusal := other_format("the configuration", settings.get("format", FORMAT)):
         raise BadSetting(refusal)
+    add_mechanism(parser, _kind(settings))
+    _require_known(parser, _names(parser, settings))
+    _check_rounds(settings.get("rounds"))
+    known = parser._option_string_actions
+    flags = [option.partition("=")[0] for option in options if option.startswith("--")]
+    _require_known(parser, (flag[2:] for flag in flags if flag not in known))
+    try:
+        base = jsonargparse.Namespace(settings)
+        parsed = parser.instantiate(parser.parse_args(list(options), namespace=base))
+    except ArgumentError as error:
+        raise BadSetting(" ".join(str(error).split())) from error
     return Config(**{entry.name: parsed.pop(entry.name) for entry in fields(Config)}), parsed
 
 
 def load_config(path: Path) -> Config:
     """The Config of a YAML file without overrides, such as a run folder's config.yaml."""
-    args = ["--config", str(path)]
-    return parse(config_parser("load", "", args), args)[0]
+    return parse_settings(config_parser("load", ""), read_settings(str(path)), ())[0]
 
 
 def to_yaml(config: Config) -> str:
@@ -123,84 +125,94 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(asdict(config), sort_keys=False)
 
 
-def _kind(args: Sequence[str]) -> object:
-    """The mechanism's kind: the last file or option that names one decides."""
-    kind: object = DEFAULT_KIND
-    for _, option, value in options_of(args):
-        if option == "--mechanism.kind":
-            kind = value
-        elif option == "--config":
-            kind = _file_kind(_read(value)) or kind
-    return kind
-
-
-def _file_kind(content: object) -> object:
-    """The kind of a file's mechanism, the default kind for a mechanism without one; else None."""
-    section = content.get("mechanism") if isinstance(content, dict) else None
-    return section.get("kind", DEFAULT_KIND) if isinstance(section, dict) else None
-
-
-def _read(file: str) -> object:
-    if "\n" in file:  # a configuration's text, which own_options made
-        return yaml.safe_load(file)
+def read_settings(file: str) -> dict[str, Any]:
+    """The settings of a YAML file. Raises BadSetting."""
     if not Path(file).is_file():
         raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
     try:
-        return yaml.safe_load(Path(file).read_text())
+        settings = yaml.safe_load(Path(file).read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadSetting(
             f"`--config` must be a YAML file. Found {' '.join(str(error).split())}"
         ) from error
+    if not isinstance(settings, dict | None):
+        raise BadSetting(f"`--config` must be a YAML file of settings by name. Found {file!r}.")
+    return settings or {}
 
 
-def _of_one_kind(args: Sequence[str]) -> list[str]:
-    """``args`` without mechanisms of another kind than the chosen one.
+def _settings(given: Given) -> dict[str, Any]:
+    """The settings of files and of options for one's own data; later ones override earlier ones."""
+    settings: dict[str, Any] = {}
+    for part in (*map(read_settings, given.files), given.settings()):
+        if "mechanism" in part and _kind(part) != _kind(settings):
+            settings.pop("mechanism", None)
+        settings = _merged(settings, part)
+    if given.kind is not None and given.kind != _kind(settings):
+        settings["mechanism"] = {}
+    if given.kind is not None:
+        settings["mechanism"] = _merged(settings.get("mechanism", {}), {"kind": given.kind})
+    return settings
 
-    A file that has one is replaced by its text without the mechanism.
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _merged(base[name], value)
+        for name, value in over.items()
+        if isinstance(value, dict) and isinstance(base.get(name), dict)
+    }
+    return base | over | inner
+
+
+def _kind(settings: dict[str, Any]) -> object:
+    section = settings.get("mechanism")
+    return section.get("kind", DEFAULT_KIND) if isinstance(section, dict) else DEFAULT_KIND
+
+
+def _names(
+    parser: jsonargparse.ArgumentParser, settings: dict[str, Any], group: str = ""
+) -> Iterable[str]:
+    """Dotted names of all ``settings`` of a file, down to those that an option sets."""
+    dests = [action.dest for action in parser._actions]
+    for key, value in settings.items():
+        name = f"{group}{key}"
+        grouped = any(dest.startswith(f"{name}.") for dest in dests)
+        if isinstance(value, dict) and (grouped or name not in dests):
+            yield from _names(parser, value, f"{name}.")
+        else:
+            yield name
+
+
+def _check_rounds(rounds: object) -> None:
+    """Checks names, and mechanisms by their own kind's settings; the parser would name all kinds'.
+
+    Raises BadSetting, InvalidInput.
     """
-    chosen, replaced = _kind(args), list(args)
-    for position, option, file in options_of(args):
-        if option == "--config" and _file_kind(content := _read(file)) not in (None, chosen):
-            assert isinstance(content, dict)
-            del content["mechanism"]
-            text = yaml.safe_dump(content, sort_keys=False)
-            joined = replaced[position].startswith("--")
-            replaced[position] = f"--config={text}" if joined else text
-    return replaced
+    for entry in rounds if isinstance(rounds, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        valid = [setting.name for setting in fields(RoundConfig)]
+        for name in entry:
+            if name not in valid:
+                raise BadSetting(_unknown(f"rounds.{name}", [f"rounds.{v}" for v in valid]))
+        section = entry.get("mechanism")
+        if isinstance(section, dict):
+            parser = jsonargparse.ArgumentParser(exit_on_error=False)
+            add_mechanism(parser, section.get("kind", DEFAULT_KIND))
+            _require_known(parser, _names(parser, {"mechanism": section}))
+            try:
+                parser.parse_object({"mechanism": section})
+            except ArgumentError as error:
+                raise BadSetting(" ".join(str(error).split())) from error
 
 
-def _one_line(message: str, parser: jsonargparse.ArgumentParser) -> str:
-    """A parser's message in one line; for an unknown key, with the nearest valid name."""
-    text = " ".join(message.split())
-    if match := re.search(NO_MECHANISM, text):
-        return _wrong_mechanism(match["value"], text)
-    for pattern in UNKNOWN:
-        if match := re.search(pattern, text):
-            return _unknown(f"{match['group']}.{match['name']}".strip("."), parser)
-    return text
-
-
-def _wrong_mechanism(value: str, text: str) -> str:
-    """What is wrong with a round's own mechanism, parsed as its kind alone.
-
-    Raises InvalidInput for an unknown kind.
-    """
-    try:
-        section = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return text
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(mechanism_class(section.get("kind", DEFAULT_KIND)), "mechanism")
-    try:
-        parser.instantiate(parser.parse_object({"mechanism": section}))
-    except ArgumentError as error:
-        return _one_line(str(error), parser)
-    return text
-
-
-def _unknown(name: str, parser: jsonargparse.ArgumentParser) -> str:
+def _require_known(parser: jsonargparse.ArgumentParser, names: Iterable[str]) -> None:
     valid = [action.dest for action in parser._actions]
-    valid += [f"rounds.{entry.name}" for entry in fields(RoundConfig)]
+    for name in names:
+        if name not in valid:
+            raise BadSetting(_unknown(name, valid))
+
+
+def _unknown(name: str, valid: list[str]) -> str:
     if near := difflib.get_close_matches(name, valid, n=1, cutoff=0.6):
         return f"unknown setting `{name}`. Did you mean `{near[0]}`?"
     group = name.rpartition(".")[0]

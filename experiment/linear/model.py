@@ -28,7 +28,7 @@ Says = Callable[[np.ndarray], np.ndarray]
 
 # Tried on two sets of images, on texts and on characters (docs/decisions.md).
 NEIGHBOURS = 10
-SHARE = 0.3  # of the neighbours in what is said
+SHARE = 0.3  # of the neighbours in a prediction
 SURE = 2.0  # deviations by which a count must be above its noise
 VIRTUAL_ROWS = 20_000
 MAX_VIRTUAL = 10_000_000  # entries of the virtual rows: float32
@@ -60,7 +60,7 @@ class LinearModel:
         likely = softmax(logits, axis=1) if self.labels == "class" else expit(logits)
         return np.asarray(likely.astype(np.float32))
 
-    def to_labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+    def to_labels(self, predicted: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
         """(labels, outcomes uint8 [n]) of what the model ``says``.
 
         The most probable class, int64 [n], where it leads the next by more than ``margin``; of
@@ -68,23 +68,23 @@ class LinearModel:
         above the lower bound of values, int64 [n].
         """
         if self.labels == "value":
-            labels = np.rint((said[:, 0].astype(np.float64) + 1) / 2 * STEPS).astype(np.int64)
-            return labels, np.full(len(said), Outcome.ANSWERED, dtype=np.uint8)
+            labels = np.rint((predicted[:, 0].astype(np.float64) + 1) / 2 * STEPS).astype(np.int64)
+            return labels, np.full(len(predicted), Outcome.ANSWERED, dtype=np.uint8)
         if self.labels == "class":
-            ordered = np.sort(said, axis=1)
+            ordered = np.sort(predicted, axis=1)
             clear = ordered[:, -1] - ordered[:, -2] > margin
-            labels = np.where(clear, said.argmax(axis=1), ABSTAINED).astype(np.int64)
+            labels = np.where(clear, predicted.argmax(axis=1), ABSTAINED).astype(np.int64)
         else:
-            clear = np.abs(2 * said - 1) > margin
-            labels = np.where(clear, said > 0.5, ABSTAINED).astype(np.int64)
+            clear = np.abs(2 * predicted - 1) > margin
+            labels = np.where(clear, predicted > 0.5, ABSTAINED).astype(np.int64)
             clear = clear.any(axis=1)
         return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
 
-    def certainty(self, said: np.ndarray) -> np.ndarray:
+    def certainty(self, predicted: np.ndarray) -> np.ndarray:
         """The probability of each row's labels, float [n], of what the model ``says``."""
         if self.labels == "class":
-            return np.asarray(said.max(axis=1))
-        return np.asarray(np.maximum(said, 1 - said).mean(axis=1))
+            return np.asarray(predicted.max(axis=1))
+        return np.asarray(np.maximum(predicted, 1 - predicted).mean(axis=1))
 
     def to_bytes(self, extractor: str) -> bytes:
         """A safetensors file: ``weights`` float32 [d + 1, c], whose last input is a constant.
@@ -124,10 +124,10 @@ def with_neighbours(says: Says, public: np.ndarray) -> Says:
     Rows do not depend on one another, so that a resumed run gives the same.
     """
     near = ExactIndex(public[:MAX_ROWS], np.arange(len(public[:MAX_ROWS])))
-    said, count = says(public[:MAX_ROWS]), min(NEIGHBOURS, len(near))
+    predicted, count = says(public[:MAX_ROWS]), min(NEIGHBOURS, len(near))
 
     def mixed(features: np.ndarray) -> np.ndarray:
-        around = said[near.nearest(features, count).rows].mean(axis=1)
+        around = predicted[near.nearest(features, count).rows].mean(axis=1)
         return np.asarray(((1 - SHARE) * says(features) + SHARE * around).astype(np.float32))
 
     return mixed

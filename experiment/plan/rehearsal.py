@@ -29,8 +29,8 @@ from ...wall.datasets.sources import PublicData, Task
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
-from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import FirstFeatures
+from ..config.config import Config
+from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
 from ..run.extractors import (
     MAX_ROWS,
     extractor_of_round,

@@ -26,8 +26,8 @@ from ...teacher.private_files import make_private
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import STAGES
+from ..config.config import Config
+from ..config.groups import STAGES, CapsConfig, RoundConfig
 from ..config.own import MIN_ROWS, Findings, default_mechanism
 from ..config.settings import to_yaml
 from ..run.console import Console

@@ -19,8 +19,7 @@ from ...teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttribut
 from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...wall.unit import for_unit, protected
-from ..config.config import Config
-from ..config.solved import solved_line, solved_numbers
+from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
 
 WEAK = 10.0  # epsilon above which a guarantee means little

@@ -31,7 +31,7 @@ from ...wall.labels.base import LabelSpace
 from ...wall.messages import Outcome
 from ..config.config import Config
 from ..config.settings import load_config
-from ..run.described_student import labels_of
+from ..run.metrics import labels_of
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots

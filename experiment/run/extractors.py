@@ -21,7 +21,7 @@ from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ..config.first_features import STAGES, TIMM, FirstFeatures
+from ..config.groups import STAGES, TIMM, FirstFeatures
 from .public_features import quantised
 
 MAX_ROWS = 10_000  # public rows that axes are computed from

@@ -15,8 +15,10 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
 from ...wall.adversary import POOLED
-from ...wall.datasets.sources import PublicData
+from ...wall.datasets.sources import DataConfig, PublicData, describe
+from ...wall.errors import LabelwallError
 from ...wall.labels.base import LabelSpace, Score, has_label
+from ...wall.labels.registry import label_space
 from ...wall.labels.values import format_errors
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.unit import for_unit
@@ -171,3 +173,16 @@ def result_line(summary: dict, run_dir: Path) -> str:
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
     return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
+
+
+def labels_of(data: DataConfig, outputs: int) -> LabelSpace:
+    """The task's labels, named by numbers where the public data that names them is gone.
+
+    ``outputs``: how many classes or attributes there are.
+    """
+    try:
+        names = describe(data).labels.names
+    except LabelwallError:
+        names = data.declared_labels.names
+    numbers = [str(number) for number in range(outputs)]
+    return label_space(data.labels, names if len(names) == outputs else numbers, data.bounds)

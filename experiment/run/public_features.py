@@ -10,7 +10,7 @@ from ...teacher.features.embedder import Embedder, integers, quantise_box
 from ...wall.datasets.sources import PublicData
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
-from ..config.first_features import Computing
+from ..config.groups import Computing
 
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]

@@ -10,15 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...student.devices import require_devices
-from ...teacher.accounting.accountant import require_affordable
+from ...student.student_file import Privacy, StudentInfo, pack
+from ...teacher.accounting.accountant import require_affordable, smallest_certified
+from ...teacher.accounting.plan import Plan
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import PublicData, Task, describe, read_public
-from ..config.config import Config
-from ..config.solved import solved_line, solved_numbers
+from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
+from ...wall.datasets.table import scaling
+from ...wall.labels.base import LabelSpace
+from ..config.config import Config, solved_line, solved_numbers
 from .asking import ask, asking_extractor
 from .budgets import custodian_place
 from .console import Console
-from .described_student import described_student
 from .experiment import Experiment
 from .extractors import first_extractor
 from .metrics import round_line, run_summary
@@ -152,3 +154,34 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     )
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary
+
+
+def described_student(
+    folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict, plan: Plan
+) -> bytes:
+    """The kept round's student with its metadata: a safetensors file.
+
+    ``summary``: what summary.json holds. All of it is public, so nothing is charged.
+    """
+    kept = summary["best_round"]
+    spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
+    privacy = Privacy(
+        summary["epsilon"],
+        summary["delta"],
+        smallest_certified(plan),
+        summary["adversary"],
+        summary["ledger_head"],
+        summary["dataset"],
+        plan.unit,
+    )
+    info = StudentInfo(
+        spec.backbone,
+        spec.input_shape,
+        spec.mean,
+        spec.std,
+        labels,
+        metrics.get("temperature", 1.0),
+        privacy,
+        table=scaling(data) if data.source == "table" else None,
+    )
+    return pack(info, spec.weights)

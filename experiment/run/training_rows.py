@@ -18,7 +18,7 @@ from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.first_features import FirstFeatures
+from ..config.groups import FirstFeatures
 from .extractors import first_extractor
 from .public_features import PublicFeatures
 

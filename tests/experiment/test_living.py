@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.records_cli import add_records, parse_ids
@@ -50,7 +51,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def records(*options: str) -> int:
-    return pipeline.main(["records", *options, *WHERE])
+    # what a configuration sets, the options after it change
+    return pipeline.main(["records", *options[:1], *WHERE, *options[1:]])
 
 
 def ask(x: int | np.ndarray) -> int:

@@ -7,18 +7,14 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.own_options import without_own_options
-from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.console import Console
+from labelwall.experiment.config.settings import config_parser, load_config, parse
 from tests.experiment import tiny
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
@@ -31,6 +27,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "config.yaml").unlink()
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def named(places: dict[str, str]) -> list[str]:
+    return [word for name, place in places.items() for word in (f"--{name}", place)]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -52,12 +52,8 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     assert summary["test_accuracy"] > 0.5
     assert pipeline.main(command) == 0  # the same run, which is finished
     assert pipeline.main([*command, "--seed", "5"]) == 0  # another
-    assert sorted(path.name for path in Path("runs").iterdir()) == [
-        "data",
-        "data-2",
-        "data-2.custodian",
-        "data.custodian",
-    ]
+    folders = ["data", "data-2", "data-2.custodian", "data.custodian"]
+    assert sorted(path.name for path in Path("runs").iterdir()) == folders
 
 
 def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,9 +66,7 @@ def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str])
             ]
             header = ",".join(f"x{i}" for i in range(x.shape[1])) + ",kind"
             Path(f"{name}.csv").write_text("\n".join([header, *lines]))
-    files = [
-        word for name in ("private", "public", "test") for word in (f"--{name}", f"{name}.csv")
-    ]
+    files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
     assert pipeline.main(["run", *files, "--label", "kind", "--epsilon", "8", *QUICK]) == 0
     (run_dir,) = [path for path in Path("runs").iterdir() if path.suffix == ""]
     accuracy = json.loads((run_dir / "summary.json").read_text())["test_accuracy"]
@@ -100,28 +94,24 @@ def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_options_override_a_configuration(folder: Path) -> None:
-    (folder / "c.yaml").write_text("data: {source: mnist5k}\n")
-    args, name = without_own_options(
-        ["--config", "c.yaml", "--data", "data.npz", "--epsilon=2", "--expected_records", "90"]
+    (folder / "c.yaml").write_text(
+        "data: {source: mnist5k}\nrounds: [{}]\nseed: 3\nmechanism: {kind: gnmax, teachers: 9}\n"
     )
-    assert args == [
-        "--config",
-        "c.yaml",
-        "--data.source=arrays",
-        f"--data.path={folder / 'data.npz'}",
-        "--budget.epsilon=2.0",
-        "--expected_records=90",
-    ]
-    assert name == "data"
+    options = ["--data", "data.npz", "--epsilon=2", "--expected_records", "90", "--seed", "4"]
+    kind = ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9"]
+    config, rest = parse(config_parser("run", ""), [*options, "--config", "c.yaml", *kind])
+    assert (config.data.source, config.data.path) == ("arrays", str(folder / "data.npz"))
+    assert (config.budget.epsilon, config.expected_records, config.seed) == (2.0, 90, 4)
+    assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
 def test_nothing_private_is_opened_for_a_configuration(
     image_folders: dict[str, str],
     opened,  # type: ignore[no-untyped-def]
 ) -> None:
-    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    options = named(image_folders)
     with opened() as paths:
-        without_own_options(options)
+        parse(config_parser("run", ""), options)
     assert not [path for path in paths if str(path).startswith(image_folders["private"])]
 
 
@@ -157,7 +147,7 @@ def test_bad_folders_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    options = named(image_folders)
     (Path(image_folders["public"]) / "ünïcode ☃.png").write_bytes(b"no image")
     hog = ["--features", "hog", "--student.backbone", "small_cnn"]
     assert "ünïcode ☃.png" in refused(capsys, *options, *hog)
@@ -185,7 +175,7 @@ def test_images_of_all_kinds_run_to_the_end(
         (Path(place) / ("ghost" if name != "private" else ".hidden")).mkdir()
     Image.new("RGB", (8, 8)).save(Path(image_folders["test"], "ghost", "1.png"))
     Path(image_folders["private"], "cat", "broken.jpg").write_bytes(b"no image")
-    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    options = named(image_folders)
     hog = ["--features", "hog", "--student.backbone", "small_cnn", "--run_dir", "out ☃"]
     assert pipeline.main(["run", *options, *hog, "--epsilon", "8", *QUICK]) == 0
     summary = json.loads(Path("out ☃", "summary.json").read_text())
@@ -228,9 +218,8 @@ def test_columns_of_texts_are_named_and_left_out(
     assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
     assert "names of columns" in refused(capsys, *tables, "--data.ignore", "town")
     asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
-    config = without_own_options(asked)[0][0]
-    settings = yaml.safe_load(config.removeprefix("--config="))["data"]
-    assert (settings["ignore"], settings["person"]) == (["town"], "who")
+    data = parse(config_parser("run", ""), [*asked, "--privacy.unit", "person"])[0].data
+    assert (data.ignore, data.person) == (["town"], "who")
     command = ["init", *tables, "--out", "own.yaml", "--data.ignore", "[town, who]"]
     assert pipeline.main(command) == 0
     assert load_config(Path("own.yaml")).data.ignore == ["town", "who"]
@@ -246,24 +235,6 @@ def test_places_that_can_not_be_written_are_one_line(
     assert "/proc/labelwall" in line
     assert pipeline.main(["init", *data, "--out", "/proc/labelwall.yaml"]) == 2
     assert "`out` must be a file that can be written" in capsys.readouterr().err
-
-
-def test_lines_without_a_terminal_come_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    console = Console()
-    for done in range(101):
-        console.progress("reading", done, 100)
-        now[0] += 1.0
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "reading: 3 of 100, about 2 min left"
-    assert len(lines) == 20
-    for done in range(3):
-        console.progress("brief", done, 2)
-        now[0] += 1.0
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "compare", "serve", "predict"])

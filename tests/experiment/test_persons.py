@@ -19,16 +19,16 @@ PERSONS = "for persons (all rows of one together)"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write(tmp_path)
-    held = dict(np.load(tmp_path / "data.npz"))
-    held["private_person"] = np.array([f"p{number % 40}" for number in range(200)])
-    np.savez(tmp_path / "data.npz", **held)
+    arrays = dict(np.load(tmp_path / "data.npz"))
+    arrays["private_person"] = np.array([f"p{number % 40}" for number in range(200)])
+    np.savez(tmp_path / "data.npz", **arrays)
     settings = tiny.CONFIG + "privacy: {unit: person}\ncustodian_dir: custody\n"
     (tmp_path / "config.yaml").write_text(settings)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+def output(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
     capsys.readouterr()
     assert pipeline.main(list(args)) == code
     shown = capsys.readouterr()
@@ -36,13 +36,13 @@ def said(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
 
 
 def test_a_run_says_what_it_protects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "plan", *WHERE)
+    text = output(capsys, "plan", *WHERE)
     assert "(add or remove all rows of one person)" in text
-    text = said(capsys, "run", *WHERE, "--run_dir", "run")
+    text = output(capsys, "run", *WHERE, "--run_dir", "run")
     assert text.count(PERSONS) == 2  # the price before, the guarantee after
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["unit"] == "person"
-    said(capsys, "report", "run")
+    output(capsys, "report", "run")
     assert "A record is a person" in Path("run/report.html").read_text()
     card = Path("run/MODEL_CARD.md").read_text()
     assert "| protected unit | one person: all private rows of one together |" in card
@@ -50,53 +50,47 @@ def test_a_run_says_what_it_protects(folder: Path, capsys: pytest.CaptureFixture
     info = unpack(Path("run/student.safetensors").read_bytes())
     assert info is not None
     assert info.privacy.unit == "person"
-    text = said(capsys, "audit", "run/ledger.sqlite")
+    text = output(capsys, "audit", "run/ledger.sqlite")
     assert text.startswith("consistent")
     assert PERSONS in text
     assert "p17" not in text
-    resumed = said(capsys, "run", *WHERE, "--run_dir", "run")
+    resumed = output(capsys, "run", *WHERE, "--run_dir", "run")
     assert json.loads(Path("run/summary.json").read_text()) == summary, resumed
 
 
 def test_records_come_and_persons_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x, y = tiny.rows(4, 5)
     np.savez("q.npz", x=x)
-    said(capsys, "predict", *WHERE, "--queries", "q.npz", "--out", "a.npz")
+    output(capsys, "predict", *WHERE, "--queries", "q.npz", "--out", "a.npz")
     new = {"private_x": x, "private_y": y, "private_id": np.arange(4)}
     np.savez("more.npz", **new)
-    text = said(capsys, "records", "add", *WHERE, "--rows", "more.npz", code=2)
+    text = output(capsys, "records", "add", *WHERE, "--rows", "more.npz", code=2)
     assert "private_person" in text
     np.savez("more.npz", **new, private_person=np.array(["p1", "p1", "", "new"]))
-    text = said(capsys, "records", "add", *WHERE, "--rows", "more.npz")
+    text = output(capsys, "records", "add", *WHERE, "--rows", "more.npz")
     assert "3 usable" in text
     assert "1 rows without a person, or of two" in text
-    text = said(capsys, "records", "remove", *WHERE, "--persons", "new, p1,gone")
+    text = output(capsys, "records", "remove", *WHERE, "--persons", "new, p1,gone")
     assert "3 persons, 2 of them present" in text
-    text = said(capsys, "records", "remove", *WHERE, "--persons", "p1")
+    text = output(capsys, "records", "remove", *WHERE, "--persons", "p1")
     assert "1 persons, 0 of them present" in text
     for wrong in (("--ids", "1000"), ("--ids", "1", "--persons", "p1"), ("--persons", " ,")):
-        text = said(capsys, "records", "remove", *WHERE, *wrong, code=2)
+        text = output(capsys, "records", "remove", *WHERE, *wrong, code=2)
         assert text.count("\n") == 1
         assert "persons" in text
-
-
-def test_a_row_is_another_unit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    x, _ = tiny.rows(4, 5)
-    np.savez("q.npz", x=x)
+    # A row is another unit
     asked = ("predict", *WHERE, "--queries", "q.npz", "--out", "a.npz")
-    said(capsys, *asked)
-    text = said(capsys, *asked, "--privacy.unit", "row", code=2)
+    text = output(capsys, *asked, "--privacy.unit", "row", code=2)
     assert "the ledger was begun for privacy.unit: person" in text
-    text = said(
-        capsys, "records", "remove", *WHERE, "--privacy.unit", "row", "--persons", "a", code=2
-    )
+    rows = ("--privacy.unit", "row", "--persons", "a")
+    text = output(capsys, "records", "remove", *WHERE, *rows, code=2)
     assert "`persons` must be left out where privacy.unit is row" in text
 
 
 def test_a_source_without_persons_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(capsys, "plan", *WHERE, "--data.source", "mnist5k", code=2)
+    text = output(capsys, "plan", *WHERE, "--data.source", "mnist5k", code=2)
     assert "`privacy.unit` must be row for the source 'mnist5k'" in text
-    text = said(capsys, "plan", *WHERE, "--privacy.unit", "household", code=2)
+    text = output(capsys, "plan", *WHERE, "--privacy.unit", "household", code=2)
     assert "privacy.unit" in text

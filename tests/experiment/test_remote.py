@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import CapsConfig
+from labelwall.experiment.config.groups import CapsConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run

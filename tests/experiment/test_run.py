@@ -37,10 +37,7 @@ def test_two_rounds_end_to_end_and_resumption(
     assert summary["delta"] == 1e-5
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
     # Round 2 votes in the student's features
-    assert [r["extractor"] for r in summary["rounds"]] == [
-        "raw",
-        "mlp",
-    ]
+    assert [r["extractor"] for r in summary["rounds"]] == ["raw", "mlp"]
     assert all(
         set(r) >= {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
         for r in summary["rounds"]
@@ -52,10 +49,8 @@ def test_two_rounds_end_to_end_and_resumption(
     fields = dict(extractors(folder / "out/ledger.sqlite"))
     named = [fields[body["sha256"]] for kind, body in log if kind == "extractor"]
     assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
-    assert (
-        sum(body["count"] for kind, body in log if kind == "charge" and body["release"] == "screen")
-        == 24
-    )
+    charges = [body for kind, body in log if kind == "charge"]
+    assert sum(body["count"] for body in charges if body["release"] == "screen") == 24
     asked = [
         set(np.load(folder / f"out/round_{number}/answers.npz")["rows"].tolist())
         for number in (1, 2)
@@ -66,12 +61,8 @@ def test_two_rounds_end_to_end_and_resumption(
     assert run() == 0  # finished: nothing is asked, charged or trained again
     assert {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()} == before
 
-    assert (
-        pipeline.main(
-            ["audit", "out/ledger.sqlite", "--json", "--expect_head", summary["ledger_head"]]
-        )
-        == 0
-    )
+    command = ["audit", "out/ledger.sqlite", "--json", "--expect_head", summary["ledger_head"]]
+    assert pipeline.main(command) == 0
     finding = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert finding["consistent"]
     assert finding["epsilon"] == summary["epsilon"]
@@ -82,14 +73,6 @@ def describe(capsys: pytest.CaptureFixture[str]) -> dict:
     capsys.readouterr()
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
-
-
-def test_private_side_stays_in_the_custodians_directory(folder: Path) -> None:
-    assert run() == 0
-    custodian = folder / "out.custodian"
-    assert {p.name for p in custodian.iterdir()} >= {"ledger.sqlite", "dataset.json"}
-    assert custodian.stat().st_mode & 0o077 == 0
-    assert not list((folder / "out").rglob("*embeddings*"))
 
 
 MISTAKES = {
@@ -129,23 +112,20 @@ def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) ->
     assert not (folder / "out.custodian").exists()
 
 
-def test_other_settings_for_the_same_run_folder_are_refused(
+def test_a_run_folder_is_of_one_run_and_one_data_set(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*QUICK) == 0
+    custodian = folder / "out.custodian"  # where the private side stays
+    assert {p.name for p in custodian.iterdir()} >= {"ledger.sqlite", "dataset.json"}
+    assert custodian.stat().st_mode & 0o077 == 0
+    assert not list((folder / "out").rglob("*embeddings*"))
     capsys.readouterr()
     assert run(*QUICK, "--seed", "1") == 2
     assert "seed" in capsys.readouterr().err
-
-
-def test_a_run_folder_with_another_data_sets_ledger_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(*QUICK) == 0
-    (folder / "out.custodian").rename(folder / "elsewhere")
-    other = ["run", "--config", "config.yaml", "--run_dir", "other", "--quiet", *QUICK]
-    assert pipeline.main(other) == 0
-    (folder / "other.custodian").rename(folder / "out.custodian")
+    custodian.rename(folder / "elsewhere")
+    assert run(*QUICK, "--run_dir", "other") == 0
+    (folder / "other.custodian").rename(custodian)
     capsys.readouterr()
     assert run(*QUICK) == 2
     assert "another data set" in capsys.readouterr().err
@@ -153,20 +133,7 @@ def test_a_run_folder_with_another_data_sets_ledger_is_refused(
 
 def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path) -> None:
     assert run("--custodian_dir", "shared", *QUICK) == 0
-    again = [
-        "run",
-        "--config",
-        "config.yaml",
-        "--run_dir",
-        "again",
-        "--quiet",
-        "--custodian_dir",
-        "shared",
-        "--seed",
-        "5",
-        *QUICK,
-    ]
-    assert pipeline.main(again) == 0
+    assert run("--custodian_dir", "shared", "--run_dir", "again", "--seed", "5", *QUICK) == 0
     spent = [body["count"] for body in contents(folder / "again/ledger.sqlite", "charge")]
     first = [body["count"] for body in contents(folder / "out/ledger.sqlite", "charge")]
     assert spent[: len(first)] == first

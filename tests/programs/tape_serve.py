@@ -20,7 +20,7 @@ def main(config: str, port: int, overrides: list[str]) -> None:
     torch.set_num_threads(1)
     args = ["--config", config, *overrides]
     serve(
-        parse(config_parser("serve", "", args), args)[0],
+        parse(config_parser("serve", ""), args)[0],
         ServiceConfig(port=port),
         entropy=SeededNoise(1),
     )

@@ -12,16 +12,15 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.init import packaged_configs
 from labelwall.experiment.config.own import (
     OwnData,
+    as_yaml,
     default_delta,
     default_mechanism,
     look,
-    own_config,
+    own_settings,
 )
-from labelwall.experiment.config.own_options import without_own_options
 from labelwall.experiment.config.settings import config_parser, load_config, parse
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
@@ -36,8 +35,12 @@ from tests.experiment import tiny
 
 def write(image_folders: dict[str, str], out: Path) -> dict:
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(own_config(OwnData(**image_folders)))
+    out.write_text(as_yaml(own_settings(OwnData(**image_folders))))
     return yaml.safe_load(out.read_text())
+
+
+def named(places: dict[str, str]) -> list[str]:
+    return [word for name, place in places.items() for word in (f"--{name}", place)]
 
 
 def facts(public: Path, test: Path):
@@ -68,7 +71,7 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, None), (0.1, "1e-6"), (3.0, "1e-3")])
 def test_it_loads_and_spends_its_budget(image_folders, tmp_path, epsilon, delta):
     own = OwnData(**image_folders)
-    text = own_config(own, epsilon, None if delta is None else float(delta))
+    text = as_yaml(own_settings(own, epsilon, None if delta is None else float(delta)))
     (tmp_path / "own.yaml").write_text(text)
     config = load_config(tmp_path / "own.yaml")
     assert 0.97 * epsilon < certified_epsilon(config.plan()) <= epsilon
@@ -81,8 +84,8 @@ def test_delta_follows_public_rows_alone():
 
 
 def test_axes_follow_records_and_noise(image_folders):
-    found = facts(Path(image_folders["public"]), Path(image_folders["test"]))
-    many = replace(found, rows=20_000, classes=tuple("0123456789"))
+    findings = facts(Path(image_folders["public"]), Path(image_folders["test"]))
+    many = replace(findings, rows=20_000, classes=tuple("0123456789"))
     chosen = [
         default_mechanism(many, records, epsilon, 1e-5, 1)["axes"]
         for records, epsilon in ((20_000, 1.0), (5_000, 1.0), (20_000, 0.1), (100, 0.1))
@@ -90,20 +93,20 @@ def test_axes_follow_records_and_noise(image_folders):
     assert chosen == sorted(chosen, reverse=True)
     assert chosen[0] > 256
     assert chosen[-1] == 20  # two a class at least
-    made = [default_mechanism(many, n, 1.0, 1e-5, 1) for n in (100, 5_000, 100_000)]
-    assert [each["steps"] for each in made] == [20, 23, 60]
-    assert made[-1]["axes"] == 512
+    mechanisms = [default_mechanism(many, n, 1.0, 1e-5, 1) for n in (100, 5_000, 100_000)]
+    assert [each["steps"] for each in mechanisms] == [20, 23, 60]
+    assert mechanisms[-1]["axes"] == 512
     narrow = replace(many, dimensions=30)
     assert default_mechanism(narrow, 100_000, 1.0, 1e-5, 1)["axes"] == 30
 
 
 @pytest.mark.parametrize("epsilon", [0.004, 0.01])
 def test_a_tiny_budget_has_no_more_steps_than_noise_can_be_drawn_for(image_folders, epsilon):
-    found = facts(Path(image_folders["public"]), Path(image_folders["test"]))
-    fields = default_mechanism(found, 10_000, epsilon, 1e-5, 2)
-    made = PrivateLinear(**fields)
-    asked = 2 * made.steps
-    (solved,) = calibrate([Priced(made, asked, asked)], epsilon, 1e-5)
+    findings = facts(Path(image_folders["public"]), Path(image_folders["test"]))
+    fields = default_mechanism(findings, 10_000, epsilon, 1e-5, 2)
+    linear = PrivateLinear(**fields)
+    asked = 2 * linear.steps
+    (solved,) = calibrate([Priced(linear, asked, asked)], epsilon, 1e-5)
     assert certified_epsilon(Plan(epsilon, 1e-5, (Priced(solved, asked, asked).slot(),))) <= epsilon
 
 
@@ -116,8 +119,7 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
     grey = write(image_folders, tmp_path / "grey.yaml")
     assert (grey["features"], len(grey["rounds"])) == ("hog", 2)
     tiny.write(tmp_path)
-    text = own_config(OwnData(data=str(tmp_path / "data.npz")))
-    vectors = yaml.safe_load(text)
+    vectors = own_settings(OwnData(data=str(tmp_path / "data.npz")))
     assert vectors["features"] == "raw"
     assert vectors["mechanism"] == {"kind": "private_linear", "steps": 20, "axes": 6}
     assert vectors["data"]["classes"] == ["0", "1", "2"]
@@ -126,8 +128,8 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
 def test_enough_labelled_rows_are_rehearsed_on(image_folders, tmp_path):
     facts = {"public_x": np.zeros((5, 4), np.float32), "test_x": np.zeros((100, 4), np.float32)}
     np.savez(tmp_path / "data.npz", test_y=np.arange(100) % 3, **facts)
-    found = yaml.safe_load(own_config(OwnData(data=str(tmp_path / "data.npz"))))
-    assert (found["mechanism"], found["features"]) == ({"kind": "auto"}, "auto")
+    findings = own_settings(OwnData(data=str(tmp_path / "data.npz")))
+    assert (findings["mechanism"], findings["features"]) == ({"kind": "auto"}, "auto")
 
 
 MISUSES = {
@@ -172,8 +174,8 @@ def test_the_side_is_the_bounded_median_in_fours(tmp_path, sides, expected):
         Image.fromarray(np.zeros((side, side + 50), dtype=np.uint8)).save(
             tmp_path / "public" / f"{number}.png"
         )
-    found = facts(tmp_path / "public", tmp_path / "test")
-    assert (found.image_size, found.kind, found.rows) == (expected, "grey", 3)
+    findings = facts(tmp_path / "public", tmp_path / "test")
+    assert (findings.image_size, findings.kind, findings.rows) == (expected, "grey", 3)
 
 
 def test_one_colour_image_makes_three_channels(tmp_path, image_folders):
@@ -220,15 +222,10 @@ def test_every_configuration_is_packaged() -> None:
 def test_a_copy_has_the_files_bytes(
     elsewhere: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(["init", "--from", name, "--out", "made/copy.yaml"]) == 0
-    assert Path("made/copy.yaml").read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
+    assert pipeline.main(["init", "--from", name, "--out", "folder/copy.yaml"]) == 0
+    assert Path("folder/copy.yaml").read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
     command = "compare" if name.startswith("compare_") else "plan"
-    assert f"labelwall {command} --config made/copy.yaml" in capsys.readouterr().out
-
-
-def test_a_copy_is_a_configuration_under_the_default_name(elsewhere: Path) -> None:
-    assert pipeline.main(["init", "--from", "quickstart"]) == 0
-    assert pipeline.main(["plan", "--config", "labelwall.yaml"]) == 0
+    assert f"labelwall {command} --config folder/copy.yaml" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["mnits", "", "mnist.yaml", "../configs/mnist", "__init__"])
@@ -241,13 +238,15 @@ def test_an_unknown_name_is_refused_with_all_names(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_an_existing_file_is_not_overwritten(
+def test_a_copy_has_a_default_name_and_overwrites_nothing(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("labelwall.yaml").write_text("mine")
+    assert pipeline.main(["init", "--from", "quickstart"]) == 0
+    assert pipeline.main(["plan", "--config", "labelwall.yaml"]) == 0
+    copy = Path("labelwall.yaml").read_bytes()
     assert pipeline.main(["init", "--from", "mnist"]) == 2
     assert "`out` must be a file that does not exist yet" in capsys.readouterr().err
-    assert Path("labelwall.yaml").read_text() == "mine"
+    assert Path("labelwall.yaml").read_bytes() == copy
 
 
 FLAGS = [
@@ -269,36 +268,29 @@ FLAGS = [
 def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(
     image_folders: dict[str, str], elsewhere: Path, flags: list[str]
 ) -> None:
-    folders = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    folders = named(image_folders)
     assert pipeline.main(["init", *folders, *flags]) == 0
-    args, _ = without_own_options([*folders, *flags])
-    parsed, _ = parse(config_parser("run", "", args), args)
+    parsed, _ = parse(config_parser("run", ""), [*folders, *flags])
     written = load_config(Path("labelwall.yaml"))
     assert written == parsed
     assert isinstance(yaml.safe_load(Path("labelwall.yaml").read_text())["budget"]["delta"], float)
-    assert parsed != load_config_of(folders)
-
-
-def load_config_of(args: list[str]) -> Config:
-    """Of a run without further options."""
-    plain, _ = without_own_options(args)
-    return parse(config_parser("run", "", plain), plain)[0]
+    assert parsed != parse(config_parser("run", ""), folders)[0]
 
 
 def test_what_is_no_setting_is_not_written(
     image_folders: dict[str, str], elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    folders = named(image_folders)
     for options, line in (
         (["--run_dir", "x"], "unknown setting `run_dir`"),
         (["--student.stpes", "4"], "Did you mean `student.steps`?"),
         (["--student.steps", "many"], "student.steps"),
-        (["--config", "other.yaml"], "`--config` must be an existing YAML file"),
+        (["--config", "other.yaml"], "`config` must be left out with init"),
         (["--from", "mnist", "--seed", "1"], "`from` must be left out"),
     ):
         assert pipeline.main(["init", *folders, *options]) == 2
-        (found,) = capsys.readouterr().err.splitlines()
-        assert line in found
+        (findings,) = capsys.readouterr().err.splitlines()
+        assert line in findings
     assert not Path("labelwall.yaml").exists()
 
 
@@ -321,16 +313,11 @@ def test_it_takes_a_name_or_all_three_folders(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_packaged_name_is_no_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert pipeline.main(["plan", "--config", "mnist"]) == 2
-    assert "`--config` must be an existing YAML file. Found 'mnist'." in capsys.readouterr().err
-
-
 def test_init_by_folders_on_the_command_line(
     image_folders: dict[str, str], elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = ("private", "public", "test")
-    folders = [word for name in names for word in (f"--{name}", image_folders[name])]
-    assert pipeline.main(["init", *folders]) == 0
+    assert pipeline.main(["init", *named(image_folders)]) == 0
     assert "labelwall plan --config labelwall.yaml" in capsys.readouterr().out
     assert pipeline.main(["plan", "--config", "labelwall.yaml"]) == 0
+    assert pipeline.main(["plan", "--config", "mnist"]) == 2  # a packaged name is no file
+    assert "`--config` must be an existing YAML file. Found 'mnist'." in capsys.readouterr().err

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from labelwall.experiment.config.config import Config, PrivacyConfig, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn

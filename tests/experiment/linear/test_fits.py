@@ -13,7 +13,13 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from labelwall.experiment.linear import descent
 from labelwall.experiment.linear.gaussian_classes import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
-from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.model import (
+    NEIGHBOURS,
+    SHARE,
+    LinearModel,
+    fit,
+    with_neighbours,
+)
 from labelwall.experiment.linear.values import ridge
 from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
@@ -80,8 +86,21 @@ def values() -> np.ndarray:
     return np.clip(linear + RNG.normal(0, 0.05, N), -1, 1)
 
 
-def steps_of(found: np.ndarray) -> np.ndarray:
-    return np.rint((found + 1) / 2 * STEPS).astype(np.int64)
+def steps_of(values: np.ndarray) -> np.ndarray:
+    return np.rint((values + 1) / 2 * STEPS).astype(np.int64)
+
+
+def far_clusters() -> tuple[np.ndarray, np.ndarray]:
+    """(features, labels) of two far clusters in 20 dimensions, which are the classes."""
+    rng, labels = np.random.default_rng(4), np.arange(N) % 2
+    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
+    return np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8), labels
+
+
+def right_share(features: np.ndarray, labels: np.ndarray, steps: int, noise: float) -> float:
+    """Of the rows of a model of two classes, over five seeds of the noise."""
+    models = [fitted("class", 2, labels, steps, noise, features, seed) for seed in range(5)]
+    return float(np.mean([(m.says(features)[:, 1] > 0.5) == labels for m in models]))
 
 
 @pytest.mark.parametrize("noise", [0.001, 5.0, 30.0])
@@ -89,43 +108,35 @@ def test_attributes_are_those_of_logistic_regressions(noise: float) -> None:
     """As often right, and as sure as they are right."""
     bits = attributes()
     model = fitted("attributes", 3, pack(bits), 30, noise)
-    said = model.says(FEATURES)
+    predicted = model.says(FEATURES)
     oracles = [LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, b) for b in bits.T]
     best = [oracle.score(UNITS, b) for oracle, b in zip(oracles, bits.T, strict=True)]
-    assert ((said > 0.5) == bits).mean() > np.mean(best) - 0.01
+    assert ((predicted > 0.5) == bits).mean() > np.mean(best) - 0.01
     chances = np.stack([oracle.predict_proba(UNITS)[:, 1] for oracle in oracles], axis=1)
-    assert np.abs(said - chances).mean() < 0.05
-    assert model.certainty(said).mean() == pytest.approx(np.mean(best), abs=0.03)
+    assert np.abs(predicted - chances).mean() < 0.05
+    assert model.certainty(predicted).mean() == pytest.approx(np.mean(best), abs=0.03)
 
 
 def test_attributes_have_factors_of_their_own() -> None:
     """A clear attribute and a vague one: probabilities of both are near the truth."""
     bits = (RNG.random((N, 2)) < 1 / (1 + np.exp(-UNITS[:, :1] * [2.0, 12.0]))).astype(np.int64)
     model = fitted("attributes", 2, pack(bits), 20, 1.0)
-    said = model.says(FEATURES)
+    predicted = model.says(FEATURES)
     for column in range(2):
         oracle = LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, bits[:, column])
-        assert np.abs(said[:, column] - oracle.predict_proba(UNITS)[:, 1]).mean() < 0.05
+        assert np.abs(predicted[:, column] - oracle.predict_proba(UNITS)[:, 1]).mean() < 0.05
     assert np.abs(model.weights[0, 1]) > 2 * np.abs(model.weights[0, 0])
-
-
-def test_attributes_abstain_within_the_margin() -> None:
-    model = LinearModel("attributes", LENGTH, np.zeros((5, 3)))
-    said = np.array([[0.9, 0.52, 0.1], [0.48, 0.5, 0.51]], dtype=np.float32)
-    labels, outcomes = model.to_labels(said, 0.1)
-    assert labels.tolist() == [[1, ABSTAINED, 0], [ABSTAINED] * 3]
-    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED]
 
 
 @pytest.mark.parametrize(("noise", "tolerance"), [(1e-6, 0.01), (10.0, 0.03)])
 def test_values_are_those_of_a_linear_regression(noise: float, tolerance: float) -> None:
     true = values()
     model = fitted("value", 1, steps_of(true), 2, noise)
-    said = model.says(FEATURES)[:, 0]
+    predicted = model.says(FEATURES)[:, 0]
     oracle = Ridge(1e-6).fit(UNITS, true).predict(UNITS)
-    assert np.sqrt(((said - oracle) ** 2).mean()) < tolerance
-    labels, outcomes = model.to_labels(said[:, np.newaxis], 0.0)
-    assert np.abs(labels - steps_of(said)).max() <= 1
+    assert np.sqrt(((predicted - oracle) ** 2).mean()) < tolerance
+    labels, outcomes = model.to_labels(predicted[:, np.newaxis], 0.0)
+    assert np.abs(labels - steps_of(predicted)).max() <= 1
     assert (outcomes == Outcome.ANSWERED).all()
     assert model.explained is not None
     variance, deviation = model.explained
@@ -177,22 +188,12 @@ def test_many_classes_and_steps_look_at_fewer_public_rows(
     assert len(path.inputs) == 2000 // (2 * len(path.asked))
 
 
-def test_public_rows_refine_classes_that_noise_hides() -> None:
-    """Two far clusters that are the classes: public rows show the border, sums hardly do."""
-    rng = np.random.default_rng(4)
-    labels = np.arange(N) % 2
-    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
-    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    right = {}
-    for refinements in (0, 2):
-        found = []
-        for seed in range(5):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(descent, "REFINEMENTS", refinements)
-                model = fitted("class", 2, labels, 10, 1000.0, features, seed)
-                found.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
-        right[refinements] = np.mean(found)
-    assert right[2] > right[0] + 0.02
+def test_public_rows_refine_classes_that_noise_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Public rows show the border, sums hardly do."""
+    features, labels = far_clusters()
+    refined = right_share(features, labels, 10, 1000.0)
+    monkeypatch.setattr(descent, "REFINEMENTS", 0)
+    assert refined > right_share(features, labels, 10, 1000.0) + 0.02
 
 
 def test_public_rows_do_not_overrule_what_sums_tell_clearly() -> None:
@@ -225,26 +226,18 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
     assert path is not None
     truth = np.eye(2)[labels]
     residuals = np.zeros((N, 2))
-    for said, clip in path.probabilities(lambda logits: softmax(logits, axis=1)):
-        found = said - truth
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(path.asked)
+    for likely, clip in path.probabilities(lambda logits: softmax(logits, axis=1)):
+        away = likely - truth
+        lengths = np.linalg.norm(away, axis=1, keepdims=True)
+        residuals += away * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(path.asked)
     missed = (path.missed(residuals) ** 2).sum() / path.noise
     assert 0.05 < missed < 2.5
 
 
-@pytest.mark.parametrize(("noise", "least"), [(0.01, 0.99), (300.0, 0.99)])
-def test_one_sum_gives_gaussian_classes(noise: float, least: float) -> None:
-    """Two far clusters in 20 dimensions: the noise of one sum alone would hide the border."""
-    rng = np.random.default_rng(4)
-    labels = np.arange(N) % 2
-    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
-    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    right = []
-    for seed in range(5):
-        model = fitted("class", 2, labels, 1, noise, features, seed)
-        right.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
-    assert np.mean(right) > least
+@pytest.mark.parametrize("noise", [0.01, 300.0])
+def test_one_sum_gives_gaussian_classes(noise: float) -> None:
+    """The noise of one sum alone would hide the border."""
+    assert right_share(*far_clusters(), 1, noise) > 0.99
 
 
 @pytest.mark.parametrize("labels", ["class", "value"])
@@ -254,13 +247,18 @@ def test_a_count_within_its_noise_does_not_tell_records_from_none(labels: str) -
         assert fitted(labels, 1 + (labels == "class"), codes, 2, noise).some_records == some
 
 
-def test_classes_abstain_within_the_margin() -> None:
+def test_what_is_within_the_margin_is_abstained() -> None:
+    attributes = LinearModel("attributes", LENGTH, np.zeros((5, 3)))
+    chances = np.array([[0.9, 0.52, 0.1], [0.48, 0.5, 0.51]], dtype=np.float32)
+    labels, outcomes = attributes.to_labels(chances, 0.1)
+    assert labels.tolist() == [[1, ABSTAINED, 0], [ABSTAINED] * 3]
+    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED]
     chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
-    model = LinearModel("class", LENGTH, np.zeros((5, 3)))
-    labels, outcomes = model.to_labels(chances, 0.1)
+    classes = LinearModel("class", LENGTH, np.zeros((5, 3)))
+    labels, outcomes = classes.to_labels(chances, 0.1)
     assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
     assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
-    assert model.to_labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
+    assert classes.to_labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
 
 
 def test_a_model_of_exact_sums_fits_its_rows() -> None:
@@ -285,3 +283,39 @@ def test_a_model_of_exact_sums_fits_its_rows() -> None:
     likely = model.says(features)
     assert (likely.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.96
     assert np.abs(likely - oracle.predict_proba(features / 63)).mean() < 0.03
+
+
+def rows(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-63, 64, (count, 5)).astype(np.int8)
+
+
+def says(features: np.ndarray) -> np.ndarray:
+    scores = np.exp(features[:, :3] / 20.0)
+    return np.asarray(scores / scores.sum(axis=1, keepdims=True), np.float32)
+
+
+@pytest.mark.parametrize("count", [60, 3])
+def test_a_row_is_mixed_with_the_mean_of_its_nearest_public_rows(count: int) -> None:
+    """Against all squared distances, equal ones by their number; few public rows are all near."""
+    public, asked = rows(count, 0), rows(20, 1)
+    away = asked.astype(int)[:, np.newaxis] - public.astype(int)
+    nearest = np.argsort((away**2).sum(axis=2), axis=1, kind="stable")[:, :NEIGHBOURS]
+    expected = (1 - SHARE) * says(asked) + SHARE * says(public)[nearest].mean(axis=1)
+    mixed = with_neighbours(says, public)(asked)
+    np.testing.assert_allclose(mixed, expected, atol=1e-6)
+    assert mixed.dtype == np.float32
+    assert np.array_equal(mixed[7:9], with_neighbours(says, public)(asked[7:9]))
+
+
+def test_a_wrong_row_among_right_ones_follows_them() -> None:
+    """Two groups of rows; the model errs by a little at one row of the first."""
+    groups = np.repeat([[40, 0, 0, 0, 0], [-40, 0, 0, 0, 0]], 15, axis=0)
+    public = (groups + rows(30, 2) // 20).astype(np.int8)
+
+    def errs(features: np.ndarray) -> np.ndarray:
+        first = np.where(features[:, 0] > 0, 0.9, 0.1)
+        first[(features == public[4]).all(axis=1)] = 0.45
+        return np.stack([first, 1 - first], axis=1).astype(np.float32)
+
+    labels = with_neighbours(errs, public)(public).argmax(axis=1)
+    assert labels.tolist() == [0] * 15 + [1] * 15

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.config import RoundConfig
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import SimulatedRecords, best_level, optimise, threshold_at

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression
 
-from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.plan.rehearsal import (
     MIN_VARIANCE,
     Labelled,

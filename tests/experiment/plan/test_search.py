@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.candidates import REHEARSED

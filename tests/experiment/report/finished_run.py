@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig

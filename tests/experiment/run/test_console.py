@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -11,9 +12,9 @@ from labelwall.experiment.run.console import Console
 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Console:
-    made = Console()
-    monkeypatch.setattr(made, "interactive", True)
-    return made
+    shown = Console()
+    monkeypatch.setattr(shown, "interactive", True)
+    return shown
 
 
 def test_one_bar_at_a_time(console: Console) -> None:
@@ -81,3 +82,21 @@ def test_a_step_that_reports_nothing_still_shows_that_it_works(
     ticking.join(60)
     assert not console._ticking
     assert capsys.readouterr().err.splitlines() == ["certifying: 0 of 3"] * 2
+
+
+def test_lines_without_a_terminal_come_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console = Console()
+    for done in range(101):
+        console.progress("reading", done, 100)
+        now[0] += 1.0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "reading: 3 of 100, about 2 min left"
+    assert len(lines) == 20
+    for done in range(3):
+        console.progress("brief", done, 2)
+        now[0] += 1.0
+    assert capsys.readouterr().err == ""

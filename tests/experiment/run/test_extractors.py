@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.run.extractors import (
     box_extractor,
     linear_power,

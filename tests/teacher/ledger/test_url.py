@@ -6,7 +6,8 @@ import traceback
 
 import pytest
 
-from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import InvalidInput

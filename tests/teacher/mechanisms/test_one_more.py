@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger.auditor import mechanisms as audited_mechanisms
 from labelwall.teacher.ledger.auditor import results as audited_results

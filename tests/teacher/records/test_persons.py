@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwall.experiment.config.checks import check_persons
+from labelwall.experiment.config.groups import check_persons
 from labelwall.teacher.records.inspect import preview, render
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
 from labelwall.teacher.records.sources import Records, ingest_more, open_records

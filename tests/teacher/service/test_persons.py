@@ -64,5 +64,4 @@ def test_rows_have_no_persons_where_a_row_is_the_unit(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
     with tiny.served(made):
         reply = made.call("ann").json()
-        assert reply["unit"] == "row"
-        assert "unit" not in reply["plan"]
+        assert reply["unit"] == reply["plan"]["unit"] == "row"
