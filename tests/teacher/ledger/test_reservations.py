@@ -31,7 +31,7 @@ from tests.ledgers import identities, use_extractor
 from tests.make import plan_of
 from tests.postgres import rows
 from tests.teacher.ledger.test_individual_budgets import IDS, batch, payments, plan, reserve, spent
-from tests.teacher.test_individual_processes import MECHANISM, Told
+from tests.teacher.test_individual_processes import MECHANISM, Fixed
 
 VALUE: Value = [31, 2]
 
@@ -184,7 +184,7 @@ class World:
     lost: int = 0
 
     def __post_init__(self) -> None:
-        self.mechanism = Told(**MECHANISM.fields())
+        self.mechanism = Fixed(**MECHANISM.fields())
         Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
         self.owners = [Ledger(self.place) for _ in range(OWNERS)]
         self.serials = self.owners[0].enrol(np.arange(self.records))
