@@ -29,7 +29,7 @@ WATCHED = (
     "state.py",
     "private_knn.py",
     "votes.py",
-    "radius.py",
+    "batch.py",
     "base.py",
     *ANCHOR,
 )
