@@ -89,7 +89,8 @@ def test_extractors_of_a_day_are_limited_by_caller(
 def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
     """Neither from memory, nor its records' features from the disk."""
     made = tiny.make(tmp_path)
-    with clients(made, "bob", "ann", spec=other(99)) as (_, ann):
+    with clients(made, "bob", "ann") as (bob, ann):
+        bob.use_extractor(other(99))
         for number in range(20):
             ann.use_extractor(other(number))
         assert other(99).sha256() in made.service.extractors
