@@ -63,7 +63,7 @@ def export(folder: Path) -> None:
 def command(folder: Path, *arguments: str) -> Iterator[str]:
     """The first line that a labelwall command prints, started in ``folder``; told to stop
     afterwards, it has to end well."""
-    line = [sys.executable, str(REPOSITORY / "pipeline.py"), *arguments]
+    line = [sys.executable, "-m", "labelwall.pipeline", *arguments]
     process = subprocess.Popen(
         line,
         cwd=folder,
@@ -132,7 +132,7 @@ def test_two_rounds_of_the_quickstart_apart(tmp_path: Path) -> None:
         teacher.close()
     isolated = watched(
         whole,
-        [whole / "isolated.custodian", images],
+        [whole / "data.npz.custodian", images],
         "",
         *run,
         "--run_dir",

@@ -191,7 +191,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     from labelwall.wall.datasets.sources import describe, read_public
     from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Queries
 
-    config = load_config(Path(__file__).parents[4] / "configs" / "quickstart_private_knn.yaml")
+    config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
     planned, optimum = best_plan(config, Quiet(), min_accuracy=0.9)
     expected = optimum.chosen
     task, public = describe(planned.data), read_public(planned.data)
