@@ -341,7 +341,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "name", "world"),
     [
         (tell_percent, "private_knn", "leaves"),
-        pytest.param(tell_percent, "private_knn, shards", "comes", marks=pytest.mark.slow),
+        pytest.param(tell_percent, "private_knn, shards", "leaves", marks=pytest.mark.slow),
         (share_the_queue, "private_knn", "comes"),
         (share_what_is_kept, "private_knn", "comes"),
         pytest.param(tell_in_a_result, "private_knn", "leaves", marks=pytest.mark.slow),
