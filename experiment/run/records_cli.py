@@ -20,6 +20,7 @@ from ...wall.adversary import EACH, POOLED
 from ...wall.datasets import readers
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
+from ...wall.unit import Unit
 from ..config.config import Config
 from .console import Console
 from .teachers import local_teacher
@@ -100,14 +101,14 @@ def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.
         raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
 
 
-def parse_persons(config: Config, text: str | None, file: Path | None) -> np.ndarray:
+def parse_persons(unit: Unit, text: str | None, file: Path | None) -> np.ndarray:
     """Distinct codes of persons, int64 [n].
 
     ``text``: ids separated by commas; ``file``: one a line.
 
     Errors name no id.
     """
-    if config.privacy.unit != "person":
+    if unit != "person":
         raise InvalidInput("persons", "left out where privacy.unit is row", "given")
     if file is not None and not file.is_file():
         raise MissingData(f"`persons_file` must be an existing text file. Found {str(file)!r}.")

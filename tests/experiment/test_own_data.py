@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.settings import config_parser, load_config, parse
+from labelwall.experiment.config.settings import load_config, parse
 from tests.experiment import tiny
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
@@ -99,7 +99,7 @@ def test_options_override_a_configuration(folder: Path) -> None:
     )
     options = ["--data", "data.npz", "--epsilon=2", "--expected_records", "90", "--seed", "4"]
     kind = ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9"]
-    config, rest = parse(config_parser("run", ""), [*options, "--config", "c.yaml", *kind])
+    config, rest = parse([*options, "--config", "c.yaml", *kind])
     assert (config.data.source, config.data.path) == ("arrays", str(folder / "data.npz"))
     assert (config.budget.epsilon, config.expected_records, config.seed) == (2.0, 90, 4)
     assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
@@ -111,7 +111,7 @@ def test_nothing_private_is_opened_for_a_configuration(
 ) -> None:
     options = named(image_folders)
     with opened() as paths:
-        parse(config_parser("run", ""), options)
+        parse(options)
     assert not [path for path in paths if str(path).startswith(image_folders["private"])]
 
 
@@ -218,7 +218,7 @@ def test_columns_of_texts_are_named_and_left_out(
     assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
     assert "names of columns" in refused(capsys, *tables, "--data.ignore", "town")
     asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
-    data = parse(config_parser("run", ""), [*asked, "--privacy.unit", "person"])[0].data
+    data = parse([*asked, "--privacy.unit", "person"])[0].data
     assert (data.ignore, data.person) == (["town"], "who")
     command = ["init", *tables, "--out", "own.yaml", "--data.ignore", "[town, who]"]
     assert pipeline.main(command) == 0

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.config.settings import parse
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
@@ -28,7 +28,7 @@ def test_a_run_over_shards_is_the_run_over_one_piece(
     monkeypatch.chdir(tmp_path)
     for shards in ("0", "3"):
         args = ["--config", "config.yaml", "--scale.shards", shards]
-        config = parse(config_parser("run", ""), args)[0]
+        config = parse(args)[0]
         run(config, tmp_path / shards, entropy=SeededNoise(3), console=Console(quiet=True))
     one, other = (tmp_path / "0", tmp_path / "3")
     assert len(list((tmp_path / "3.custodian" / "shards-3").glob("*/features-*"))) == 6
@@ -86,7 +86,7 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
-    config = parse(config_parser("serve", ""), args)[0]
+    config = parse(args, "serve")[0]
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
     opened, keys = custody(config, store, unsafe=True), Keys(store)
     app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))

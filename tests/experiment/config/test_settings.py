@@ -17,7 +17,7 @@ from labelwall.experiment.config import config as config_file
 from labelwall.experiment.config import settings
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig
-from labelwall.experiment.config.settings import BadSetting, config_parser, parse, to_yaml
+from labelwall.experiment.config.settings import BadSetting, parse, to_yaml
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
@@ -67,7 +67,7 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Config:
     path = tmp_path / "c.yaml"
     path.write_text("data: {source: mnist5k}\n" + text)
     args = ["--config", str(path), *overrides]
-    return parse(config_parser("test", ""), args)[0]
+    return parse(args, "test")[0]
 
 
 RUN = "mechanism: {kind: other, tau: 0.25, k: 9, threshold: 3}\nrounds: [{queries: 3}]\n"
@@ -162,7 +162,7 @@ def test_a_mistake_is_one_clear_line(
 def test_help_shows_the_chosen_kind(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--mechanism.kind", "other", "--help"]
     with pytest.raises(SystemExit):
-        parse(config_parser("test", ""), args)
+        parse(args, "test")
     shown = capsys.readouterr().out
     assert "--mechanism.tau" in shown
     assert "private_knn, " in " ".join(shown.split())

@@ -95,7 +95,7 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
     ("modules", "unwanted"),
     [
         (
-            ("wall.datasets.sources", "experiment.config.init", "teacher.records.inspect"),
+            ("wall.datasets.sources", "experiment.commands.configured", "teacher.records.inspect"),
             {"torch", "torchvision"},
         ),
         (("wall.labels.registry",), {"torch", "sklearn"}),
