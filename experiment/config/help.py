@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 HELP, HELP_ALL = {"-h", "--help"}, "--help-all"
 FIRST = """
 service.host service.port service.certfile service.keyfile service.requests_per_second
-service.budget service.backbones privacy.unit mechanism.kind rounds features whiten weights
-student.backbone student.objective student.augment student.steps student.class_prior
-custodian_dir threads workers device student.accelerator seed
+service.budget service.backbones privacy.unit mechanism.kind rounds features
+student.backbone student.objective student.steps
+custodian_dir threads device student.accelerator seed
 """
 
 

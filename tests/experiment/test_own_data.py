@@ -127,7 +127,7 @@ def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str
     changed(folder, public_x=x)
     assert "public_x" in refused(capsys, "--data", "data.npz")
     assert "`public` must be given" in refused(capsys, "--private", "somewhere")
-    assert "`epsilon`" in refused(capsys, "--data", "data.npz", "--epsilon", "lots")
+    assert "--epsilon" in refused(capsys, "--data", "data.npz", "--epsilon", "lots")
     assert "expected one argument" in refused(capsys, "--private", "--public", "b")
     Path("runs").write_text("a file where folders go")
     changed(folder, public_x=tiny.rows(40, 2)[0])
