@@ -126,19 +126,20 @@ def run(args: Sequence[str]) -> int:
     config, rest = _parsed("run", args, does)
     from ..plan.show_plan import announce
     from ..run.budgets import budget_place, tell_changed_files
-    from ..run.run_folder import RunFolder, default_run_dir
+    from ..run.recorded import default_run_dir, resumed
+    from ..run.run_folder import RunFolder
 
     console = Console(quiet=rest.quiet)
     run_dir = (
         Path(rest.run_dir) if rest.run_dir else default_run_dir(config, rest.name, console.say)
     )
     apart = rest.isolate or config.teacher is not None
-    custodian = budget_place(config, run_dir, rest.second_budget, apart, console.say)
+    custodian = budget_place(config.private_side(), run_dir, rest.second_budget, apart, console.say)
     if config.open:
         from ..plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, RunFolder(run_dir).resumed(config), console)
+    announce(config, resumed(config, RunFolder(run_dir)), console)
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..report.card import write_card
@@ -248,7 +249,7 @@ def serve(args: Sequence[str]) -> int:
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import serving
 
-    serving.serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
+    serving.serve(config.private_side(), rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0
 
 
@@ -261,10 +262,11 @@ def records(args: Sequence[str]) -> int:
     config, rest = _parsed("records", args, does)
     from ..run.records_cli import add_records, parse_ids, parse_persons, remove_records
 
+    side = config.private_side()
     if (rest.change == "add") != (rest.rows is not None):
         raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
     if rest.change == "add":
-        print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
+        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
         return 0
     if rest.persons or rest.persons_file:
         if rest.ids or rest.ids_file or rest.images:
@@ -276,7 +278,7 @@ def records(args: Sequence[str]) -> int:
         raise InvalidInput("remove", rule, None)
     else:
         ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
-    print(remove_records(config, ids, dry_run=rest.dry_run, console=Console()))
+    print(remove_records(side, ids, dry_run=rest.dry_run, console=Console()))
     return 0
 
 

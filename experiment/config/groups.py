@@ -131,6 +131,7 @@ class Computing:
     batch_size: int = 256
     workers: int = 2
     device: str = "cpu"
+    threads: int = 2
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:

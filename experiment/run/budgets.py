@@ -1,4 +1,4 @@
-"""One budget for one's own data: its ledger is found by where the private rows are.
+"""One budget for one's own data: its ledger lies where the private rows are.
 
 The place is a public fact, the path as given. A second budget for the same records is opened by an
 explicit option alone, since what both release adds up.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
@@ -17,9 +17,11 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import IDENTITY, LEDGER
 from ...teacher.ledger.ledger import Ledger
+from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ..config.config import Config
+from ..config.groups import BudgetConfig
+from ..config.parts import PrivateSide
 
 OPTION = "second_budget"
 SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
@@ -30,11 +32,9 @@ def publishable(data: DataConfig) -> dict[str, object]:
     return {key: value for key, value in asdict(data).items() if key != "download"}
 
 
-def custodian_place(config: Config, run_dir: Path) -> Path:
+def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
     """The custodian's directory: the configuration's, beside own data, or beside the run folder."""
-    if config.custodian_dir:
-        return Path(config.custodian_dir)
-    return place_of(config.data) or Path(f"{run_dir}.custodian")
+    return side.directory or place_of(side.data) or Path(f"{run_dir}.custodian")
 
 
 def place_of(data: DataConfig) -> Path | None:
@@ -46,61 +46,48 @@ def place_of(data: DataConfig) -> Path | None:
     return path.with_name(f"{path.name}.custodian")
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A budget that was begun. ``same``: whether it is the configuration's."""
-
-    place: Path
-    plan: Plan
-    reading: float
-    released: bool
-    same: bool
-
-
 def budget_place(
-    config: Config, run_dir: Path, second: bool, apart: bool, say: Callable[[str], None]
+    side: PrivateSide, run_dir: Path, second: bool, apart: bool, say: Callable[[str], None]
 ) -> Path:
     """``custodian_place``, or another one where a ``second`` budget is wanted; tells their sum.
 
     ``apart``: the teacher is another process, which alone looks into the directory.
     Raises LedgerMismatch where the rows' budget was begun with another plan.
     """
-    place = custodian_place(config, run_dir)
-    if apart or config.custodian_dir or config.ledger or place_of(config.data) is None:
+    place = custodian_place(side, run_dir)
+    if apart or side.directory or side.ledger or place_of(side.data) is None:
         if second:
             rule = "given for one's own data alone, without custodian_dir, ledger, teacher, isolate"
             raise InvalidInput(OPTION, rule, True)
         return place
     numbered = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
-    places = itertools.chain([place], numbered)
-    begun = [
-        _begun(config, known)
-        for known in itertools.takewhile(lambda known: (known / LEDGER).exists(), places)
-    ]
-    if begun and not second and not begun[0].same:
-        raise LedgerMismatch(_refusal(begun[0], config))
-    chosen = begun[:1] if not second else [entry for entry in begun if entry.same]
-    plans = [entry.plan.epsilon for entry in begun]
-    if not chosen:
-        number = len(begun) + 1
-        place = place if number == 1 else place.with_name(f"{place.name}-{number}")
-        plans.append(config.budget.epsilon)
-    if len(plans) > 1:
-        parts = " + ".join(f"{epsilon:g}" for epsilon in plans)
-        say(f"{len(plans)} budgets for the same records: epsilon {parts} = {sum(plans):g} in all")
-    return chosen[0].place if chosen else place
+    places, begun = itertools.chain([place], numbered), dict[Path, LedgerState]()
+    for new in places:
+        if not (new / LEDGER).exists():
+            break
+        begun[new] = Ledger(new / LEDGER, side.anchor).state
+    fitting = [known for known, state in begun.items() if _same(side, known, state)]
+    if begun and not second and place not in fitting:
+        raise LedgerMismatch(_refusal(place, begun[place], side.budget))
+    epsilons = [_plan(state).epsilon for state in begun.values()]
+    if not fitting:
+        epsilons.append(side.budget.epsilon)
+    if len(epsilons) > 1:
+        parts = " + ".join(f"{epsilon:g}" for epsilon in epsilons)
+        say(f"{len(epsilons)} budgets for the same records: epsilon {parts} = {sum(epsilons):g}")
+    return fitting[0] if fitting else new
 
 
-def _begun(config: Config, place: Path) -> Begun:
-    state = Ledger(place / LEDGER, config.anchor_place()).state
-    plan, budget = state.plan, config.budget
-    assert plan is not None
-    same = (plan.epsilon, plan.delta) == (budget.epsilon, budget.delta)
-    same = same and plan.unit == config.privacy.unit and _serves(place, config.data)
-    if same and not config.open:
-        same = config.recorded(plan).plan() == plan
-    reading = min(odometer(plan, state.counts()), certified_epsilon(plan))
-    return Begun(place, plan, reading, bool(state.spent), same)
+def _plan(state: LedgerState) -> Plan:
+    assert state.plan is not None
+    return state.plan
+
+
+def _same(side: PrivateSide, place: Path, state: LedgerState) -> bool:
+    """Whether a budget that was begun is the configuration's."""
+    plan, budget = _plan(state), side.budget
+    same = (plan.epsilon, plan.delta, plan.unit) == (budget.epsilon, budget.delta, side.unit)
+    return same and _serves(place, side.data) and side.plan(plan) == plan
 
 
 def _serves(place: Path, data: DataConfig) -> bool:
@@ -111,19 +98,19 @@ def _serves(place: Path, data: DataConfig) -> bool:
         return True  # opening the directory tells what is wrong with it
 
 
-def _refusal(begun: Begun, config: Config) -> str:
-    known, budget = begun.plan, config.budget
-    other = (known.epsilon, known.delta) != (budget.epsilon, budget.delta)
+def _refusal(place: Path, state: LedgerState, budget: BudgetConfig) -> str:
+    plan = _plan(state)
+    other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
     what = "" if other else " and other settings of rows, mechanism, caps or rounds"
-    began = f"the budget of these records was begun with epsilon {known.epsilon:g} at delta "
-    began += f"{known.delta:g}{what} ({begun.place})"
-    if not begun.released:
+    began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
+    began += f"{plan.delta:g}{what} ({place})"
+    if not state.spent:
         return f"{began}. Nothing was released yet: remove that directory to fix another plan."
-    again = f"--epsilon {known.epsilon:g} --delta {known.delta:g}" if other else "those settings"
-    total = known.epsilon + budget.epsilon
+    reading = min(odometer(plan, state.counts()), certified_epsilon(plan))
+    again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
     return (
-        f"{began}; epsilon {round_up(begun.reading):g} of it is spent. Continue with {again}. "
-        f"--{OPTION} opens another budget, and both add up: to {total:g}."
+        f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. "
+        f"--{OPTION} opens another budget, and both add up: to {plan.epsilon + budget.epsilon:g}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import numpy as np
 
@@ -71,27 +72,18 @@ class PublicFeatures:
         self._computing, self._progress = computing, progress
         self._rows = {"public": public.inputs, "test": public.test_inputs}
         self._network: Network | None = None
-        self._embedder: Embedder | None = None
         self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred; ``rows``: public or test."""
-        embedder = self._embedder_of(spec)
+        if (network := network_of(spec)) != self._network:
+            self._network, self._features = network, {}
+            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
         if rows not in self._features:
-
-            def progress(done: int, total: int) -> None:
-                self._progress(f"features of {rows} rows", done, total)
-
-            self._features[rows] = features_of(embedder, self._rows[rows], progress)
+            progress = partial(self._progress, f"features of {rows} rows")
+            self._features[rows] = features_of(self._embedder, self._rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""
         return quantised(spec, self.plain(spec, rows))[0]
-
-    def _embedder_of(self, spec: ExtractorSpec) -> Embedder:
-        network = network_of(spec)
-        if self._embedder is None or network != self._network:
-            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
-            self._network, self._features = network, {}
-        return self._embedder

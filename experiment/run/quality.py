@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ...student.drop_doubtful import Cleaned
+from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.reverse_knn import ReverseKnn
 from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
-from ..config.config import Config
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
@@ -145,10 +145,14 @@ def best_round(estimates: Sequence[Estimate | None]) -> int:
     return kept
 
 
-def foreseen(config: Config, records: int, share: Callable[[float], float]) -> Iterator[str]:
-    """Why rounds would be useless, a line each; ``records``, ``share``: see ``foresee``."""
-    plan = config.plan()
-    for number, slot in enumerate(config.slots(), start=1):
+def foreseen(
+    plan: Plan, slots: Sequence[int], records: int, share: Callable[[float], float]
+) -> Iterator[str]:
+    """Why rounds would be useless, a line each; ``records``, ``share``: see ``foresee``.
+
+    ``slots``: the plan's entry that pays for each round.
+    """
+    for number, slot in enumerate(slots, start=1):
         reason = foresee(from_slot(plan.slots[slot]), records, share)
         if reason is not None:
             yield f"round {number} may be useless: {reason}"

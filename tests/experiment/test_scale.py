@@ -88,8 +88,8 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
     config = parse(args, "serve")[0]
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
-    opened, keys = custody(config, store, unsafe=True), Keys(store)
-    app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
+    opened, keys = custody(config.private_side(), store, unsafe=True), Keys(store)
+    app = app_of(config.private_side(), ServiceConfig(port=0), opened, keys, SeededNoise(1))
     assert heard == [("taking in private rows (percent)", 100, 100)]
     token = keys.add("carol", "custodian")
     with served(Made(app, opened, {})) as url:

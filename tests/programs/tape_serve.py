@@ -20,7 +20,7 @@ def main(config: str, port: int, overrides: list[str]) -> None:
     torch.set_num_threads(1)
     args = ["--config", config, *overrides]
     serve(
-        parse(args, "serve")[0],
+        parse(args, "serve")[0].private_side(),
         ServiceConfig(port=port),
         entropy=SeededNoise(1),
     )
