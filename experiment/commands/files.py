@@ -57,7 +57,7 @@ def _parsed(command: str, args: Sequence[str], does: str, options: dict[str, Any
 def audit(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _attack(args)
-    from ...teacher.accounting.curves.cache import computed_anew
+    from ...teacher.accounting.cache import computed_anew
     from ...teacher.ledger.auditor import auditor
 
     does = (
