@@ -40,7 +40,7 @@ from person_search import SIZE, alike
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.votes import plan
-from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.experiment.run.quality import LEAST_VOTES
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise

@@ -125,8 +125,7 @@ def run(args: Sequence[str]) -> int:
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     config, rest = _parsed("run", args, does)
     from ..plan.show_plan import announce
-    from ..run.budgets import budget_place, tell_changed_files
-    from ..run.recorded import default_run_dir, resumed
+    from ..run.places import budget_place, default_run_dir, resumed, tell_changed_files
     from ..run.run_folder import RunFolder
 
     console = Console(quiet=rest.quiet)

@@ -31,11 +31,11 @@ from ..config.groups import STAGES, CapsConfig, RoundConfig
 from ..config.own import MIN_ROWS, Findings, default_mechanism
 from ..config.settings import to_yaml
 from ..run.console import Console
-from ..run.extractors import first_extractor
-from ..run.recorded import decided as recorded_choice
-from ..run.recorded import resumed
+from ..run.features import first_extractor
+from ..run.places import decided as recorded_choice
+from ..run.places import resumed
 from ..run.run_folder import RunFolder
-from ..run.training_rows import check_student
+from ..run.training import check_student
 from .candidates import PLANNERS, REHEARSED, TIMES, Rehearser
 from .goal import FRONTIER, Choice, Goal, Optimum, PublicRows, View
 from .rehearsal import (

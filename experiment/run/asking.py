@@ -11,9 +11,8 @@ from ...wall.labels.base import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.parts import PublicSide, Round
 from .console import Console
-from .extractors import extractor_of_round, starting_extractor
+from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, question_of, rows_of_round
-from .public_features import PROBE, PublicFeatures
 from .quality import UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import RunFolder

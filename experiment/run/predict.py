@@ -22,9 +22,8 @@ from ...wall.labels.base import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
-from .extractors import extractor_of_round, starting_extractor
+from .features import PROBE, embedder_of, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, question_of, rows_of_round
-from .public_features import PROBE, embedder_of
 from .run_folder import npz, write_file
 from .teachers import teacher_of
 

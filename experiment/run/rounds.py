@@ -24,17 +24,14 @@ from ..config.groups import FirstFeatures
 from ..config.parts import Round
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
-from .budgets import custodian_place
 from .console import Console
-from .extractors import first_extractor
+from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
-from .public_features import PublicFeatures
+from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of, foreseen, plurality
-from .recorded import record, resumed
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, train_round
-from .training_rows import check_student
+from .training import calibrated, check_student, train_round
 
 SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 

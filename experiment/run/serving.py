@@ -26,7 +26,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.parts import PrivateSide
 from .console import Console
-from .public_features import PROBE
+from .features import PROBE
 from .teachers import CHILD, custody, report_new_anchor, teacher_factory
 
 LOADING = threading.Lock()

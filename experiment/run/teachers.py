@@ -32,8 +32,8 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import protected
 from ..config.parts import PrivateSide
-from .budgets import publishable
 from .console import Console
+from .places import publishable
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"

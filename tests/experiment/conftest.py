@@ -23,8 +23,7 @@ def one_budget() -> None:
 def budget_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
-        for module in ("budgets", "recorded"):
-            monkeypatch.setattr(f"labelwall.experiment.run.{module}.place_of", lambda data: None)
+        monkeypatch.setattr("labelwall.experiment.run.places.place_of", lambda data: None)
 
 
 @pytest.fixture

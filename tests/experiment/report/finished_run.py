@@ -11,7 +11,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.recorded import record
+from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon

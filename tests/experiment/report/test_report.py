@@ -23,7 +23,7 @@ from labelwall.experiment.report.report import (
     scores_by_name,
     write_report,
 )
-from labelwall.experiment.run.recorded import record
+from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up

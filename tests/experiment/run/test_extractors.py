@@ -12,7 +12,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
-from labelwall.experiment.run.extractors import (
+from labelwall.experiment.run.features import (
     box_extractor,
     linear_power,
     principal_axes,
