@@ -24,7 +24,7 @@ from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from ..config.help import print_help, wants_help
-from ..config.settings import BadSetting, evaluate_annotations
+from ..config.settings import BadSetting
 
 Reference = Literal["non_private", "true_labels"]
 
@@ -178,7 +178,6 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
     parser.add_argument(
         "--config", action="config", help="YAML file with the comparison; later options override it"
     )
-    evaluate_annotations(CompareConfig)
     parser.add_class_arguments(CompareConfig)
     parser.add_argument(
         "--out", type=str, required=True, help="folder for the results; the same folder resumes"

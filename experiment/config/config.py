@@ -5,7 +5,6 @@ Loads without torch, so that `--help` and `plan` answer at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -131,9 +130,7 @@ class Config:
             self._check_open()
         self.private_side()  # the ledger's and the anchor's places
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
-        if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
-            rule = "left out where all rounds have one mechanism, and hence the same noise"
-            raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
+        self.priced()  # caps that the mechanisms have
 
     @property
     def first(self) -> FirstFeatures:
@@ -156,7 +153,7 @@ class Config:
             self.computing,
             None if self.custodian_dir is None else Path(self.custodian_dir),
             None if self.ledger is None else LedgerUrl.parse(self.ledger),
-            self._anchor(),
+            _anchor(self.anchor),
             self.teacher,
         )
 
@@ -167,11 +164,6 @@ class Config:
             budget = self.budget
             return Plan(budget.epsilon, budget.delta, known.slots, self.privacy.unit)
         return self.recorded(known).plan()
-
-    def _anchor(self) -> Path | LedgerUrl | None:
-        if self.anchor is None:
-            return None
-        return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)
 
     def public_side(self) -> PublicSide:
         """What asking and training need, with the noise that the budget decides."""
@@ -292,15 +284,19 @@ class Config:
 
         Raises InvalidInput for a cap that its mechanism does not have.
         """
-        slots, shares = self.slots(), shares_of([entry.share for entry in self.rounds])
-        priced = []
+        slots, priced = self.slots(), []
         for slot, mechanism in enumerate(self.mechanisms()):
-            members = [i for i, paying in enumerate(slots) if paying == slot]
-            rounds = [self.rounds[i] for i in members]
+            rounds = [r for r, paying in zip(self.rounds, slots, strict=True) if paying == slot]
             caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
             paid = mechanism.for_unit(self.privacy.unit)
-            priced.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
+            priced.append(_priced(paid, caps, rounds, len(rounds) / len(slots)))
         return priced
+
+
+def _anchor(place: str | None) -> Path | LedgerUrl | None:
+    if place is None:
+        return None
+    return LedgerUrl.parse(place, "anchor") if "://" in place else Path(place)
 
 
 def _priced(
@@ -316,19 +312,6 @@ def _priced(
         rule = f"left out with {mechanism.kind}, which answers every query"
         raise InvalidInput("caps.answered", rule, caps.answered)
     return Priced(mechanism, asked, min(asked, answered), share)
-
-
-def shares_of(given: Sequence[float | None]) -> list[float]:
-    """Each round's share of the budget; those without one have equal parts of what others leave.
-
-    Raises InvalidInput unless they add up to 1.
-    """
-    total = math.fsum(share for share in given if share is not None)
-    left = (1 - total) / max(1, given.count(None))
-    if (left <= 0) if None in given else abs(left) > 1e-9:
-        rule = "less than 1 together with the others'" if None in given else "1 with the others'"
-        raise InvalidInput("rounds.share", rule, total)
-    return [left if share is None else share for share in given]
 
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:

@@ -12,7 +12,7 @@ from argparse import SUPPRESS, ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import jsonargparse
 import yaml
@@ -52,7 +52,6 @@ def config_parser(
         "--config", type=str, help="YAML file with the experiment; options override it"
     )
     parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
-    evaluate_annotations(Config)
     parser.add_class_arguments(Config, skip={"mechanism"})
     for name, option in (options or {}).items():
         if isinstance(option, type):
@@ -65,28 +64,6 @@ def config_parser(
 def add_mechanism(parser: jsonargparse.ArgumentParser, kind: object) -> None:
     """Adds the settings of one kind of mechanism: help and errors list no other's."""
     parser.add_class_arguments(mechanism_class(kind), "mechanism")
-
-
-def evaluate_annotations(settings: type) -> None:
-    """Put types in place of the texts of a dataclass's annotations, and of all that it consists of.
-
-    jsonargparse would run the `if TYPE_CHECKING` imports of their modules to the same end, which
-    takes seconds.
-    """
-    written = settings.__init__.__annotations__  # type: ignore[misc]
-    if not any(isinstance(text, str) for text in written.values()):
-        return
-    hints = get_type_hints(settings)
-    written.update({entry.name: hints[entry.name] for entry in fields(settings)})
-    for hint in hints.values():
-        for part in _parts(hint):
-            if is_dataclass(part) and isinstance(part, type):
-                evaluate_annotations(part)
-
-
-def _parts(hint: object) -> list[object]:
-    """A type, and the types that it is made of."""
-    return [hint, *(part for inner in get_args(hint) for part in _parts(inner))]
 
 
 def parse(

@@ -37,11 +37,6 @@ MISTAKES = [
             ("mechanism", "{kind: radius, radius: -1}", "mechanism.radius"),
             ("budget", "{epsilon: 40.0}", "budget.epsilon"),
             ("mechanism", "{kind: radius, accounting: cheap}", "accounting"),
-            (
-                "rounds",
-                "[{queries: 3, share: 0.7}, {queries: 3, share: 0.7, mechanism: {kind: radius}}]",
-                "rounds.share",
-            ),
         ],
         "histograms": [
             ("mechanism", "{kind: reverse_knn, cells: 41, sigma: 0.5}", "at most 40"),

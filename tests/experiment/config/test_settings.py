@@ -44,7 +44,6 @@ class Round:
     queries: int
     mechanism: PrivateKnn | Other | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
-    share: float | None = None
 
 
 @dataclass(frozen=True)
