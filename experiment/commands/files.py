@@ -14,9 +14,9 @@ from typing import Any
 
 from ...wall.errors import InvalidInput
 
-FLAG = {"action": "store_true"}
+FLAG: dict[str, Any] = {"action": "store_true"}
 LEDGER = {"type": Path, "help": "ledger.sqlite of a run folder, or an export"}
-STUDENT = {
+STUDENT: dict[str, Any] = {
     "type": Path,
     "required": True,
     "help": "folder of a finished run, or its student.safetensors",
@@ -91,6 +91,7 @@ def _attack(args: Sequence[str]) -> int:
     from ..config.settings import parse
 
     command = "audit --empirical"
+    options: Any
     if any(arg.partition("=")[0] == "--config" for arg in args):
         config, options = parse(args, command, ATTACK, ATTACK_OPTIONS)
         plan = config.plan()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,7 +135,11 @@ def own_parser() -> argparse.ArgumentParser:
     """Takes ``OWN_OPTIONS``, and the settings on which others' defaults depend."""
     parser = _Parser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     group = parser.add_argument_group("your data, without a configuration file")
-    types = {"epsilon": float, "delta": float, "expected_records": _count}
+    types: dict[str, Callable[[str], Any]] = {
+        "epsilon": float,
+        "delta": float,
+        "expected_records": _count,
+    }
     for name, does in OWN_OPTIONS.items():
         group.add_argument(f"--{name}", type=types.get(name, str), help=does, metavar="")
     for option, name in (("mechanism.kind", "kind"), ("data.person", "person")):

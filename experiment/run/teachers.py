@@ -85,7 +85,10 @@ def teacher_of(
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
     with (
-        child(isolated) if isolated else nullcontext((side.url, os.environ.get(KEY))) as (url, key),  # type: ignore[attr-defined]
+        child(isolated) if isolated else nullcontext((side.url or "", os.environ.get(KEY))) as (
+            url,
+            key,
+        ),  # type: ignore[attr-defined]
         remote(url, key, side, entropy.unsafe, console, known_dataset) as remote_teacher,
     ):
         yield remote_teacher

@@ -14,7 +14,6 @@ import torch
 
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import devices
-from tests.experiment import tiny
 from tests.experiment.checks import check_one_error
 
 RUN = ["run", "--config", "config.yaml", "--quiet"]
@@ -34,13 +33,6 @@ if "--multiprocessing-fork" in sys.orig_argv:
     sys.addaudithook(listen)
     atexit.register(write)
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.slow

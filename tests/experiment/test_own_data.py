@@ -21,14 +21,6 @@ QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.do
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    (tmp_path / "config.yaml").unlink()
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def named(places: dict[str, str]) -> list[str]:
     return [word for name, place in places.items() for word in (f"--{name}", place)]
 
@@ -105,16 +97,6 @@ def test_options_override_a_configuration(folder: Path) -> None:
     assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
-def test_nothing_private_is_opened_for_a_configuration(
-    image_folders: dict[str, str],
-    opened,  # type: ignore[no-untyped-def]
-) -> None:
-    options = named(image_folders)
-    with opened() as paths:
-        parse(options)
-    assert not [path for path in paths if str(path).startswith(image_folders["private"])]
-
-
 def changed(folder: Path, **arrays: np.ndarray) -> None:
     with np.load(folder / "data.npz") as stored:
         rows = dict(stored)
@@ -132,12 +114,6 @@ def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str
     Path("runs").write_text("a file where folders go")
     changed(folder, public_x=tiny.rows(40, 2)[0])
     assert "`run_dir` must be a folder that can be written" in refused(capsys, "--data", "data.npz")
-
-
-def test_a_private_class_may_be_missing(folder: Path) -> None:
-    x, y = tiny.rows(200, 1)
-    changed(folder, private_x=x[y < 2], private_y=y[y < 2], private_id=np.arange((y < 2).sum()))
-    assert pipeline.main(["run", "--data", "data.npz", "--epsilon", "8", *QUICK]) == 0
 
 
 def test_bad_folders_are_one_line(

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from tests.experiment import tiny
 from tests.experiment.checks import QUICK
 from tests.ledgers import contents, extractors, parsed
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(*options: str) -> int:

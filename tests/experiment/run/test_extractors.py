@@ -84,13 +84,6 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
         starting_extractor(config.first, task, lambda _: uneven(rows))
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
     command = ["run", "--config", "config.yaml", "--run_dir", "out", "--whiten", "3", *QUICK]
