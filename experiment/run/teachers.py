@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -84,11 +84,10 @@ def teacher_of(
     if side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
+    service: AbstractContextManager[tuple[str, str | None]]
+    service = child(isolated) if isolated else nullcontext((side.url or "", os.environ.get(KEY)))
     with (
-        child(isolated) if isolated else nullcontext((side.url or "", os.environ.get(KEY))) as (
-            url,
-            key,
-        ),  # type: ignore[attr-defined]
+        service as (url, key),
         remote(url, key, side, entropy.unsafe, console, known_dataset) as remote_teacher,
     ):
         yield remote_teacher
