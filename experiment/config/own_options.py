@@ -141,7 +141,7 @@ def own_parser() -> argparse.ArgumentParser:
         "expected_records": _count,
     }
     for name, does in OWN_OPTIONS.items():
-        group.add_argument(f"--{name}", type=numbers.get(name, str), help=does, metavar="")
+        group.add_argument(f"--{name}", type=types.get(name, str), help=does, metavar="")
     for option, name in (("mechanism.kind", "kind"), ("data.person", "person")):
         parser.add_argument(f"--{option}", dest=name, help=argparse.SUPPRESS)
     parser.add_argument("--data.ignore", dest="ignore", type=_columns, help=argparse.SUPPRESS)
