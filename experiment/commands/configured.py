@@ -30,13 +30,17 @@ HEADER = """\
 #   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
 #   labelwall run  --config THIS_FILE
 """
-FLAG = {"action": "store_true"}
-QUIET = FLAG | {"help": "print nothing but the result"}
+
+
+def _flag(does: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": does}
 
 
 def _text(does: str, **more: Any) -> dict[str, Any]:
     return {"type": str, "help": does} | more
 
+
+QUIET = _flag("print nothing but the result")
 
 # The options of each command that are no settings of a run.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -46,18 +50,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "killed run"
         ),
         "--quiet": QUIET,
-        "--isolate": FLAG
-        | {"help": "the teacher in a process of its own; this one opens no private file"},
-        "--second_budget": FLAG
-        | {"help": "another budget for records that have one already; the epsilons add up"},
+        "--isolate": _flag("the teacher in a process of its own; this one opens no private file"),
+        "--second_budget": _flag(
+            "another budget for records that have one already; the epsilons add up"
+        ),
     },
     "plan": {
-        "--json": FLAG | {"help": "one JSON object: epsilon, delta, certificates, rounds"},
-        "--optimise": FLAG
-        | {
-            "help": "search the best mechanism, caps and number of queries for the budget, "
+        "--json": _flag("one JSON object: epsilon, delta, certificates, rounds"),
+        "--optimise": _flag(
+            "search the best mechanism, caps and number of queries for the budget, "
             "from public rows alone; all mechanisms with --mechanism.kind auto"
-        },
+        ),
         "--out": _text("with --optimise: file to write the configuration to"),
         "--plot": _text(
             "with --optimise: PNG file of expected right labels and accuracy by epsilon"
@@ -83,8 +86,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "serve": {
         "service": ServiceConfig,
-        "--child": FLAG
-        | {"help": "for `run --isolate`: one key from the standard input, until it closes"},
+        "--child": _flag("for `run --isolate`: one key from the standard input, until it closes"),
     },
     "records": {
         "change": {
@@ -102,7 +104,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--persons": _text("with remove: ids of persons, separated by commas: all their rows"),
         "--persons_file": _text("with remove: text file with one person's id a line"),
-        "--dry_run": FLAG | {"help": "say what would be done, and change nothing"},
+        "--dry_run": _flag("say what would be done, and change nothing"),
     },
     "init": {
         "--from": _text(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),

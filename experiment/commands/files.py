@@ -14,7 +14,11 @@ from typing import Any
 
 from ...wall.errors import InvalidInput
 
-FLAG: dict[str, Any] = {"action": "store_true"}
+
+def _flag(does: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": does}
+
+
 LEDGER = {"type": Path, "help": "ledger.sqlite of a run folder, or an export"}
 STUDENT: dict[str, Any] = {
     "type": Path,
@@ -32,7 +36,7 @@ ATTACK = (
     "the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted."
 )
 ATTACK_OPTIONS: dict[str, Any] = {
-    "--empirical": FLAG | {"help": "attack the mechanisms instead of reading a ledger's entries"},
+    "--empirical": _flag("attack the mechanisms instead of reading a ledger's entries"),
     "--trials": {
         "type": int,
         "default": 20000,
@@ -43,7 +47,7 @@ ATTACK_OPTIONS: dict[str, Any] = {
         "default": 0.95,
         "help": "all lower bounds hold jointly with this probability",
     },
-    "--json": FLAG | {"help": "a JSON list, one object for each mechanism and delta"},
+    "--json": _flag("a JSON list, one object for each mechanism and delta"),
 }
 
 
@@ -66,13 +70,13 @@ def audit(args: Sequence[str]) -> int:
     )
     options = {
         "ledger": LEDGER,
-        "--json": FLAG
-        | {"help": "one JSON object: epsilon, delta, entries, consistent, problems, head"},
+        "--json": _flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
         "--expect_head": {
             "help": "hash (hex) that must stand in the chain, from a receipt or a summary.json"
         },
-        "--explain": FLAG
-        | {"help": "show each release, what it is priced as, and the arithmetic of epsilon"},
+        "--explain": _flag(
+            "show each release, what it is priced as, and the arithmetic of epsilon"
+        ),
     }
     parsed = _parsed("audit", args, does, options)
     with computed_anew():
@@ -137,7 +141,7 @@ def classify(args: Sequence[str]) -> int:
         "; for a student of a table a CSV or parquet file with that table's columns",
     )
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
-    parser.add_argument("--quiet", help="print nothing but the result", **FLAG)
+    parser.add_argument("--quiet", **_flag("print nothing but the result"))
     options = parser.parse_args(args)
     from ...student.model import load
     from ..run.console import Console

@@ -31,7 +31,7 @@ PROBE = 64  # public rows that test whether a network treats rows of a batch ind
 Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]
 # Rows' features by network and by the rows' bytes: a run asks for those of its rehearsals again.
 _KNOWN: dict[Network, dict[bytes, np.ndarray]] = {}
-MAX_NETWORKS, MAX_ROWS = 2, 5_000  # that are kept: the last ones, of each the first
+MAX_NETWORKS, MAX_KEPT = 2, 5_000  # that are kept: the last ones, of each the first
 
 
 def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
@@ -60,7 +60,7 @@ def features_of(
     if new:
         computed = embedder.features(rows[new], progress)
         features |= zip((keys[number] for number in new), computed, strict=True)
-        kept = new[: max(0, MAX_ROWS - len(known))]
+        kept = new[: max(0, MAX_KEPT - len(known))]
         known |= {keys[number]: features[keys[number]].copy() for number in kept}
     return np.stack([features[key] for key in keys])
 
