@@ -51,9 +51,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--quiet": QUIET,
         "--isolate": _flag("the teacher in a process of its own; this one opens no private file"),
-        "--second_budget": _flag(
-            "another budget for records that have one already; the epsilons add up"
-        ),
     },
     "plan": {
         "--json": _flag("one JSON object: epsilon, delta, certificates, rounds"),
@@ -127,15 +124,15 @@ def run(args: Sequence[str]) -> int:
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     config, rest = _parsed("run", args, does)
     from ..plan.show_plan import announce
-    from ..run.places import budget_place, default_run_dir, resumed, tell_changed_files
+    from ..run.places import custodian_place, require_budget, resumed, tell_changed_files
     from ..run.run_folder import RunFolder
 
     console = Console(quiet=rest.quiet)
-    run_dir = (
-        Path(rest.run_dir) if rest.run_dir else default_run_dir(config, rest.name, console.say)
-    )
-    apart = rest.isolate or config.teacher is not None
-    custodian = budget_place(config.private_side(), run_dir, rest.second_budget, apart, console.say)
+    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
+    side, apart = config.private_side(), rest.isolate or config.teacher is not None
+    custodian = custodian_place(side, run_dir)
+    if not apart:  # then another process alone looks into the directory
+        require_budget(side, custodian)
     if config.open:
         from ..plan.search import decided  # takes a second
 

@@ -23,22 +23,7 @@ from ...wall.messages import ABSTAINED, Answers, Outcome
 from ...wall.unit import for_unit
 from .quality import Estimate, estimate_of
 
-# The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
-SUMMARY_KEYS = (
-    "asked",
-    "answered",
-    "abstained",
-    "cap_reached",
-    "label_accuracy",
-    "student_accuracy",
-    "estimate",
-    "label_errors",
-    "student_errors",
-    "calibration_error",
-    "epsilon_reading",
-    "extractor",
-    "seconds",
-)
+LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 
 
 def round_metrics(
@@ -135,7 +120,7 @@ def run_summary(
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         "rounds": [
-            {key: metrics[key] for key in SUMMARY_KEYS if key in metrics} for metrics in rounds
+            {key: value for key, value in metrics.items() if key not in LONG} for metrics in rounds
         ],
         "dataset": state.dataset,
         "ledger_head": state.head,

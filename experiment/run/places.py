@@ -1,13 +1,11 @@
 """Where a run goes on: the folder with its recorded configuration, and the budget of its records.
 
 One's own data have one budget: its ledger lies where the private rows are, whose path is a public
-fact. A second budget for the same records is opened by an explicit option alone, since what both
-release adds up.
+fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,7 +21,7 @@ from ...teacher.custodian import IDENTITY, LEDGER
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.sources import DataConfig
-from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.errors import LabelwallError, LedgerMismatch
 from ...wall.format import FORMAT
 from ..config.config import Config
 from ..config.groups import BudgetConfig
@@ -31,7 +29,6 @@ from ..config.parts import PrivateSide
 from ..config.settings import load_config
 from .run_folder import RunFolder
 
-OPTION = "second_budget"
 SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
 
 
@@ -54,48 +51,20 @@ def place_of(data: DataConfig) -> Path | None:
     return path.with_name(f"{path.name}.custodian")
 
 
-def budget_place(
-    side: PrivateSide, run_dir: Path, second: bool, apart: bool, say: Callable[[str], None]
-) -> Path:
-    """``custodian_place``, or another one where a ``second`` budget is wanted; tells their sum.
+def require_budget(side: PrivateSide, place: Path) -> None:
+    """Raises LedgerMismatch where the budget of one's own records was begun with another plan.
 
-    ``apart``: the teacher is another process, which alone looks into the directory.
-    Raises LedgerMismatch where the rows' budget was begun with another plan.
+    A directory or ledger that the configuration names has its own rules.
     """
-    place = custodian_place(side, run_dir)
-    if apart or side.directory or side.ledger or place_of(side.data) is None:
-        if second:
-            rule = "given for one's own data alone, without custodian_dir, ledger, teacher, isolate"
-            raise InvalidInput(OPTION, rule, True)
-        return place
-    numbered = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
-    places, begun = itertools.chain([place], numbered), dict[Path, LedgerState]()
-    for new in places:
-        if not (new / LEDGER).exists():
-            break
-        begun[new] = Ledger(new / LEDGER, side.anchor).state
-    fitting = [known for known, state in begun.items() if _same(side, known, state)]
-    if begun and not second and place not in fitting:
-        raise LedgerMismatch(_refusal(place, begun[place], side.budget))
-    epsilons = [_plan(state).epsilon for state in begun.values()]
-    if not fitting:
-        epsilons.append(side.budget.epsilon)
-    if len(epsilons) > 1:
-        parts = " + ".join(f"{epsilon:g}" for epsilon in epsilons)
-        say(f"{len(epsilons)} budgets for the same records: epsilon {parts} = {sum(epsilons):g}")
-    return fitting[0] if fitting else new
-
-
-def _plan(state: LedgerState) -> Plan:
-    assert state.plan is not None
-    return state.plan
-
-
-def _same(side: PrivateSide, place: Path, state: LedgerState) -> bool:
-    """Whether a budget that was begun is the configuration's."""
-    plan, budget = _plan(state), side.budget
+    named = side.directory or side.ledger or place_of(side.data) is None
+    if named or not (place / LEDGER).exists():
+        return
+    state = Ledger(place / LEDGER, side.anchor).state
+    plan, budget = state.plan, side.budget
+    assert plan is not None
     same = (plan.epsilon, plan.delta, plan.unit) == (budget.epsilon, budget.delta, side.unit)
-    return same and _serves(place, side.data) and side.plan(plan) == plan
+    if not (same and _serves(place, side.data) and side.plan(plan) == plan):
+        raise LedgerMismatch(_refusal(place, plan, state, budget))
 
 
 def _serves(place: Path, data: DataConfig) -> bool:
@@ -106,8 +75,7 @@ def _serves(place: Path, data: DataConfig) -> bool:
         return True  # opening the directory tells what is wrong with it
 
 
-def _refusal(place: Path, state: LedgerState, budget: BudgetConfig) -> str:
-    plan = _plan(state)
+def _refusal(place: Path, plan: Plan, state: LedgerState, budget: BudgetConfig) -> str:
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
     what = "" if other else " and other settings of rows, mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
@@ -116,9 +84,10 @@ def _refusal(place: Path, state: LedgerState, budget: BudgetConfig) -> str:
         return f"{began}. Nothing was released yet: remove that directory to fix another plan."
     reading = min(odometer(plan, state.counts()), certified_epsilon(plan))
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
+    total = plan.epsilon + budget.epsilon
     return (
-        f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. "
-        f"--{OPTION} opens another budget, and both add up: to {plan.epsilon + budget.epsilon:g}."
+        f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. Another "
+        f"--custodian_dir opens another budget, and both add up: to {total:g}."
     )
 
 
@@ -152,29 +121,6 @@ NOT_IDENTITY = (
     "teacher",
     "expected_records",  # which decides nothing once a method is chosen
 )
-RUNS = Path("runs")
-
-
-def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
-    """runs/NAME: a new folder, or that of the same run, which continues.
-
-    ``name``: of the data or its configuration; the source's where it is empty. Says so
-    where there are runs of other settings: each has a ledger of its own, and what they release
-    adds up.
-    """
-    name, own = name or config.data.source, place_of(config.data) is not None
-    numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    for tried in (RUNS / entry for entry in numbered):
-        folder = RunFolder(tried)
-        if not folder.config.exists() or not _differing(config, folder):
-            break
-        if own:  # which have one ledger
-            continue
-        say(
-            f"{tried} holds a run with other settings. Where its private records are these, the "
-            "epsilons of both add up."
-        )
-    return tried
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:
@@ -187,8 +133,8 @@ def resumed(config: Config, folder: RunFolder) -> Config:
         return config
     if differing := _differing(config, folder):
         raise LabelwallError(
-            f"{folder.path} holds a run with other settings ({', '.join(differing)}). "
-            "Choose another --run_dir."
+            f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
+            "another --run_dir. Budgets of the same private records add up."
         )
     return config.as_given(load_config(folder.config))
 

@@ -43,9 +43,9 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     assert summary["rounds"][0]["estimate"]["by"] == "probabilities"
     assert summary["test_accuracy"] > 0.5
     assert pipeline.main(command) == 0  # the same run, which is finished
-    assert pipeline.main([*command, "--seed", "5"]) == 0  # another
-    folders = ["data", "data-2", "data-2.custodian", "data.custodian"]
-    assert sorted(path.name for path in Path("runs").iterdir()) == folders
+    assert pipeline.main([*command, "--seed", "5"]) == 2  # another
+    assert "(seed). Choose another --run_dir" in capsys.readouterr().err
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["data", "data.custodian"]
 
 
 def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
