@@ -67,36 +67,6 @@ def describe(capsys: pytest.CaptureFixture[str]) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-MISTAKES = {
-    "unknown key": (["--mechanism.sigma_vot", "3"], "sigma_vote"),
-    "unknown top key": (["--bugdet.epsilon", "3"], "budget.epsilon"),
-    "gamma": (["--mechanism.sampling_probability", "1.5"], "sampling_probability"),
-    "gamma zero": (["--mechanism.sampling_probability", "0"], "sampling_probability"),
-    "not a number": (["--mechanism.k", "many"], "mechanism.k"),
-    "nan": (["--student.learning_rate", "nan"], "learning_rate"),
-    "missing file": (["--data.path", "nowhere.npz"], "nowhere.npz"),
-    "missing config": (["--config", "nowhere.yaml"], "nowhere.yaml"),
-    "tiny budget": (["--budget.epsilon", "0.001"], "epsilon"),
-    "backbone for images": (["--student.backbone", "small_cnn"], "backbone"),
-    "hog of vectors": (["--features", "hog"], "hog"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line_and_charges_nothing(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options, mentioned = MISTAKES[name]
-    assert run(*options) == 2
-    captured = capsys.readouterr()
-    assert len(captured.err.strip().splitlines()) == 1
-    assert mentioned in captured.err
-    ledger = folder / "out.custodian/ledger.sqlite"
-    assert not ledger.exists() or all(
-        kind in ("genesis", "extractor") for kind, _ in parsed(ledger)
-    )
-
-
 def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
     (folder / "data.npz").unlink()
     assert run("--budget.epsilon", "0.5") == 2

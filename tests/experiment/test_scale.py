@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from labelwall import pipeline
 from labelwall.experiment.config.settings import parse
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
@@ -39,43 +38,6 @@ def test_a_run_over_shards_is_the_run_over_one_piece(
     spent = [json.loads((folder / "summary.json").read_text())["rounds"] for folder in (one, other)]
     first, second = ([[r["asked"], r["answered"]] for r in rounds] for rounds in spent)
     assert first == second
-
-
-def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tiny.write(tmp_path)
-    (tmp_path / "data.npz").unlink()
-    monkeypatch.chdir(tmp_path)
-    gnmax = [
-        "--mechanism.kind",
-        "gnmax",
-        "--mechanism.teachers",
-        "5",
-        "--mechanism.classifier",
-        "cnn",
-    ]
-    text = tiny.CONFIG.replace(
-        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, "
-        "sampling_probability: 0.2}",
-        "",
-    )
-    (tmp_path / "config.yaml").write_text(text)
-    args = ["run", "--config", "config.yaml", *gnmax, "--run_dir", "out", "--scale.shards", "2"]
-    assert pipeline.main(args) == 2
-    assert "scale.shards" in capsys.readouterr().err
-
-
-def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    each = ["--service.budget", "per_analyst", "--scale.shards", "2"]
-    serve = ["serve", "--config", "config.yaml", "--custodian_dir", "store"]
-    assert pipeline.main([*serve, *each]) == 2
-    assert "`scale.shards` must be 0 with service.budget" in capsys.readouterr().err
-    assert not (tmp_path / "store").exists()
 
 
 def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
