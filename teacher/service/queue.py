@@ -20,7 +20,7 @@ from ...wall.messages import Answers, Queries
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
-from .features import NetworkTests
+from .extractors import NetworkTests
 from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result
 from .process import Process
 from .refusals import refused

@@ -18,7 +18,7 @@ from ..records.persons import codes_of
 from ..records.sources import received
 from . import models
 from .auth import Analyst, Anyone, Custodian, OfAnalyst, app_service, service_for
-from .features import accepted
+from .extractors import accepted
 from .jobs import EmbeddingJob, Job, QueryJob, distinct_rows, job_id
 from .keys import Key
 from .requests import (

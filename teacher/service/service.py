@@ -21,7 +21,7 @@ from ..ledger.tables import READ_HEAD, read_nonces
 from ..records.sources import Records
 from ..teacher import Teacher
 from . import models
-from .features import KeptExtractors
+from .extractors import KeptExtractors
 from .limits import MIB, BodyReader
 from .process import Process, Settings
 from .queue import RequestQueue
