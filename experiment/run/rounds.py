@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from ...student.devices import require_devices
@@ -16,11 +15,10 @@ from ...student.student_file import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
 from ...teacher.accounting.plan import Plan
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
+from ...wall.datasets.sources import DataConfig, describe, read_public
 from ...wall.datasets.tables import scaling
 from ...wall.labels.base import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
-from ..config.groups import FirstFeatures
 from ..config.parts import Round
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
@@ -28,12 +26,10 @@ from .console import Console
 from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
 from .places import custodian_place, record, resumed
-from .quality import Estimate, best_round, estimate_of, foreseen, plurality
+from .quality import Estimate, best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
 from .training import calibrated, check_student, train_round
-
-SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 
 
 def run(
@@ -68,11 +64,6 @@ def run(
     )
     check_student(config.student, first_extractor(first, task), task)  # fails early
     features = PublicFeatures(config.computing, public, console.progress)
-    if folder.metrics(1) is None:  # before anything is charged
-        share = partial(_agreement, first, task, public, features)
-        records = config.records(len(public.inputs))
-        for line in foreseen(config.plan(), config.slots(), records, share):
-            console.say(line)
     directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
     child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
     with teacher_of(
@@ -100,16 +91,6 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
     return fixed
-
-
-def _agreement(
-    first: FirstFeatures, task: Task, public: PublicData, features: PublicFeatures, part: float
-) -> float:
-    """Mean share of the most frequent class among the nearest ``part`` of all rows."""
-    if task.labels.kind != "class":
-        return 1.0
-    test = features.quantised(first_extractor(first, task), "test")[:SHARE_ROWS]
-    return plurality(test, public.test_labels[:SHARE_ROWS], part)
 
 
 def _round(experiment: Experiment, current: Round) -> dict:

@@ -45,7 +45,7 @@ def test_another_epsilon_is_refused_until_another_directory_is_named(
     assert ledgers() == ["data.npz.custodian"]
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0  # the same run again
 
-    other = [*RUN, "--epsilon", "9", "--custodian_dir", "other", "--run_dir", "elsewhere"]
+    other = [*RUN, "--epsilon", "9", "--custodian_dir", "other", "--run_dir", "runs/b"]
     for _ in range(2):  # the second time it continues
         assert pipeline.main(other) == 0
         assert ledgers() == ["data.npz.custodian", "other"]
