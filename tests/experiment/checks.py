@@ -16,11 +16,13 @@ PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", 
 
 
 def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command ends with code 2 and one line for its user that has ``mentioned`` in it."""
+    """The command ends with code 2 and one last line for its user that has ``mentioned`` in it."""
     capsys.readouterr()
     assert pipeline.main(command) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
+    *before, line = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("labelwall: ")
     assert mentioned in line
+    assert not any(text.startswith(("labelwall", "Traceback")) for text in before)
 
 
 def classified(x: np.ndarray) -> list[dict[str, str]]:

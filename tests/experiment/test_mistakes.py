@@ -69,8 +69,8 @@ def test_a_mistake_is_one_clear_line(
 # command -> options that it needs
 COMMANDS = {
     "plan": [],
-    "run": ["--run_dir", "out"],
-    "predict": ["--queries", "q.npz", "--out", "a.npz", "--custodian_dir", "custody"],
+    "run": ["--run_dir", "out", "--quiet"],
+    "predict": ["--queries", "q.npz", "--out", "a.npz", "--custodian_dir", "custody", "--quiet"],
     "serve": ["--custodian_dir", "custody"],
 }
 NETWORKS = ["--mechanism.kind", "gnmax", "--mechanism.teachers", "5"]
