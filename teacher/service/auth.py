@@ -6,7 +6,6 @@ import base64
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPBearer
 
 from ...wall.adversary import NAME
@@ -17,11 +16,10 @@ from .service import Service
 
 FAILURES = 120  # wrong keys of one address at once
 FAILURE_RATE = 2.0  # and then each second
-BEARER, BASIC = "bearer ", "basic "
 
 
 class Authenticator:
-    """Finds the caller of a request and checks the role."""
+    """Knows the caller of a request by the key, and checks the role."""
 
     def __init__(self, keys: Keys, requests_per_second: float) -> None:
         self.keys, self._rates = keys, RateLimiter(requests_per_second)
@@ -33,10 +31,9 @@ class Authenticator:
         Raises Refused for a missing, unknown, expired or revoked key, a role not among ``roles``,
         too many requests, or too many wrong keys from the same address.
         """
-        key = self.keys.authenticate(_credentials(request, BEARER))
+        key = self.keys.authenticate(_credentials(request, "bearer "))
         if key is None:
-            self._note_failure(request)
-            raise refused("unauthorized")
+            raise self._failure(request, "unauthorized")
         self._admit(request, key)
         if key.role not in roles:
             raise refused("forbidden")
@@ -49,18 +46,19 @@ class Authenticator:
         the password opens only the custodian's page, and all methods but GET must come from that
         page. Raises Refused, upon which a browser asks for another key.
         """
-        key = self.keys.authenticate(_password(_credentials(request, BASIC)))
+        key = self.keys.authenticate(_password(_credentials(request, "basic ")))
         if key is None or key.role != "custodian":
-            self._note_failure(request)
-            raise refused("sign_in")
+            raise self._failure(request, "sign_in")
         self._admit(request, key)
         if request.method != "GET" and request.headers.get("sec-fetch-site") != "same-origin":
             raise refused("another_site")
         return key
 
-    def _note_failure(self, request: Request) -> None:
-        if request.headers.get("authorization"):  # a browser first asks without a key
+    def _failure(self, request: Request, code: str) -> Exception:
+        """The refusal of a wrong key, which is counted. A browser first asks without a key."""
+        if request.headers.get("authorization"):
             self._failures.take(request.client.host if request.client else "")
+        return refused(code)
 
     def _admit(self, request: Request, key: Key) -> None:
         request.state.caller = key.name
@@ -106,8 +104,8 @@ def app_service(request: Request) -> Service:
     return request.app.state.service
 
 
-async def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
-    """The service of a key: the analyst's own where each has one.
+def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
+    """The service of a key: the analyst's own where each has one. Waits: for a thread.
 
     A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst or
     an unknown one, LedgerMismatch where a ledger cannot be opened.
@@ -119,9 +117,9 @@ async def service_for(request: Request, key: Key, analyst: str | None = None) ->
         if analyst is not None:
             raise refused("not_found")
         return service
-    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.names):
+    if analyst is not None and analyst not in service.analysts.names():
         raise refused("not_found")
-    return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
+    return service.analysts.of(key.name if analyst is None else analyst)
 
 
 Anyone = Annotated[Key, _holder("analyst", "custodian")]

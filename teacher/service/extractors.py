@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..features.cache import cache_name
 from ..teacher import Teacher
-from .config import ServiceConfig
+from .config import MIB, Settings
 from .jobs import Extractor
-from .limits import MIB, OneAtATime
-from .process import Settings
+from .limits import OneAtATime
 from .refusals import refused
 
 MAX_EXTRACTORS = 8  # kept in memory
@@ -29,8 +27,9 @@ MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
 
 
-def accepted(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
+def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extractor:
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
+    config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
     if spec.backbone not in config.backbones:
         rule = f"one of {', '.join(config.backbones)}"
@@ -130,8 +129,7 @@ class NetworkTests:
             from ...wall.networks.architectures import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-            tested = self._teacher.embedder(
-                replace(spec, weights=to_safetensors(fresh)), self._probe
-            )
+            spec = replace(spec, weights=to_safetensors(fresh))
+            tested = self._teacher.embedder(spec, self._probe)
             self._independent[architecture] = tested.batch_size == self._settings.batch_size
         return self._independent[architecture]

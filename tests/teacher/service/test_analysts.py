@@ -238,7 +238,7 @@ def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> No
         assert kept == [{SPEC.sha256()}, {SPEC.sha256(), OTHER.sha256()}]
         for apart in ("queue", "teacher", "ledger", "bodies", "directory", "extractors"):
             assert getattr(mine, apart) is not getattr(other, apart)
-        assert mine.process is other.process is made.service.process
+        assert mine.shared is other.shared is made.service.shared
 
 
 def test_a_ledger_that_is_gone_answers_nothing(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
         remote.answer(Queries(rows(3, 2)))
         assert made.call("bob", "ledger").content != copies[0]
         assert len(makers) == 2
-        made.service.process.allowances.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
+        made.service.shared.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
         assert made.call("ann", "ledger").json()["code"] == "too_much"
         assert made.call("bob", "ledger").status_code == 200
 

@@ -18,8 +18,7 @@ import pytest
 from labelwall.teacher.service import auth, limits
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.limits import ConnectionLimits
-from labelwall.teacher.service.server import Listener, listen
+from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
 from labelwall.wall.errors import Refused
 from labelwall.wall.wire import SAFETENSORS
 from tests.teacher.service import tiny
@@ -85,7 +84,7 @@ def upload(token: str, length: int) -> bytes:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 12)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 12)
 
 
 def test_accepted_connections_send_small_parts_at_once() -> None:
@@ -122,7 +121,7 @@ def test_unfinished_headers_end(shared: tiny.Made, monkeypatch: pytest.MonkeyPat
 def test_a_handshake_that_does_not_go_on_takes_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 8)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 8)
     certificate, key = self_signed(tmp_path), tmp_path / "key.pem"
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(key))
     made = tiny.make(tmp_path / "service", config=config)
@@ -151,7 +150,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
         def hang_up(self) -> None:
             self.gone = True
 
-    monkeypatch.setattr(limits, "CONNECTIONS", 10)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 10)
     places = ConnectionLimits(by_address=3)
     near = [Silent("near", port) for port in range(4)]
     assert all(places.enter(each) for each in near)
@@ -168,7 +167,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_every_place_is_at_work_a_new_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 1)
     places = ConnectionLimits(by_address=1)
     with listen(ServiceConfig(port=0)) as bound, Listener(bound, places) as listening:
         listening.settimeout(10)
@@ -321,7 +320,7 @@ def test_nobody_hears_of_an_outcome_that_comes_too_late(
     caplog.set_level(logging.ERROR, "asyncio")
     made = tiny.make(tmp_path)
     with clients(made, "ann"):
-        go_on = made.service.process.machine.submit(time.sleep, 2.0)
+        go_on = made.service.shared.machine.submit(time.sleep, 2.0)
         assert ask(made.url, made.tokens["ann"], rows(3, 1), wait=0.2).status_code == 202
         made.service.queue._pending.pop().finish(Refused("busy", "of a test"))
         made.service.queue._jobs.clear()  # a job keeps what waits for it

@@ -36,7 +36,7 @@ from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service import requests, routes
+from labelwall.teacher.service import routes
 from labelwall.teacher.service.jobs import Job, QueryJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
@@ -318,7 +318,7 @@ def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag that changes with the records."""
-    reply = requests.JSONResponse
+    reply = routes.JSONResponse
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
@@ -334,7 +334,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
-    monkeypatch.setattr(requests, "JSONResponse", Tagged)
+    monkeypatch.setattr(routes, "JSONResponse", Tagged)
 
 
 @pytest.mark.parametrize(
