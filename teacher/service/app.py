@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
-from .auth import Authenticator, Custodian
+from .auth import Callers, Custodian
 from .keys import Keys, KeysDamaged
 from .page import page
 from .queue import RequestQueue
@@ -76,7 +76,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
         redirect_slashes=False,  # a redirect repeats the Host that was sent
     )
     app.state.service = service
-    app.state.authenticator = Authenticator(keys, config.requests_per_second)
+    app.state.callers = Callers(keys, config.requests_per_second)
     app.state.connections = ConnectionLimits(config.connections_by_address)
     app.include_router(router)
     app.include_router(page)

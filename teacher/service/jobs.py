@@ -41,6 +41,7 @@ class Job:
     ``extractor``: the features that the work needs, None if it needs none.
     ``size``: bytes.
     ``from_custodian``: a change of the records, which no analyst may notice.
+    ``repeatable``: the same call gets this result again; otherwise the work is done again.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Job:
     size: int = 0
     slot: int = 0
     from_custodian: bool = False
+    repeatable: bool = True
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future, repr=False)
@@ -75,11 +77,6 @@ class Job:
         """Identity of the extractor that the work needs, empty if it needs none."""
         return "" if self.extractor is None else self.extractor.sha256
 
-    @property
-    def repeatable(self) -> bool:
-        """Whether the same request gets this result again. It may have to be done again if not."""
-        return not self.from_custodian
-
     def finish(self, outcome: Result | Refused) -> None:
         """End the job and drop its inputs: finished jobs are kept for a while."""
         if isinstance(outcome, Refused):
@@ -98,11 +95,8 @@ class EmbeddingJob(Job):
     answers.
     """
 
+    repeatable: bool = False
     turns: int = 0
-
-    @property
-    def repeatable(self) -> bool:
-        return False
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The custodian's page at /: no scripts, and two buttons that export and audit the ledger.
+"""The custodian's page at /, without scripts.
 
 It shows what is spent, which is public, and what is for the custodian only: who holds keys, who was
 charged how much, how many records were added and removed, and progress over private rows. Nothing
@@ -22,12 +22,10 @@ from markupsafe import Markup
 from ..accounting.accountant import odometer
 from ..accounting.conversion import round_up
 from ..ledger import event_times
-from ..ledger.auditor.auditor import Finding
 from ..private_files import ERRORS
 from ..records import record_updates
 from .auth import BrowserCustodian, OfAnalyst, service_for
 from .keys import Keys, minute
-from .routes import file_reply
 from .service import Service
 
 MAX_CHANGES = 20  # changes of the records listed
@@ -37,7 +35,7 @@ DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 # No content but the page's own style; no caching and no framing.
 HEADERS = {
     "content-security-policy": f"default-src 'none'; style-src 'sha256-{DIGEST}'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -45,52 +43,26 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(FOLDER),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters |= {"minute": minute, "commas": "{:,}".format}
+TEMPLATE = ENVIRONMENT.get_template("page.html")
+
 page = APIRouter(include_in_schema=False)
 
 
 @page.get("/")
 def show(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
-    """The page."""
-    return _document(request, service_for(request, key, analyst), analyst)
-
-
-@page.post("/export")
-def export(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
-    """The auditors' copy of the ledger, as a file."""
-    named = {"content-disposition": 'attachment; filename="ledger.sqlite"'}
-    return file_reply(service_for(request, key, analyst).copies.open(), {**named, **HEADERS})
-
-
-@page.post("/audit")
-def audit_now(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
-    """The page with an audit of the current ledger."""
-    service = service_for(request, key, analyst)
-    return _document(request, service, analyst, service.copies.audit())
-
-
-def _template() -> Environment:
-    loader = FileSystemLoader(FOLDER)
-    environment = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"minute": minute, "commas": "{:,}".format}
-    return environment
-
-
-TEMPLATE = _template().get_template("page.html")
-
-
-def _document(
-    request: Request, service: Service, analyst: str | None, finding: Finding | None = None
-) -> Response:
     """The page of one ledger, ``analyst``'s own where each has one.
 
     Raises LedgerMismatch where the ledger cannot be read.
     """
+    service = service_for(request, key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()
     kinds = event_times.ADDED, event_times.REMOVED
@@ -103,13 +75,12 @@ def _document(
         analysts=None if analysts is None else own,
         pooled=service.pooled_epsilons(),
         spent=_spent(service),
-        callers=_callers(request.app.state.authenticator.keys, [service, *own.values()]),
+        callers=_callers(request.app.state.callers.keys, [service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
             lambda opened: event_times.listed(opened, *kinds, newest=MAX_CHANGES)
         ),
         failed=log.stat().st_mtime if log.exists() else None,
-        finding=finding,
     )
     return HTMLResponse(text, headers=HEADERS)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, BinaryIO
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -153,20 +153,15 @@ def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response
     with service.shared.copying.by(key.name):
         service.shared.copies.require(key.name)
         copy = service.copies.open()
-        service.shared.copies.spend(key.name, os.fstat(copy.fileno()).st_size)
-    return file_reply(copy)
-
-
-def file_reply(file: BinaryIO, headers: Mapping[str, str] | None = None) -> Response:
-    """A ledger's copy as a reply, read piece by piece, and closed at the end."""
+        size = os.fstat(copy.fileno()).st_size
+        service.shared.copies.spend(key.name, size)
 
     def pieces() -> Iterator[bytes]:
-        with file:
-            while piece := file.read(MIB):
+        with copy:
+            while piece := copy.read(MIB):
                 yield piece
 
-    length = {"content-length": str(os.fstat(file.fileno()).st_size)}
-    return StreamingResponse(pieces(), media_type=LEDGER, headers={**(headers or {}), **length})
+    return StreamingResponse(pieces(), media_type=LEDGER, headers={"content-length": str(size)})
 
 
 @router.get("/jobs/{job}", **PENDING)
@@ -265,8 +260,8 @@ async def _changed(
 ) -> Response:
     """The reply to a change of the records by a job."""
     identity, size = job_id(key.name, kind, {}, content), len(content)
-    job = Job(identity, key.name, kind, size=size, from_custodian=True, work=work)
-    return await reply(service.queue.submit(job), wait)
+    how = {"size": size, "from_custodian": True, "repeatable": False}
+    return await reply(service.queue.submit(Job(identity, key.name, kind, work=work, **how)), wait)
 
 
 @router.put(

@@ -62,10 +62,10 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
-    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after
-    GRACE seconds.
+    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after GRACE
+    seconds. Raises InvalidInput for TLS files that can not be used, and for a key that everybody
+    can read.
     """
-    _check_tls(config)
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).disabled = True
     settings = uvicorn.Config(
@@ -83,21 +83,14 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
         timeout_graceful_shutdown=REQUESTS_GRACE,
     )
     try:
+        if config.keyfile and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
+            rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
+            raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")
         settings.load()
     except (ssl.SSLError, OSError) as error:
-        rule = "a certificate chain and its private key (PEM)"
+        rule = "files of a certificate chain and its private key (PEM)"
         raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
     return GuardedServer(settings, app.state.connections, app.state.service.stop)
-
-
-def _check_tls(config: ServiceConfig) -> None:
-    """Raise InvalidInput for a missing file, and for a key that everybody can read."""
-    for certificate in (config.certfile, config.keyfile):
-        if certificate is not None and not Path(certificate).is_file():
-            raise InvalidInput("service.certfile, keyfile", "existing PEM files", certificate)
-    if config.keyfile is not None and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
-        rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
-        raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")
 
 
 class ConnectionLimits:

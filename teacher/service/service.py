@@ -15,7 +15,6 @@ from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
-from ..ledger.auditor.auditor import Finding, audit
 from ..ledger.ledger import Ledger
 from ..ledger.tables import READ_HEAD, read_nonces
 from ..records.sources import Records
@@ -100,19 +99,11 @@ class LedgerCopies:
     def open(self) -> BinaryIO:
         """The copy of the present ledger, open for reading."""
         with self._lock:
-            return self._newest().open("rb")
-
-    def audit(self) -> Finding:
-        """An audit of the copy."""
-        with self._lock:
-            return audit(self._newest())
-
-    def _newest(self) -> Path:
-        seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
-        if self._copied != (seq, digest) or not self._path.exists():
-            self._ledger.export(self._path)
-            self._copied = seq, digest
-        return self._path
+            seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
+            if self._copied != (seq, digest) or not self._path.exists():
+                self._ledger.export(self._path)
+                self._copied = seq, digest
+            return self._path.open("rb")
 
 
 class Analysts:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from .config import ScaleConfig
 from .growing import journal
-from .worker import ROWS, Shard, ShardFailed, View, program
+from .worker import ROWS, Shard, ShardFailed, program
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -134,14 +134,14 @@ class RayPool(Pool):
 
     def _check_workers(self, directories: Sequence[Path]) -> None:
         """Raise MissingData unless all workers start and see this process's program and files."""
-        here = [View(program(), journal(directory / ROWS)) for directory in directories]
+        here = [(program(), journal(directory / ROWS)) for directory in directories]
         cure = "The guide says what a cluster's nodes need."
         try:
             there = self.ask("view")
         except (WorkersLost, ShardFailed) as error:
             text = "labelwall's workers do not start on the Ray cluster."
             raise MissingData(f"{text} {cure}") from error
-        if any(seen.program != own.program for seen, own in zip(there, here, strict=True)):
+        if any(code != program() for code, _ in there):
             text = "every node of the Ray cluster must have the same labelwall. Found another one."
             raise MissingData(f"{text} {cure}")
         if there != here:

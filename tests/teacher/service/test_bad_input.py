@@ -119,6 +119,10 @@ BODIES = {f"labels: {name}": post(LABELS, body, media) for name, (body, media) i
     "extractor: no weights": plain("mlp"),
     "extractor: one tensor more": put(network(more=torch.zeros(1))),
     "extractor: one tensor less": put(network(**{"head.bias": None})),
+    # Modes and momenta have no field, so training mode, in which a row's features would depend on
+    # the others of its batch, cannot be sent.
+    "extractor: training mode": put(network(training=torch.ones(1))),
+    "extractor: a running mean": put(network(**{"trunk.1.running_mean": torch.zeros(128)})),
     "extractor: NaN": put(network(**{"head.bias": torch.full((CLASSES,), torch.nan)})),
     "extractor: a center of another length": put(replace(SPEC, center=(0.0,) * 5)),
     "extractor: another's name": put(SPEC, NOWHERE),
@@ -203,3 +207,4 @@ def test_the_table_can_pass(running: tiny.Made) -> None:
     ]
     assert [send(running, *each).status_code for each in good] == [200] * len(good)
     assert state(running)[2] == before[2] + 2
+    assert not running.service.teacher.embedder(network(), None)._network._backbone.training

@@ -61,7 +61,7 @@ def test_every_route_has_a_rule(shared: tiny.Made) -> None:
 
 
 def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(shared: tiny.Made) -> None:
-    keys = shared.app.state.authenticator.keys
+    keys = shared.app.state.callers.keys
     dora, emil = keys.add("dora", "analyst"), keys.add("emil", "analyst", expires="2020-01-01")
     swapped = dora[:20] + shared.tokens["ann"][20:]
     assert call(shared.url, dora).status_code == 200

@@ -108,7 +108,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "BLOCK", BATCH)
     monkeypatch.setattr(hog, "CHUNK", BATCH)
     monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
-    monkeypatch.setattr(queue_module, "MAX_FINISHED", 9)
+    monkeypatch.setattr(queue_module, "MAX_FINISHED", 6)
 
 
 def vectors(name: str, **options: object) -> Case:

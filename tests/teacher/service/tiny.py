@@ -82,12 +82,10 @@ class Made:
         """A plain request of a caller by name."""
         return call(self.url, self.tokens[name], method, path, *body, **how)
 
-    def browse(self, path: str = "/", method: str = "GET", name: str = "carol", **headers: str):
+    def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
         """A request of a browser for the custodian's page."""
         auth = ("any", self.tokens.get(name, name))
-        return httpx.request(
-            method, self.url + path, auth=auth, headers=headers, trust_env=False, timeout=60
-        )
+        return httpx.request(method, self.url + path, auth=auth, trust_env=False, timeout=60)
 
 
 def make(
