@@ -43,9 +43,6 @@ CREATE TABLE IF NOT EXISTS keys (
     expired INTEGER NOT NULL CHECK (expired IN (0, 1))
 ) STRICT
 """
-READ = """
-SELECT identity, name, role, digest, queries, expires, revoked, expired FROM keys ORDER BY rowid
-"""
 
 
 class KeysDamaged(LedgerMismatch):
@@ -205,9 +202,11 @@ def _stored(database: sqlite3.Connection) -> dict[str, Key]:
         return {}
     if version != FORMAT:
         raise ValueError
+    columns = "identity, name, role, digest, queries, expires, revoked, expired"
+    rows = database.execute(f"SELECT {columns} FROM keys ORDER BY rowid")
     return {
-        identity: Key(*fields, bool(revoked), bool(expired))
-        for identity, *fields, revoked, expired in database.execute(READ)
+        identity: Key(name, role, digest, queries, expires, bool(revoked), bool(expired))
+        for identity, name, role, digest, queries, expires, revoked, expired in rows
     }
 
 

@@ -260,8 +260,8 @@ async def _changed(
 ) -> Response:
     """The reply to a change of the records by a job."""
     identity, size = job_id(key.name, kind, {}, content), len(content)
-    how = {"size": size, "from_custodian": True, "repeatable": False}
-    return await reply(service.queue.submit(Job(identity, key.name, kind, work=work, **how)), wait)
+    job = Job(identity, key.name, kind, size=size, from_custodian=True, repeatable=False, work=work)
+    return await reply(service.queue.submit(job), wait)
 
 
 @router.put(

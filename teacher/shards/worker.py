@@ -110,13 +110,6 @@ class Shard:
         usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
         return program(), journal(self._rows) if usable else Journal()
 
-    def node(self) -> str:
-        """The id of a Ray worker's node."""
-        import ray
-
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
-
     def embed_block(
         self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int
     ) -> tuple[int, int]:

@@ -18,10 +18,10 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.service import models
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
-from labelwall.wall.errors import LedgerMismatch, Refused
-from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.messages import Outcome, Queries
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, clients, rows, served
+from tests.teacher.service.tiny import SPEC, client, clients, rows, served
 
 OTHER = replace(SPEC, scale=2.0)
 ANN = single_analyst("ann")
@@ -273,11 +273,3 @@ def test_of_two_services_over_copies_of_a_directory_one_answers(
             with pytest.raises(LedgerMismatch):
                 late.answer(Queries(rows(4, seed)))
         assert len(ann.answer(Queries(rows(4, 3))).labels) == 4
-
-
-def test_an_extractor_has_to_fit_for_everybody(shared: tiny.Made) -> None:
-    with (
-        client(shared.url, shared.tokens["bob"], spec=None) as bob,
-        pytest.raises(Refused, match="backbone"),
-    ):
-        bob.use_extractor(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES))

@@ -41,7 +41,7 @@ def connected(url: str, sent: bytes = b"") -> socket.socket:
     return opened
 
 
-def ended(opened: socket.socket, seconds: float) -> bool:
+def ended(opened: socket.socket, seconds: float = 10.0) -> bool:
     """Whether the service ends a connection in time, whatever it says before."""
     opened.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
@@ -51,6 +51,17 @@ def ended(opened: socket.socket, seconds: float) -> bool:
         except TimeoutError:
             return False
     return True
+
+
+def drip(opened: socket.socket, stop: Callable[[], object]) -> None:
+    """Send single bytes until ``stop``, or until the service ends the connection. Fails after 10
+    seconds."""
+    started = time.monotonic()
+    with contextlib.suppress(OSError):
+        while not stop():
+            assert time.monotonic() < started + 10
+            opened.sendall(b"a")
+            time.sleep(0.05)
 
 
 def received(opened: socket.socket) -> bytes:
@@ -105,17 +116,12 @@ def test_unfinished_headers_end(shared: tiny.Made, monkeypatch: pytest.MonkeyPat
         assert b"200" in used[0].recv(1 << 16)
         monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.5)
         used[0].sendall(b"GET /v1")
-        assert ended(used[0], 10)
+        assert ended(used[0])
     with many(url, 1, b"") as silent, many(url, 1, whole) as slow:
-        assert ended(silent[0], 10)
-        assert ended(slow[0], 10)
+        assert ended(silent[0])
+        assert ended(slow[0])
     with many(url, 1, whole) as dripping:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while time.monotonic() < started + 10:
-                dripping[0].sendall(b"a")
-                time.sleep(0.05)
-        assert time.monotonic() < started + 10
+        drip(dripping[0], stop=lambda: False)
 
 
 def test_a_handshake_that_does_not_go_on_takes_no_place(
@@ -177,7 +183,7 @@ def test_where_every_place_is_at_work_a_new_connection_is_closed(
                 listening.settimeout(0.5)
                 with pytest.raises(TimeoutError):  # nothing is left to accept
                     listening.accept()
-                assert ended(second, 10)
+                assert ended(second)
         assert not len(places)
 
 
@@ -223,12 +229,8 @@ def test_a_body_that_drips_is_dropped(tmp_path: Path, monkeypatch: pytest.Monkey
     made = tiny.make(tmp_path)
     announced = upload(made.tokens["ann"], 1 << 20)
     with served(made) as url, many(url, 1, announced) as dripping:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while made.service.bodies.in_use or time.monotonic() < started + 0.3:
-                assert time.monotonic() < started + 10
-                dripping[0].sendall(b"a")
-                time.sleep(0.05)
+        until(lambda: made.service.bodies.in_use or not dripping[0].send(b"a"))
+        drip(dripping[0], stop=lambda: not made.service.bodies.in_use)
         assert b"at 64 KiB per second" in received(dripping[0])
 
 
@@ -280,7 +282,7 @@ def test_what_is_no_http_gets_400_and_is_in_no_log(
                     reply = opened[0].recv(1 << 16)
                     assert reply.startswith(b"HTTP/1.1 400 "), reply
                     assert b"SECRET" not in reply
-                    assert ended(opened[0], 10)
+                    assert ended(opened[0])
         assert call(url, made.tokens["ann"]).status_code == 200
     assert not (tmp_path / "errors.log").exists()
     shown = capfd.readouterr()
@@ -307,8 +309,7 @@ def test_a_failure_of_a_request_is_logged_without_its_text(
 
 
 def test_no_redirect_repeats_what_was_sent(shared: tiny.Made) -> None:
-    url = shared.url
-    reply = call(url, None, path="health/", host="evil.example")
+    reply = call(shared.url, None, path="health/", host="evil.example")
     assert reply.status_code == 404
     assert "evil" not in str(reply.headers) + reply.text
 
@@ -332,16 +333,12 @@ def test_nobody_hears_of_an_outcome_that_comes_too_late(
 
 
 def test_two_lengths_of_one_body_are_refused(shared: tiny.Made) -> None:
-    url = shared.url
-    sent = (
-        b"POST /v1/labels HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n"
-        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-    )
-    with many(url, 1, sent) as opened:
+    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    with many(shared.url, 1, b"POST /v1/labels HTTP/1.1\r\nhost: a\r\n" + lengths) as opened:
         reply = opened[0].recv(1 << 16)
         assert b" 422 " in reply
         assert b"connection: close" in reply.lower()
-        assert ended(opened[0], 10)
+        assert ended(opened[0])
 
 
 def test_wrong_keys_of_one_address_are_counted(
