@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -304,92 +305,83 @@ async def send_extractor(
     return await reply(service.queue.submit(job), wait)
 
 
-@router.post(
-    "/labels",
-    **as_job(
-        "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
-    ),
-)
-async def ask(
-    request: Request,
-    key: Analyst,
-    extractor: Sha256,
-    slot: Slot = 0,
-    wait: Wait = 0.0,
-    idempotency_key: Idempotency = None,
-) -> Response:
-    """Ask for noisy labels of public inputs. A repeated query gets its stored answer for free.
+@dataclass(frozen=True)
+class Asked:
+    """A request that may let the ledger grow. ``job``: the fields that its job has in any case."""
 
-    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger
-    charged.
-    """
-    service, body, common = await _asked(request, key, "labels", extractor, slot, idempotency_key)
-
-    def prepare() -> QueryJob:
-        inputs = decode(body, _media(request), ("inputs",), MAX_ROWS)["inputs"]
-        if inputs.shape[1:] != service.settings.task.input_shape:
-            rule = f"rows of shape {list(service.settings.task.input_shape)}"
-            raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
-        Queries(inputs, slot)
-        rows, inverse = distinct_rows(inputs)
-        single_batch = service.teacher.whole(slot)
-        return QueryJob(
-            **common,
-            total=len(rows),
-            rows=rows,
-            inverse=inverse,
-            single_batch=single_batch,
-            quota=key.queries,
-        )
-
-    return await reply(service.queue.submit(await run_in_threadpool(prepare)), wait)
-
-
-@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY))
-@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY))
-async def count(
-    request: Request,
-    key: Analyst,
-    extractor: Sha256,
-    slot: Slot = 0,
-    wait: Wait = 0.0,
-    idempotency_key: Idempotency = None,
-) -> Response:
-    """Ask for noisy counts of all records by a public matrix: one release for the whole matrix.
-
-    Cells: every record's vote in its nearest cells. Weights: the sum of every record's gradient.
-    Receipts add up as for labels.
-    """
-    matrix_type = MATRICES[request.url.path.rpartition("/")[2]]
-    service, body, common = await _asked(
-        request, key, matrix_type.kind, extractor, slot, idempotency_key
-    )
-    arrays = await run_in_threadpool(decode, body, _media(request), (matrix_type.array,))
-    matrix = matrix_type(arrays[matrix_type.array], slot)
-    job = Job(**common, work=lambda: service.queue.count(key.name, matrix, key.queries))
-    return await reply(service.queue.submit(job), wait)
+    service: Service
+    key: Key
+    body: bytes
+    media: str
+    wait: float
+    job: dict[str, Any]
 
 
 async def _asked(
-    request: Request, key: Key, kind: str, extractor: str, slot: int, call: str | None
-) -> tuple[Service, bytes, dict[str, Any]]:
-    """(service, body, fields of the job) of a request that may let the ledger grow.
-
-    Raises Refused.
-    """
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
+) -> Asked:
     service = await run_in_threadpool(service_for, request, key)
     service.shared.growth.require(key.name)
-    body = await service.bodies.read(request)
-    parameters = {"slot": slot, "extractor": extractor, "media": _media(request)}
-    common = {
-        "id": await run_in_threadpool(job_id, key.name, kind, parameters, body, call),
+    body, media = await service.bodies.read(request), _media(request)
+    kind, named = request.url.path.rpartition("/")[2], idempotency_key
+    parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
+    job = {
+        "id": await run_in_threadpool(job_id, key.name, kind, parameters, body, named),
         "caller": key.name,
         "kind": kind,
         "extractor": service.extractors.get(extractor),
         "size": len(body),
         "slot": slot,
     }
-    return service, body, common
+    return Asked(service, key, body, media, wait, job)
+
+
+@router.post(
+    "/labels",
+    **as_job(
+        "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
+    ),
+)
+async def ask(asked: Annotated[Asked, Depends(_asked)]) -> Response:
+    """Ask for noisy labels of public inputs. A repeated query gets its stored answer for free.
+
+    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger
+    charged.
+    """
+    service, slot = asked.service, asked.job["slot"]
+
+    def prepare() -> QueryJob:
+        inputs = decode(asked.body, asked.media, ("inputs",), MAX_ROWS)["inputs"]
+        if inputs.shape[1:] != service.settings.task.input_shape:
+            rule = f"rows of shape {list(service.settings.task.input_shape)}"
+            raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
+        Queries(inputs, slot)
+        rows, inverse = distinct_rows(inputs)
+        own = {**asked.job, "total": len(rows), "quota": asked.key.queries}
+        return QueryJob(**own, rows=rows, inverse=inverse, single_batch=service.teacher.whole(slot))
+
+    return await reply(service.queue.submit(await run_in_threadpool(prepare)), asked.wait)
+
+
+@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY))
+@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY))
+async def count(asked: Annotated[Asked, Depends(_asked)]) -> Response:
+    """Ask for noisy counts of all records by a public matrix: one release for the whole matrix.
+
+    Cells: every record's vote in its nearest cells. Weights: the sum of every record's gradient.
+    Receipts add up as for labels.
+    """
+    queue, kind = asked.service.queue, MATRICES[asked.job["kind"]]
+    arrays = await run_in_threadpool(decode, asked.body, asked.media, (kind.array,))
+    matrix = kind(arrays[kind.array], asked.job["slot"])
+    caller, quota = asked.key.name, asked.key.queries
+    job = Job(**asked.job, work=lambda: queue.count(caller, matrix, quota))
+    return await reply(queue.submit(job), asked.wait)
 
 
 def _media(request: Request) -> str:

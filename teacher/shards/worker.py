@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -91,14 +92,12 @@ class Shard:
         return "Shard()"
 
     def do(self, name: str, *arguments: object) -> Any:
-        """The result of a task, one of the public methods below, which may be repeated.
+        """The result of one of TASKS, which may be repeated.
 
         Raises ShardFailed for any failure: its cause may depend on a record.
         """
         try:
-            if name == "do" or name.startswith("_"):
-                raise KeyError(name)
-            return getattr(self, name)(*arguments)
+            return TASKS[name](self, *arguments)
         except Exception:
             log_failure(self._directory)
         raise ShardFailed
@@ -267,6 +266,24 @@ class Shard:
 
     def _folder(self, extractor: str) -> Path:
         return self._directory / f"features-{extractor[:16]}-{self._device}"
+
+
+# What a pool may ask of a shard. Another name is refused.
+TASKS: dict[str, Callable[..., Any]] = {
+    task.__name__: task
+    for task in (
+        Shard.view,
+        Shard.embed_block,
+        Shard.summary,
+        Shard.rows_between,
+        Shard.nearest,
+        Shard.similar,
+        Shard.total,
+        Shard.part,
+        Shard.rows_of,
+        Shard.amend,
+    )
+}
 
 
 def columns_of(records: Records) -> dict[str, np.ndarray]:

@@ -11,16 +11,14 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import architectures as backbones
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, rows
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, network, rows
 from tests.wall.test_wire import BAD
 
 SQL = "'; DROP TABLE entries; --"
@@ -77,14 +75,6 @@ def put(spec: ExtractorSpec, name: str | None = None) -> Sent:
 
 def plain(backbone: str, shape: tuple[int, ...] = (DIMENSIONS,), classes: int = CLASSES) -> Sent:
     return put(ExtractorSpec(backbone, shape, classes))
-
-
-def network(**tensors: torch.Tensor | None) -> ExtractorSpec:
-    """A small network with other tensors than it should have."""
-    state = backbones.build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
-    changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
-    weights = safetensors.torch.save(changed)
-    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
 
 
 NOWHERE = "0" * 64

@@ -51,6 +51,18 @@ def rows(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
+def network(**tensors: Any) -> ExtractorSpec:
+    """A small untrained network, with other ``tensors`` than it should have (None: without)."""
+    import safetensors.torch
+
+    from labelwall.wall.networks.architectures import build
+
+    state = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
+    changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
+    weights = safetensors.torch.save(changed)
+    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
+
+
 def make_plan(
     asked: int, answered: int, mechanism: AnyMechanism = MECHANISM, unit: Unit = "row"
 ) -> Plan:
