@@ -48,4 +48,4 @@ class ScaleConfig:
             ("gpus", 0 < self.gpus <= 1 or self.gpus in range(1, 17), "a share, or 1 to 16"),
         ):
             if not fits:
-                raise InvalidInput(f"scale.{name}", rule, getattr(self, name))
+                raise InvalidInput(f"scale.{name}", rule, vars(self)[name])
