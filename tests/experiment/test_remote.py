@@ -15,6 +15,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.groups import CapsConfig
+from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.teachers import KEY, child, custody
@@ -114,8 +115,8 @@ def test_a_child_that_can_not_start_says_why_in_one_line(
     tiny.write(tmp_path)
     config, store = placed_config(tmp_path), tmp_path / "store"
     with (
-        closing(custody(config, store, unsafe=False)),
+        closing(custody(config.private_side(), store, unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(config, store),
+        child(to_yaml(replace(config, custodian_dir=str(store)))),
     ):
         pass
