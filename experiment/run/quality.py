@@ -16,7 +16,7 @@ import numpy as np
 from ...student.drop_doubtful import Cleaned
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.registry import from_slot
-from ...teacher.mechanisms.reverse_knn import ReverseKnn
+from ...teacher.mechanisms.sums import ReverseKnn
 from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED

@@ -20,7 +20,7 @@ from labelwall.experiment.linear.model import with_neighbours
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released_labels
 from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers

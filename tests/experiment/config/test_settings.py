@@ -19,7 +19,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig
 from labelwall.experiment.config.settings import BadSetting, config_parser, parse, to_yaml
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import InvalidInput
 

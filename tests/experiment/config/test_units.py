@@ -9,8 +9,7 @@ import pytest
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.wall.datasets.sources import DataConfig
 
 PERSON = PrivacyConfig("person")

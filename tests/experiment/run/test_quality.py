@@ -17,8 +17,8 @@ from labelwall.experiment.run.quality import (
     plurality,
 )
 from labelwall.student.drop_doubtful import Cleaned
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import ReverseKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.matrices import inherit
 
 

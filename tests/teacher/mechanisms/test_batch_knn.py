@@ -19,8 +19,13 @@ from labelwall.teacher.mechanisms.ball_radii import (
     cells_a_side,
     radii_of_grid,
 )
-from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE
-from labelwall.teacher.mechanisms.batch_knn import COUNT_NOISE, RADIUS_NOISE, BatchKnn
+from labelwall.teacher.mechanisms.batch import (
+    BATCH,
+    COUNT_NOISE,
+    LABEL_NOISE,
+    RADIUS_NOISE,
+    BatchKnn,
+)
 from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries

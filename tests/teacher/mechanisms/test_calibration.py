@@ -19,10 +19,10 @@ from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.calibration import calibrate, estimate
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.scales import less_spent, more_noise
 
 DELTA = 1e-5

@@ -150,7 +150,7 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     tmp_path: Path,
 ) -> None:
     path, x = tmp_path / "answered.bin", (60 * np.eye(3, D)).astype(np.int8)
-    released = EarlierAnswers(path, D, MECHANISM.outcome)
+    released = EarlierAnswers(path, D)
     released.add(["aa" * 32, "bb" * 32, "cc" * 32], x)
     # one never recorded, one of another mechanism
     results = {
@@ -159,12 +159,12 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     }
     with path.open("ab") as file:
         file.write(b"torn")
-    for kept in (released, EarlierAnswers(path, D, MECHANISM.outcome)):
+    for kept in (released, EarlierAnswers(path, D)):
         votes = kept.votes(results, cosine(0.5), x, CLASSES)
         assert votes.counts.tolist() == [1, 0, 0]
         assert votes.sums.tolist() == [[0, 0, GRID], [0, 0, 0], [0, 0, 0]]
     assert path.stat().st_size == 3 * (32 + D)
-    assert EarlierAnswers(tmp_path / "none.bin", D, MECHANISM.outcome).votes(
+    assert EarlierAnswers(tmp_path / "none.bin", D).votes(
         {}, cosine(0.5), x, CLASSES
     ).counts.tolist() == [0, 0, 0]
 

@@ -8,8 +8,8 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import NaiveKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.messages import Outcome
 from tests.seeded_noise import SeededNoise

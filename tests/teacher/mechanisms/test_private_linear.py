@@ -10,7 +10,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,

@@ -13,15 +13,16 @@ import pytest
 
 from labelwall.teacher.accounting.curves import release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_radius import (
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
     EVERYWHERE,
     LANDMARKS,
+    SCREEN,
+    PrivateKnn,
     PrivateRadius,
     squared_radii,
 )
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned

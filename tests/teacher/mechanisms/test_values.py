@@ -20,7 +20,6 @@ from labelwall.teacher.accounting.curves import (
     release_rdp,
 )
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
@@ -31,7 +30,7 @@ from labelwall.teacher.mechanisms.values import (
     windows,
 )
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import SCREEN
+from labelwall.teacher.mechanisms.votes import SCREEN, PrivateKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.labels.values import STEPS
