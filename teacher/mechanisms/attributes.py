@@ -29,7 +29,7 @@ import numpy as np
 from ...wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
 from .base import Classifiers
-from .fields import noise_scale, param, sampling
+from .fields import count, noise_scale, param, sampling
 from .sums import NoisySum
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ class AttributeVotes(NoisySum):
     publishable and fixed without looking at private rows.
     """
 
-    tau: int = param(
+    tau: int = count(
         10,
         "bound on the sum of one voter's votes; with more attributes its votes are scaled down",
-        unit="a count",
-        ge=1,
-        le=MOST_ATTRIBUTES,
+        MOST_ATTRIBUTES,
     )
     sigma_vote: float | None = noise_scale("each attribute's count", ge=1e-3, le=1e5)
     threshold: float = param(
@@ -150,13 +148,11 @@ class GnmaxAttributes(AttributeVotes):
     """
 
     kind: Literal["gnmax_attributes"] = "gnmax_attributes"
-    teachers: int = param(
+    teachers: int = count(
         300,
         "disjoint shards of the private records; each is one linear classifier on the round's "
         "features",
-        unit="a count",
-        ge=1,
-        le=MAX_VOTERS,
+        MAX_VOTERS,
     )
 
     @property

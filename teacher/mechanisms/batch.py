@@ -21,7 +21,7 @@ from ..accounting.plan import Release
 from ..noise.scales import less_spent
 from . import ball_radii as balls
 from .base import Charging, Mechanism
-from .fields import param, pure_epsilon
+from .fields import count, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, Bounds, clique_bounds
 
 if TYPE_CHECKING:
@@ -199,19 +199,15 @@ class BatchKnn(BatchMechanism):
     conversion_share: float = param(
         0.5, "part of epsilon that pays for the radii; the paper's w", ge=0.001, le=0.999
     )
-    records: int | None = param(
+    records: int | None = count(
         None,
         "public number (or guess) of the private records; null: a noisy estimate, which is charged",
-        unit="a count",
-        ge=1,
-        le=10**9,
+        10**9,
     )
     records_share: float = param(
         0.05, "part of epsilon that pays for that estimate", ge=0.001, le=0.999
     )
-    candidates: int = param(
-        10, "radii that interactive chooses from", unit="a count", ge=1, le=MAX_CANDIDATES
-    )
+    candidates: int = count(10, "radii that interactive chooses from", MAX_CANDIDATES)
     candidate_accounting: Accounting = param(
         "local",
         "as accounting, for the choice of the radii, every ball as large as its largest candidate; "

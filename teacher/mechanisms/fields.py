@@ -58,6 +58,11 @@ def param(default: object, help: str, **range: Any) -> Any:
     return field(default=default, metadata={"param": Param(help, **range)})
 
 
+def count(default: int | None, help: str, most: int) -> Any:
+    """A count of 1 to ``most``."""
+    return param(default, help, unit="a count", ge=1, le=most)
+
+
 def noise_scale(on: str, unit: str = "votes", **range: Any) -> Any:
     """The scale of noise on something; the budget decides it where it is null."""
     text = f"scale of the noise on {on}; null: what the budget asks for"

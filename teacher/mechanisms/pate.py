@@ -16,7 +16,7 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from .base import Classifiers
-from .fields import noise_scale, param, ratio
+from .fields import count, noise_scale, param, ratio
 from .votes import AGGREGATE, Votes, vote_threshold
 
 if TYPE_CHECKING:
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 class Pate(Votes):
     """Base of the three kinds: classifiers of one form on disjoint shards of the records."""
 
-    teachers: int = param(
+    teachers: int = count(
         250,
         "disjoint shards of the private records; each is one classifier and one vote",
-        unit="a count",
-        ge=1,
-        le=MAX_TEACHERS,
+        MAX_TEACHERS,
     )
     classifier: Literal["linear", "cnn"] = param(
         "linear",

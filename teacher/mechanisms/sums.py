@@ -16,7 +16,7 @@ from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
 from .base import Mechanism, QueryForm
-from .fields import noise_scale, param
+from .fields import count, noise_scale, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -104,20 +104,14 @@ class ReverseKnn(NoisySum):
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
-    cells: int = param(
-        150,
-        "public cells of a round; clusters of the public rows' features",
-        unit="a count",
-        ge=1,
-        le=MAX_CELLS,
+    cells: int = count(
+        150, "public cells of a round; clusters of the public rows' features", MAX_CELLS
     )
-    neighbours: int = param(
+    neighbours: int = count(
         1,
         "nearest cells that each record votes in; more of them smooth the counts, and the noise "
         "for the same epsilon grows with their square root",
-        unit="a count",
-        ge=1,
-        le=MAX_NEIGHBOURS,
+        MAX_NEIGHBOURS,
     )
     sigma: float | None = noise_scale("every cell's count of every class")
     margin: float = param(
@@ -126,21 +120,17 @@ class ReverseKnn(NoisySum):
         unit="noisy votes",
         ge=0,
     )
-    reach: int = param(
+    reach: int = count(
         1,
         "nearest cells whose noisy counts a public row adds up; free; small cells are purer, and "
         "adding their neighbours' votes makes up for their few votes",
-        unit="a count",
-        ge=1,
-        le=MAX_NEIGHBOURS,
+        MAX_NEIGHBOURS,
     )
-    parts: int | None = param(
+    parts: int | None = count(
         None,
         "votes are multiples of 1 / parts, so that a person can share its votes among the cells of "
         "its rows; null: 1, or 4096 with privacy.unit: person",
-        unit="a count",
-        ge=1,
-        le=MAX_PARTS,
+        MAX_PARTS,
     )
 
     stages = (HISTOGRAM,)
@@ -174,7 +164,7 @@ class ReverseKnn(NoisySum):
 
 def step_count(default: int, detail: str = "") -> Any:
     """The number of steps."""
-    return param(default, f"noisy sums of a round{detail}", unit="a count", ge=1, le=MAX_STEPS)
+    return count(default, f"noisy sums of a round{detail}", MAX_STEPS)
 
 
 def residual_clip(default: float, help: str, most: float = 1.0) -> Any:
@@ -204,23 +194,19 @@ class LinearSums(NoisySum):
         "one step (a noise multiplier)", "sensitivities", ge=MIN_SIGMA, le=MAX_SIGMA
     )
     clip: float = residual_clip(1.0, "length of the residuals above which they are shrunk")
-    axes: int | None = param(
+    axes: int | None = count(
         None,
         "principal axes of the public rows' features that the model looks at, each divided by the "
         "root of its deviation; null: the features as they are. The noise on every axis is the "
         "same, so that few records and a small budget want few of them; free",
-        unit="a count",
-        ge=1,
-        le=MAX_DIMENSIONS,
+        MAX_DIMENSIONS,
     )
-    gain: int | None = param(
+    gain: int | None = count(
         None,
         "factor of a record's gradient (of a person's, the average of its rows') before it is "
         "clipped to the length of a row's; null: 1, or 2 for classes and attributes with "
         "privacy.unit: person",
-        unit="a count",
-        ge=1,
-        le=MAX_GAIN,
+        MAX_GAIN,
     )
 
     stages = (SUM,)
