@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.pld import closed_epsilon, gaussian_pair
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
@@ -130,6 +135,16 @@ def test_without_sampling_the_price_is_theorem_13() -> None:
             release_rdp(release, ORDERS), ORDERS * tau / sigma**2, rtol=1e-12
         )
         assert release.cap == 9
+
+
+def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
+    """tau = 1: two entries move by a vote, which is GRID integers: too many for a discrete pair."""
+    (priced,) = replace(KNN, tau=1).releases(5, 5)
+    pair = gaussian_pair(priced)
+    assert pair is not None
+    assert pair.mu == pytest.approx(math.sqrt(2) / 1.5, rel=1e-3)
+    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), (priced,)),))
+    assert certificates(plan)["pld"].epsilon == closed_epsilon([priced], 1e-5)
 
 
 # --- what noisy counts say
