@@ -25,7 +25,7 @@ from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
 from ..accounting.cache import cached
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.plan import Plan, Slot
+from ..accounting.plan import Plan, Release, Slot
 from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
