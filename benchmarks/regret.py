@@ -33,7 +33,7 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
-from labelwall.experiment.run.extractors import extractor_of_round
+from labelwall.experiment.run.features import extractor_of_round
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism

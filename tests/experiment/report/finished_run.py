@@ -11,6 +11,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.report.report import write_report
+from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
@@ -111,7 +112,7 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
     """A run folder as `run` leaves it, short of the training."""
     write_arrays(tmp_path / "data.npz", images=images)
     config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
-    folder.prepare(config)
+    record(config, folder)
     plan = config.plan()
     ledger = Ledger.create(
         tmp_path / "live.sqlite", dataset="a-random-uuid", plan=plan, unsafe=unsafe
