@@ -18,7 +18,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import LabelwallError
