@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
@@ -9,7 +11,7 @@ from scipy.special import softmax
 
 from labelwall.experiment.linear import descent
 from labelwall.experiment.linear.model import LinearModel, fit
-from labelwall.experiment.linear.shift import Moment, _Fit
+from labelwall.experiment.linear.shift import Moment, _Fit, shifted
 from tests.experiment.linear.test_fits import LENGTH, settings, teacher
 
 CENTRES = 2.0 * np.eye(3, 12)
@@ -66,6 +68,25 @@ def test_without_a_shift_nothing_is_lost(
     models = corrected, shifted_model(shares, shares, 5.0)
     right, before = ((m.says(features).argmax(axis=1) == labels).mean() for m in models)
     assert right > before - 0.003
+
+
+def test_foreign_public_rows_are_no_shift_of_shares() -> None:
+    """Rows around other centres: the gradients miss by more than any shares explain."""
+    rng, n, c = np.random.default_rng(1), 2_000, 3
+    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
+    logits = inputs @ rng.normal(size=(21, c))
+    equal = np.full((n, c), 1 / c)
+
+    def offsets(foreign: float) -> np.ndarray:
+        skewed = softmax(logits + np.array([2.0, 0.0, -2.0]), axis=1)
+        skewed *= equal.mean(axis=0) / skewed.mean(axis=0)
+        moment = Moment(np.zeros((21, c)), 0.02, [(equal, np.ones_like(equal))])
+        gradient = inputs.T @ moment.residuals(skewed) / n
+        gradient += foreign * rng.normal(size=gradient.shape)
+        return shifted(logits, inputs, [replace(moment, gradient=gradient)])[0]
+
+    assert np.abs(offsets(0.0)).max() > 0.5
+    assert not offsets(0.5).any()
 
 
 def test_residuals_and_slopes_are_those_of_their_definition() -> None:
