@@ -11,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...wall.errors import InvalidInput, shape_text
-from ..ledger import event_times
+from ..ledger.tables import ADDED, REMOVED, note_event
 from .sources import Records
 
 TABLE = "updates"
@@ -59,7 +59,7 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
     updates_metadata.create_all(connection)
-    event_times.note(connection, event_times.ADDED, len(records.ids))
+    note_event(connection, ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     heads = [b""] * len(records.ids)
     if records.persons is not None:
@@ -75,7 +75,7 @@ def add(connection: sa.Connection, records: Records) -> None:
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
     updates_metadata.create_all(connection)
-    event_times.note(connection, event_times.REMOVED, len(ids))
+    note_event(connection, REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})

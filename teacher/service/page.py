@@ -23,9 +23,8 @@ from markupsafe import Markup
 
 from ..accounting.accountant import odometer
 from ..accounting.conversion import round_up
-from ..ledger import event_times
 from ..ledger.auditor.auditor import Finding
-from ..ledger.event_times import ADDED, CHARGED, REMOVED
+from ..ledger.tables import ADDED, CHARGED, REMOVED, events
 from ..private_files import ERRORS
 from ..records import record_updates
 from .auth import BrowserCustodian, OfAnalyst, service_for
@@ -107,7 +106,7 @@ class Pages:
         own = {} if analysts is None else analysts.services()
         added, removed = service.ledger.in_custody(record_updates.counts)
         changes = service.ledger.in_custody(
-            lambda opened: event_times.listed(opened, ADDED, REMOVED, newest=MAX_CHANGES)
+            lambda opened: events(opened, ADDED, REMOVED, newest=MAX_CHANGES)
         )
         return self._template.render(
             style=Markup(self._style),
@@ -140,7 +139,7 @@ def _callers(keys: Keys, services: list[Service]) -> list[dict[str, object]]:
     charged, last = Counter[str](), dict[str | None, str]()
     for service in services:
         charged.update(dict(service.queue.usage.charged))  # a copy: the writer's thread changes it
-        noted = service.ledger.in_custody(lambda opened: event_times.listed(opened, CHARGED))
+        noted = service.ledger.in_custody(lambda opened: events(opened, CHARGED))
         last |= {event.caller: _minute(event.time) for event in noted}
     by_name, now = defaultdict[str, list[Key]](list), time.time()
     for key in keys.listed().values():

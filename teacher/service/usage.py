@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from ...wall.errors import LabelwallError
-from ..ledger import event_times
 from ..ledger.ledger import Ledger
 from ..ledger.state import LedgerState
+from ..ledger.tables import CHARGED, note_event
 
 metadata = sa.MetaData()
 calls = sa.Table(
@@ -87,8 +87,7 @@ class Usage:
         self._ledger = ledger
         self._newest = 0  # number of the last row in ``charged``
         self.charged: Counter[str] = Counter()
-        for tables in (metadata, event_times.metadata):
-            ledger.in_custody(tables.create_all)
+        ledger.in_custody(metadata.create_all)
         self._newest, self.charged = ledger.in_custody(self._read)
 
     @contextmanager
@@ -155,7 +154,6 @@ def _note(
         if fits and call.queries:
             row = calls.insert().returning(calls.c.number)
             newest = connection.execute(row, vars(call)).scalar_one()
-            noted = event_times.CHARGED, call.queries, call.caller, call.position
-            event_times.note(connection, *noted, new_table=False)
+            note_event(connection, CHARGED, call.queries, call.caller, call.position)
             charged[call.caller] += call.queries
     return allowed, newest

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .entries import Problem, canonical, shown
 from .mechanisms import BY_QUERY, ONCE, Priced
 from .results import is_sum
-from .values import Problem, canonical, shown
 
 Body = Mapping[str, Any]
 Key = tuple[int, str]  # a slot of the plan and the name of one of its releases

@@ -16,25 +16,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from labelwall.teacher.ledger import transaction
-from labelwall.teacher.ledger.anchor_store import FileStore
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.transaction import Charge
+from labelwall.teacher.ledger.anchor import Anchor, LockedAnchor
+from labelwall.teacher.ledger.ledger import Charge, Ledger
 from labelwall.wall.errors import LedgerMismatch
 from tests.programs.kill_runner import kills
-from tests.teacher.ledger.anchors import Killed
+from tests.teacher.ledger.test_anchor import Killed
 from tests.teacher.ledger.test_ledger import plan
 
 T = TypeVar("T")
 ONE = st.integers(0, 3)
 STEPS: dict[
-    str, tuple[object, str, bool]
-] = {  # what is called there, and whether it is done before the end
+    str, tuple[type, str, bool]
+] = {  # what is called, and whether it is done before the end
     "appended": (Ledger, "_append", True),
-    "not committed": (transaction, "take_nonce", True),
-    "committed": (FileStore, "write", False),
-    "renamed": (FileStore, "_synchronise", False),
-    "moved": (FileStore, "write", True),
+    "not committed": (LockedAnchor, "take_nonce", True),
+    "committed": (LockedAnchor, "move", False),
+    "written": (LockedAnchor, "move", True),
+    "moved": (Anchor, "locked", True),
 }
 
 
@@ -119,7 +117,7 @@ class Forks(RuleBasedStateMachine):
     @rule(number=ONE)
     def read(self, number: int) -> None:
         chosen = self.copies[number % len(self.copies)]
-        self._do(chosen, lambda ledger: ledger.entries_after(-1, 999))
+        self._do(chosen, lambda ledger: ledger.in_custody(lambda _: None))
 
     def _charge(self, number: int, draws: bool = True) -> None:
         chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
@@ -170,8 +168,14 @@ def killed_at(step: str) -> Iterator[None]:
             real(*args)
         raise Killed
 
+    @contextmanager
+    def doomed_when_unlocked(*args: object) -> Iterator[object]:
+        with real(*args) as locked:
+            yield locked
+        raise Killed
+
     with pytest.MonkeyPatch.context() as patched, suppress(Killed):
-        patched.setattr(owner, name, doomed)
+        patched.setattr(owner, name, doomed_when_unlocked if name == "locked" else doomed)
         yield
 
 
