@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 import stat
 import uuid
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ import pytest
 
 from labelwall.teacher.ledger import anchor as anchor_file
 from labelwall.teacher.ledger import database
-from labelwall.teacher.ledger.anchor import Anchor, LockedAnchor
+from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
@@ -29,18 +27,6 @@ from tests.teacher.ledger.test_ledger import plan
 
 URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
-
-
-class Killed(BaseException):
-    """Ends a process's work where a SIGKILL would."""
-
-
-@pytest.fixture(params=["file", "server"])
-def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A place for an anchor. A test that takes it runs on both kinds."""
-    if request.param == "file":
-        return tmp_path / "own.anchor"
-    return request.getfixturevalue("postgres").schema()
 
 
 def create(place: Place, anchor: Place | None = None) -> Ledger:
@@ -192,115 +178,6 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     assert stored(place) == before
     assert stored(tmp_path / "export.sqlite") == before
     goes_on(Ledger(place, anchor), "a")
-
-
-def killed(
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    method: str,
-    work: Callable[[], object],
-    *,
-    after: bool = False,
-) -> None:
-    """Do ``work`` up to the call of a method, or up to its return."""
-    real = getattr(owner, method)
-
-    def doomed(*arguments: object) -> object:
-        if after:
-            real(*arguments)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, method, doomed)
-        with pytest.raises(Killed):
-            work()
-
-
-@pytest.mark.parametrize(
-    ("copy_first", "late", "step"),
-    [
-        (False, False, "charge"),
-        (True, True, "charge"),
-        (True, False, "record"),
-        (False, True, "record"),
-        pytest.param(True, False, "charge", marks=pytest.mark.slow),
-        pytest.param(False, True, "charge", marks=pytest.mark.slow),
-        pytest.param(False, False, "record", marks=pytest.mark.slow),
-        pytest.param(True, True, "record", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_between_the_commit_and_the_anchor(
-    place: Place,
-    anchor: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    copy_first: bool,
-    late: bool,
-    step: str,
-) -> None:
-    """Nothing was drawn or sent for what was committed.
-
-    The first copy to write continues, the other never does.
-    """
-    ledger = Ledger(in_use(place, anchor), anchor)
-    copy = fork(place)
-    if step == "record":
-        charge = ledger.charge(0, "screen", ["a"])
-        copy = fork(place)
-        killed(monkeypatch, LockedAnchor, "move", lambda: ledger.record(charge, {"a": 1}))
-    else:
-        killed(monkeypatch, LockedAnchor, "move", lambda: ledger.charge(0, "screen", ["a"]))
-    if late:
-        copy = fork(place)  # it has the entry that the anchor has not
-    assert len(stored(place)) == (5 if step == "record" else 4)
-    first, second = (copy, place) if copy_first else (place, copy)
-    goes_on(Ledger(first, anchor), "b")
-    is_refused(second, anchor)
-    goes_on(Ledger(first, anchor), "c")
-
-
-def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their hashes are equal, and what they reserved in private may differ."""
-    copy = fork(in_use(place, anchor))
-    for here in (place, copy):
-        ledger = Ledger(here, anchor)
-        killed(monkeypatch, LockedAnchor, "move", lambda: ledger.charge(0, "screen", ["a"]))  # noqa: B023
-    assert stored(place) == stored(copy)
-    Ledger(place, anchor)
-    is_refused(copy, anchor)
-
-
-def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Otherwise a stored answer could be sent, and another copy could still draw it again."""
-    ledger = Ledger(in_use(place, anchor), anchor)
-    readers: list[Callable[[Ledger], object]] = [
-        lambda opened: opened.in_custody(lambda _: None),
-        lambda opened: opened.export(tmp_path / "export.sqlite"),
-        lambda opened: opened.catch_up(),
-    ]
-    for number, read in enumerate(readers):
-        other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
-        copy = fork(place)
-        record = partial(ledger.record, charge, {f"a{number}": 1})
-        killed(monkeypatch, LockedAnchor, "move", record)
-        read(other)
-        is_refused(copy, anchor)
-
-
-@pytest.mark.parametrize("copy_first", [False, True])
-def test_killed_before_the_commit(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, copy_first: bool
-) -> None:
-    ledger = Ledger(in_use(place, anchor), anchor)
-    copy = fork(place)
-    killed(monkeypatch, Ledger, "_append", lambda: ledger.charge(0, "screen", ["a"]), after=True)
-    assert stored(place) == stored(copy)
-    first, second = (copy, place) if copy_first else (place, copy)
-    goes_on(Ledger(first, anchor), "b")
-    is_refused(second, anchor)
 
 
 def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
