@@ -64,14 +64,7 @@ from . import tables
 from .database import Place, open_database
 
 metadata = sa.MetaData()
-table = sa.Table(
-    "anchor",
-    metadata,
-    sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-    sa.Column("nonce", sa.Text, nullable=False),
-)
+table = tables.table("anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text)
 Entry = tuple[int, str, str]  # sequence number and hash of an entry, its nonce ("" for none)
 
 

@@ -26,45 +26,28 @@ from ...wall.messages import canonical_json
 from .individual_budgets import IndividualBudgets, Row
 from .state import GENESIS_PREV
 
+
+def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Table:
+    """A table whose ``key`` is a number, unless it is among the ``columns``."""
+    number = sa.Column(key, columns.pop(key, sa.Integer), primary_key=True, autoincrement=False)
+    others = (sa.Column(column, kind, nullable=False) for column, kind in columns.items())
+    return sa.Table(name, metadata, number, *others)
+
+
 metadata, private_metadata = sa.MetaData(), sa.MetaData()
-entries = sa.Table(
-    "entries",
-    metadata,
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("prev", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-head = sa.Table(
-    "head",
-    metadata,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-extractors = sa.Table(
-    "extractors",
-    metadata,
-    sa.Column("sha256", sa.Text, primary_key=True),
-    sa.Column("fields", sa.Text, nullable=False),
-)
-private = sa.Table(
+entries = table("entries", metadata, "seq", kind=sa.Text, body=sa.Text, prev=sa.Text, hash=sa.Text)
+head = table("head", metadata, "one", seq=sa.Integer, hash=sa.Text)
+extractors = table("extractors", metadata, "sha256", sha256=sa.Text, fields=sa.Text)
+private = table(
     "private",
     private_metadata,
-    sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("slot", sa.Integer, nullable=False),
-    sa.Column("batch", sa.Integer, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
+    "position",
+    kind=sa.Text,
+    slot=sa.Integer,
+    batch=sa.Integer,
+    body=sa.LargeBinary,
 )
-nonces = sa.Table(
-    "nonces",
-    private_metadata,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("nonce", sa.Text, nullable=False),
-    sa.Column("previous", sa.Text, nullable=False),
-)
+nonces = table("nonces", private_metadata, "one", nonce=sa.Text, previous=sa.Text)
 # ``time``: seconds since 1970, UTC. ``size``: a count, of new queries about to be CHARGED to
 # ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of the
 # ledger's newest entry before a charge.
