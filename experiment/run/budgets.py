@@ -16,6 +16,7 @@ from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import IDENTITY, LEDGER
+from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput, LedgerMismatch
@@ -75,7 +76,7 @@ def budget_place(
     places = itertools.chain([place], numbered)
     begun = [
         _begun(config, known)
-        for known in itertools.takewhile(lambda known: (known / LEDGER).exists(), places)
+        for known in itertools.takewhile(lambda at: open_database(at / LEDGER).exists(), places)
     ]
     if begun and not second and not begun[0].same:
         raise LedgerMismatch(_refusal(begun[0], config))
