@@ -21,7 +21,6 @@ from diagnosed_pate import (
     diagnose_gnmax,
     diagnose_lnmax,
 )
-from diagnosed_smooth import Sanitised, measure
 
 from labelwall.experiment.plan import show_plan as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
@@ -37,9 +36,6 @@ SCREEN = 150.0
 VOTE = 40.0
 ANSWERED = 286
 DELTA = 1e-5
-SMOOTH_ORDERS = (8.0, 12.0, 16.0, 20.0, 25.0)
-SMOOTH_BETAS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
-SMOOTH_SIGMAS = (5.0, 10.0, 20.0, 40.0)
 
 
 @dataclass(frozen=True)
@@ -134,24 +130,7 @@ def dependent(votes: np.ndarray) -> list[str]:
     ]
     answered = votes[:asked][passed[:asked]]
     labels = diagnose_gnmax(answered, sigma=VOTE, delta=DELTA, conversion="classic")
-    return [*shown, labels.render(), confident.render(), sanitised(answered).render()]
-
-
-def sanitised(votes: np.ndarray) -> Sanitised:
-    """The smallest expected epsilon plus deviation over a grid.
-
-    The votes choose it, which a release must not do.
-    """
-    found = []
-    for order in SMOOTH_ORDERS:
-        measured = measure(votes, teachers=TEACHERS, sigma=VOTE, order=order)
-        fitting = [beta for beta in SMOOTH_BETAS if order * -math.expm1(-2 * beta) < 1]
-        found += [
-            measured.sanitised(delta=DELTA, beta=b, sigma_ss=s)
-            for b in fitting
-            for s in SMOOTH_SIGMAS
-        ]
-    return min(found, key=lambda shown: shown.epsilon + shown.deviation)
+    return [*shown, labels.render(), confident.render()]
 
 
 def mnist_votes(root: Path, cache: Path) -> np.ndarray:
