@@ -29,9 +29,12 @@ from .state import GENESIS_PREV
 
 def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Table:
     """A table whose ``key`` is a number, unless it is among the ``columns``."""
-    number = sa.Column(key, columns.pop(key, sa.Integer), primary_key=True, autoincrement=False)
-    others = (sa.Column(column, kind, nullable=False) for column, kind in columns.items())
-    return sa.Table(name, metadata, number, *others)
+    kinds = {key: columns.pop(key, sa.Integer), **columns}
+    every: list[sa.Column[Any]] = [
+        sa.Column(column, kind, primary_key=column == key, autoincrement=False, nullable=False)
+        for column, kind in kinds.items()
+    ]
+    return sa.Table(name, metadata, *every)
 
 
 metadata, private_metadata = sa.MetaData(), sa.MetaData()

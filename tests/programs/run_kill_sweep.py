@@ -44,7 +44,8 @@ def look(path: Path) -> tuple[dict[str, dict[str, int]], int]:
     code."""
     results: dict[str, dict[str, int]] = {}
     releases, charged = {}, 0
-    for seq, (kind, entry) in enumerate(ledgers.parsed(path) if path.exists() else []):
+    begun = path.exists() and path.stat().st_size > 0  # not killed as it began
+    for seq, (kind, entry) in enumerate(ledgers.parsed(path) if begun else []):
         if kind == "charge":
             charged += entry["count"]
             releases[seq] = entry["release"]

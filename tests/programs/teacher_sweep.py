@@ -159,7 +159,9 @@ def doomed(folder: Path, socket: str, point: int, first: Callable[[], None]) -> 
 
 def left(ledger: Ledger) -> np.ndarray:
     """What records may still pay, int64 [30]."""
-    return ledger.individual_budgets.remaining(0, np.arange(30)) if INDIVIDUAL else np.zeros(30)
+    return (
+        ledger.individual_budgets.remaining(0, np.arange(30)) if INDIVIDUAL else np.full(30, FULL)
+    )
 
 
 def examine(folder: Path, socket: str) -> dict[str, Any]:

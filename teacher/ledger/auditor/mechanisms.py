@@ -75,40 +75,34 @@ def _require(rule: bool, text: str) -> None:
         raise Problem(text)
 
 
-def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:
+def _screen(votes: int, f: Fields) -> Priced:
     """[statistic in 0..votes that moves by at most 1, plus noise > threshold]: section 4."""
-    _require(threshold <= votes, "threshold must be at most the votes")
+    _require(f["threshold"] <= votes, "threshold must be at most the votes")
     parameters = {
         "max_votes": votes,
-        "threshold": threshold,
-        "sigma": sigma,
-        "sampling_probability": gamma,
+        "threshold": f["threshold"],
+        "sigma": f["sigma_screen"],
+        "sampling_probability": f.get("sampling_probability", 1.0),
     }
     return Priced("screen", "screening", parameters, results.bit())
 
 
-def _winner(sigma: float, gamma: float, **swap: bool) -> Priced:
+def _winner(f: Fields, **swap: bool) -> list[Priced]:
     """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
-    parameters = {"sigma": sigma, "sampling_probability": gamma, **swap}
-    return Priced("aggregate", "argmax", parameters, results.label())
+    gamma = f.get("sampling_probability", 1.0)
+    parameters = {"sigma": f["sigma_vote"], "sampling_probability": gamma, **swap}
+    return [Priced("aggregate", "argmax", parameters, results.label())]
 
 
-def _private_knn(f: Fields) -> list[Priced]:
-    gamma = f["sampling_probability"]
-    return [
-        _screen(f["k"], f["threshold"], f["sigma_screen"], gamma),
-        _winner(f["sigma_vote"], gamma),
-    ]
+def _screened(votes: str) -> Callable[[Fields], list[Priced]]:
+    """The winner of so many votes, where their plurality is large."""
+    return lambda f: [_screen(f[votes], f), *_winner(f)]
 
 
 def _private_radius(f: Fields) -> list[Priced]:
     """The plurality is cut off at six deviations above the threshold: section 5."""
-    gamma, threshold = f["sampling_probability"], f["threshold"]
-    most = min(threshold + math.ceil(6 * f["sigma_screen"]), 10**6)
-    return [
-        _screen(most, threshold, f["sigma_screen"], gamma),
-        _winner(f["sigma_vote"], gamma, swap=False),
-    ]
+    most = min(f["threshold"] + math.ceil(6 * f["sigma_screen"]), 10**6)
+    return [_screen(most, f), *_winner(f, swap=False)]
 
 
 def _individual(f: Fields) -> list[Priced]:
@@ -150,15 +144,6 @@ def _laplace(f: Fields) -> list[Priced]:
     """Votes move by 2 in L1: section 14."""
     parameters = {"scale": f["scale"], "sensitivity": 2.0}
     return [Priced("aggregate", "laplace", parameters, results.label())]
-
-
-def _unsampled(f: Fields) -> list[Priced]:
-    return [_winner(f["sigma_vote"], 1.0)]
-
-
-def _confident(f: Fields) -> list[Priced]:
-    screen = _screen(f["teachers"], f["threshold"], f["sigma_screen"], 1.0)
-    return [screen, _winner(f["sigma_vote"], 1.0)]
 
 
 def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
@@ -216,7 +201,7 @@ def _spread(f: Fields) -> list[Priced]:
     if f["threshold"] is None:
         return []
     _require(f["sigma_screen"] is not None, "sigma_screen must be given with a threshold")
-    return [_screen(f["k"], f["threshold"], f["sigma_screen"], f["sampling_probability"])]
+    return [_screen(f["k"], f)]
 
 
 NOISE = number(1e-3, 1e9)  # the curves' range
@@ -245,7 +230,7 @@ CELLS = {
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(
-        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _private_knn, ("screen_ratio",)
+        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), ("screen_ratio",)
     ),
     "private_radius": Known(
         {**SCREEN, "threshold": integer(0, 10**6 - 1), **WINNER, **GAMMA},
@@ -262,11 +247,11 @@ KINDS: dict[str, Known] = {
     ),
     "reverse_knn": Known(CELLS, _cells, ("margin", "reach")),
     "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
-    "naive_knn": Known(WINNER, _unsampled, ("k",)),
+    "naive_knn": Known(WINNER, _winner, ("k",)),
     "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),
-    "gnmax": Known(WINNER, _unsampled, ("teachers", "classifier")),
+    "gnmax": Known(WINNER, _winner, ("teachers", "classifier")),
     "confident_gnmax": Known(
-        {**TEACHERS, **SCREEN, **WINNER}, _confident, ("classifier", "screen_ratio")
+        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), ("classifier", "screen_ratio")
     ),
     "radius": Known(
         {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
