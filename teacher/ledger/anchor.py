@@ -19,9 +19,9 @@ in whatever copy, are one chain, and each charge is drawn for at most once. t(W)
 transaction W, p(W) the ledger's nonce before it. *Proof.*
 
 1. The anchor moves under its lock alone, and only from a nonce p to a nonce t(W) with p(W) = p:
-   when W itself moves it, W held the lock since the comparison; when a later transaction does, it
+   when W itself moves it, W had the lock since the comparison; when a later transaction does, it
    saw the anchor at the nonce before the ledger's. Nonces are fresh, so none is left and entered
-   again. The nonces that the anchor has held are a path W1, W2, ...: each continues the last.
+   again. The nonces that the anchor has had are a path W1, W2, ...: each continues the last.
 2. A copy of W's entries holds t(W). A copy that holds the anchor's nonce and the anchored entry has
    W1, ..., Wn and nothing else (or Wn alone is missing from the anchor, and is then moved in
    first). So the entries of the path are one chain of hashes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,6 @@ from ..accounting.plan import Plan, Release
 ONE_OUTCOME = ("screening", "argmax", "bounded_range")
 GENESIS_PREV = "0" * 64
 MAX_INTEGER = 2**63 - 1  # releases are 64-bit integers
-KINDS = ("genesis", "extractor", "charge", "release", "refusal", "analyst")
 
 
 def read_body(text: str) -> dict[str, Any]:
@@ -101,15 +101,23 @@ class LedgerState:
 
         Raises LedgerMismatch; the sums are then unchanged.
         """
+        rules: dict[str, Callable[..., None]] = {
+            "genesis": self._genesis,
+            "extractor": self._extractor,
+            "charge": self._charge,
+            "release": self._release,
+            "refusal": self._refusal,
+            "analyst": self._analyst,
+        }
         misplaced = (kind == "genesis") != (self.seq < 0)
-        if kind not in KINDS or misplaced or (kind == "analyst") != self.is_register():
+        if kind not in rules or misplaced or (kind == "analyst") != self.is_register():
             raise LedgerMismatch(
                 f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}."
             )
         if kind == "genesis" and (error := other_format("the ledger", body.get("format"))):
             raise LedgerMismatch(error)
         try:
-            getattr(self, f"_{kind}")(**body)
+            rules[kind](**body)
         except (TypeError, KeyError, AttributeError, InvalidInput) as error:
             raise LedgerMismatch(
                 f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible "

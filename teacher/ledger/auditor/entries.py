@@ -156,7 +156,7 @@ SCHEMAS: dict[str, dict[str, Rule]] = {
         "dataset": NAME,
         "unsafe": BOOLEAN,
         "adversary": Rule(
-            "one that certificates are made for",
+            "one that has certificates",
             lambda v: type(v) is str and (v in (POOLED, EACH) or is_single_analyst(v)),
         ),
         "plan": OBJECT,
