@@ -24,7 +24,7 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
@@ -47,7 +47,7 @@ WATCHED = ["teacher.py", "charging.py", "ledger.py", "state.py"]
 WATCHED += (
     ["ind_knn.py", "individual_budgets.py", "tables.py"]
     if INDIVIDUAL
-    else ["private_knn.py", "votes.py", "batch.py", "base.py", "anchor.py", "stored.py"]
+    else ["votes.py", "batch.py", "base.py", "anchor.py", "stored.py"]
 )
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
