@@ -6,16 +6,13 @@ canonical JSON, written in the transaction of the first entry that names it, and
 chain covers the hash and the hash covers the fields. So a row that is missing or changed is
 refused, and no other row can take its place.
 
-Private, in no export: `private`, the individual budgets (individual_budgets.py); `nonces`, by which
-an anchor knows this copy (anchor.py), so an export never passes for the ledger; and `event_times`,
-when queries were charged and records changed, for the custodian alone. Entries carry no time, since
-a time can depend on private work. Nor does any reply to an analyst, log or metric.
+Private, in no export: `private`, the individual budgets (individual_budgets.py), and `nonces`, by
+which an anchor knows this copy (anchor.py); an export therefore never passes for the ledger.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,20 +48,6 @@ private = table(
     body=sa.LargeBinary,
 )
 nonces = table("nonces", private_metadata, "one", nonce=sa.Text, previous=sa.Text)
-# ``time``: seconds since 1970, UTC. ``size``: a count, of new queries about to be CHARGED to
-# ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of the
-# ledger's newest entry before a charge.
-CHARGED, ADDED, REMOVED = "charged", "added", "removed"
-event_times = sa.Table(
-    "event_times",
-    private_metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("time", sa.BigInteger, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("caller", sa.Text),
-    sa.Column("position", sa.Integer),
-)
 
 PAGE = 1000  # entries that are read together
 
@@ -78,7 +61,6 @@ AFTER = (
 HASH_OF = sa.select(entries.c.hash).where(entries.c.seq == sa.bindparam("seq"))
 READ_HEAD = sa.select(head.c.seq, head.c.hash)
 APPEND, MOVE_HEAD = entries.insert(), head.update()
-CREATE_EVENT_TIMES = sa.schema.CreateTable(event_times, if_not_exists=True)
 
 
 def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
@@ -164,25 +146,3 @@ def write_nonce(connection: sa.Connection, nonce: str, previous: str) -> None:
     else:
         nonces.create(connection)
         connection.execute(nonces.insert(), row)
-
-
-def note_event(
-    connection: sa.Connection,
-    kind: str,
-    size: int,
-    caller: str | None = None,
-    position: int | None = None,
-) -> None:
-    """Write down an event at the present time, in its transaction; nothing where ``size`` is 0."""
-    if size:
-        connection.execute(CREATE_EVENT_TIMES)
-        row = {"time": int(time.time()), "kind": kind, "size": size}
-        connection.execute(event_times.insert(), {**row, "caller": caller, "position": position})
-
-
-def events(connection: sa.Connection, *kinds: str, newest: int | None = None) -> list[sa.Row[Any]]:
-    """Rows of events of these kinds, in order: all of them, or the ``newest``."""
-    connection.execute(CREATE_EVENT_TIMES)
-    chosen = sa.select(event_times).where(event_times.c.kind.in_(kinds))
-    rows = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
-    return list(reversed(rows))

@@ -29,7 +29,7 @@ COLUMNS = {
     "extractors": ["sha256", "fields"],
 }
 # Tables of a live ledger, in no export.
-PRIVATE = ("private", "updates", "event_times", "calls", "nonces")
+PRIVATE = ("private", "updates", "event_times", "nonces")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
 
 Table = list[tuple[Any, ...]]
