@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.drop_doubtful import Cleaned
+from ...student.held_out import Cleaned
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.reverse_knn import ReverseKnn

@@ -10,9 +10,8 @@ from functools import partial
 
 import numpy as np
 
-from ...student.calibrate import temperature
-from ...student.drop_doubtful import drop_doubtful
-from ...student.parallel import parallel, process_count, share_of_threads, threads
+from ...student.devices import parallel, process_count, share_of_threads, threads
+from ...student.held_out import drop_doubtful, temperature
 from ...student.train import TrainedStudent, train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
@@ -59,11 +58,10 @@ def train_round(
     )
     estimate = estimate or by_agreement(cleaned)
     last = number == len(config.rounds) and best_round([*estimates[:-1], estimate]) == number
-    initial = training_rows.initial(extractor)
     taught = training_rows, cleaned.labels, soft
     if number not in worse:
         taught = with_virtual_rows(experiment, number, *taught)
-    trained, chosen = _trained(experiment, number, *taught, initial, last)
+    trained, chosen = _trained(experiment, number, *taught, last)
     exported = training_rows.export(trained.weights)
     folder.save_extractor(number, exported)
     folder.save_training_labels(number, cleaned.labels)
@@ -101,7 +99,6 @@ def _trained(
     training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
-    initial: bytes | None,
     last: bool,
 ) -> tuple[TrainedStudent, Iterator[float]]:
     """A round's student and, of the ``last`` one where it can be chosen beside the training, its
@@ -123,7 +120,6 @@ def _trained(
             test_x=training_rows.test_inputs,
             test_y=experiment.public.test_labels,
             progress=partial(experiment.console.progress, "training the student"),
-            initial=initial,
             soft=soft,
         )
     return trained, chosen

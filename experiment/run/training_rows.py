@@ -10,9 +10,8 @@ import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.export import export
 from ...student.linear import LINEAR, LinearRows, with_head
-from ...student.train import check, outputs
+from ...student.train import check, export, outputs
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput
@@ -30,10 +29,6 @@ class TrainingRows:
     pool: Pool
     test_inputs: np.ndarray = field(repr=False)
     backbone: str
-
-    def initial(self, extractor: ExtractorSpec) -> bytes | None:
-        """Weights of the round's ``extractor`` that the training may begin with."""
-        return extractor.weights or None
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
@@ -55,10 +50,6 @@ class LinearTrainingRows(TrainingRows):
     rows: LinearRows
     vectors: Pool
     network: ExtractorSpec | None
-
-    def initial(self, extractor: ExtractorSpec) -> bytes | None:
-        """None: one layer trains as fast from zero."""
-        return None
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of standardised features."""

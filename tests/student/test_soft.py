@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.student import drop_doubtful as cleaning
+from labelwall.student import held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
-from labelwall.student.drop_doubtful import drop_doubtful
+from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Student
 from labelwall.student.train import TrainedStudent, outputs, student_module, train
 from labelwall.wall.errors import InvalidInput
@@ -133,7 +133,7 @@ def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> N
 
 
 def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "DOUBTFUL", 0.9)
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
     config = replace(CONFIG, backbone="mlp", doubtful_folds=2, doubtful_steps=20)
     labels = cases.TRUTH.astype(np.int64)
     half = SOFT.copy()

@@ -16,7 +16,7 @@ from labelwall.experiment.run.quality import (
     foresee,
     plurality,
 )
-from labelwall.student.drop_doubtful import Cleaned
+from labelwall.student.held_out import Cleaned
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.matrices import inherit

@@ -10,8 +10,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.run import training
-from labelwall.student import calibrate
-from labelwall.student.parallel import Task, parallel
+from labelwall.student import held_out
+from labelwall.student.devices import Task, parallel
 from tests.experiment import tiny
 
 
@@ -20,7 +20,7 @@ def test_the_temperature_beside_is_the_one_afterwards(
 ) -> None:
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(calibrate, "FEWEST", 1)
+    monkeypatch.setattr(held_out, "FEWEST", 1)
     begun: list[tuple[int, int]] = []
 
     def here(processes: int, tasks: Iterable[Task[float]]) -> Iterator[float]:
