@@ -22,7 +22,7 @@ DESCRIPTION = (
 def main(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
-    from ...teacher.accounting.curves.cache import computed_anew
+    from ...teacher.accounting.cache import computed_anew
     from ...teacher.ledger.auditor.auditor import audit
 
     parser = argparse.ArgumentParser(

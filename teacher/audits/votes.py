@@ -1,6 +1,6 @@
 """Attacks on noisy votes, and on neighbours' values.
 
-The curve of a release is a supremum over the votes of the other records (accounting/curves); the
+The curve of a release is a supremum over the votes of the other records (accounting/curves.py); the
 pairs here put the votes where it is attained, or nearly. The added record is the nearest and has
 the last class, a, which loses ties. Then come records of class a, then of class 0. Their numbers
 determine the plurality, and whether the sample is full, so that the record displaces another

@@ -22,12 +22,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ...wall.progress import Progress, no_progress
-from ..accounting.accountant import certified_epsilon, odometer
+from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
+from ..accounting.cache import cached
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.curves.cache import cached
-from ..accounting.plan import Plan, Release, Slot
-from ..accounting.quick import is_slow, quick
-from ..accounting.smoothed import smoothed_epsilon
+from ..accounting.plan import Plan, Slot
+from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
 VERSION = 2  # raise when a level would be calibrated otherwise
@@ -51,7 +50,7 @@ def calibrate(
 
     The certificate is at most epsilon and at least 0.99 of it, except where no noise that can be
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
-    kept on disk (curves/cache.py).
+    kept on disk (accounting/cache.py).
     """
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
     return [entry.mechanism for entry in _with_noise(entries, np.array(levels))]
@@ -155,18 +154,11 @@ def estimate(plan: Plan) -> float:
     releases = [quick(release) for release in plan.releases()]
     cheap = replace(plan, slots=(Slot({}, tuple(releases)),))
     epsilon = odometer(cheap, [release.cap for release in releases])
-    if all(map(_closed, releases)):
-        closed = smoothed_epsilon(plan.releases(), plan.delta)
-        epsilon = epsilon if closed is None else min(epsilon, closed)
+    closed = closed_epsilon([release for release in plan.releases() if release.cap], plan.delta)
+    epsilon = epsilon if closed is None else min(epsilon, closed)
     pure = [pure_epsilon(release) for release in releases]
     exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
     return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
-
-
-def _closed(release: Release) -> bool:
-    """Whether the certificate by continuous pairs is a closed formula."""
-    sampled = release.parameters.get("sampling_probability", 1.0) < 1
-    return not sampled and pure_epsilon(release) is None
 
 
 def _demands(plan: Plan) -> tuple[float, float, float]:

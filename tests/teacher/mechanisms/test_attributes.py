@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.pld import closed_epsilon, gaussian_pair
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
@@ -175,10 +177,13 @@ def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> No
 
 
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
-    """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
-    priced = PrivateKnnAttributes(tau=1, sigma_vote=100.0).releases(5, 5)
-    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), priced),))
-    assert "pld_discrete" not in certificates(plan)
+    """tau = 1: two entries move by a vote, which is GRID integers: too many for a discrete pair."""
+    (priced,) = replace(KNN, tau=1).releases(5, 5)
+    pair = gaussian_pair(priced)
+    assert pair is not None
+    assert pair.mu == pytest.approx(math.sqrt(2) / 1.5, rel=1e-3)
+    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), (priced,)),))
+    assert certificates(plan)["pld"].epsilon == closed_epsilon([priced], 1e-5)
 
 
 # --- what noisy counts say

@@ -276,7 +276,7 @@ def test_a_mixed_plan_adds_up() -> None:
     parts = [certified_epsilon(Plan(99.0, 1e-5, (slot,))) for slot in slots]
     whole = Plan(99.0, 1e-5, tuple(slots))
     assert max(parts) < certified_epsilon(whole) < sum(parts)
-    assert "pld_discrete" not in certificates(whole)
+    assert "pld" not in certificates(whole)
 
 
 def test_a_list_in_place_of_a_drawn_cell_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The specification's tables, exact values in 50 digits, and refusal of everything
 
 import itertools
 import math
-import os
 
 import mpmath
 import numpy as np
@@ -16,7 +15,6 @@ from dp_accounting.rdp import RdpAccountant
 from labelwall.teacher.accounting import curves
 from labelwall.teacher.accounting.curves import (
     ORDERS,
-    argmax_rdp,
     gaussian_rdp,
     laplace_rdp,
     pure_rdp,
@@ -24,8 +22,6 @@ from labelwall.teacher.accounting.curves import (
     screening_rdp,
     zcdp_rdp,
 )
-from labelwall.teacher.accounting.curves import argmax as argmax_curve
-from labelwall.teacher.accounting.curves import cache as curve_cache
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
@@ -249,38 +245,3 @@ def test_the_grid_is_fine_near_one_and_reaches_past_512():
     assert ORDERS[0] < 1.1
     assert ORDERS[-1] >= 512
     assert (np.diff(ORDERS) / ORDERS[:-1] < 0.34).all()
-
-
-def test_the_cache_serves_what_was_computed_and_nothing_else(monkeypatch):
-    orders = np.array([2.0, 3.0])
-    first = argmax_rdp(orders, sigma=1.0, sampling_probability=0.5)
-    path, _ = curve_cache.folder().iterdir()
-    whole = path.read_bytes()
-    monkeypatch.setattr(argmax_curve, "argmax_log_excess", lambda *_, **__: pytest.fail("again"))
-    np.testing.assert_array_equal(argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(curve_cache.folder().parent.parent))
-    flipped = whole[:36] + bytes([whole[36] ^ 1]) + whole[37:]
-    for damaged in (b"", whole[:-1], flipped, whole + b"x" * 8):
-        path.write_bytes(damaged)
-        again = argmax_rdp(orders, sigma=1.0, sampling_probability=0.5)
-        np.testing.assert_array_equal(again, first)
-
-
-def test_an_order_costs_the_same_whatever_others_are_asked_for():
-    """Computed alone, with its neighbours, from the disk, and again without a disk."""
-    orders = np.array([2.0, 9.0, 60.0])
-    alone = [argmax_rdp(orders[[i]], sigma=2.0, sampling_probability=0.3)[0] for i in range(3)]
-    both = argmax_rdp(orders[:2], sigma=2.0, sampling_probability=0.3)
-    assert both.tolist() == alone[:2]
-    for name in curve_cache.folder().iterdir():
-        name.unlink()
-    assert argmax_rdp(orders, sigma=2.0, sampling_probability=0.3).tolist() == alone
-
-
-def test_a_cache_that_can_not_be_written_is_done_without(tmp_path, monkeypatch):
-    file = tmp_path / "file"
-    file.write_text("not a folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert np.isfinite(argmax_rdp(np.array([2.0]), sigma=1.0, sampling_probability=0.5)).all()
-    assert os.listdir(tmp_path) == ["file"]

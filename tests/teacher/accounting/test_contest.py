@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
+from labelwall.teacher.accounting.contest import _log_tail, argmax_log_excess, reach
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
-from labelwall.teacher.accounting.curves.contest import _log_tail, argmax_log_excess, reach
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 ARGMAX = {"sigma": 25.0, "sampling_probability": 0.15}

@@ -16,7 +16,6 @@ import numpy as np
 ROUNDING = 1e-8
 _SERIES_BELOW = 0.02  # |t u| under which r^t - 1 - t (r - 1) is summed as a binomial series
 _SERIES_TERMS = 10
-MAX_ENUMERABLE_SIGMA = 1e4  # above, the Gaussian bound replaces an exact sum
 _MAX_EXPONENT = 600.0  # exp() stays finite below
 
 

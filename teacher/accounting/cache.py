@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....wall.messages import canonical_json
+from ...wall.messages import canonical_json
 
 _USED = ContextVar("used", default=True)
 
@@ -45,22 +44,18 @@ def cached(
     n: int,
     compute: Callable[[], np.ndarray],
     holds: Callable[[np.ndarray], bool] = lambda values: True,
-    *,
-    seconds: float = 0.0,
 ) -> np.ndarray:
     """``compute()``, float64 [n], or the same numbers from an earlier call.
 
     ``key``: every input and a version. ``holds``: whether an earlier call's numbers may be used.
-    ``seconds``: what takes less is not kept.
     """
     name = canonical_json(key)
     path = _path(name)
     known = _read(path, name, n)
     if known is not None and holds(known):
         return known
-    start = time.perf_counter()
     values = np.ascontiguousarray(compute(), dtype="<f8")
-    if path is not None and time.perf_counter() - start >= seconds:
+    if path is not None:
         with contextlib.suppress(OSError):
             _write(path, name, values)
     return values.astype(np.float64)
