@@ -70,14 +70,11 @@ class StudentModule(pl.LightningModule):
     scale), empty for vectors; ``seed``: of the random distortions and perturbations, drawn anew
     from (seed, step, device) at every step.
 
-    Class attributes:
-        takes_class_prior: whether a prior over exclusive classes has a meaning for the labels.
-        divergence: VAT's distance of outputs.
+    ``takes_class_prior``: whether a prior over exclusive classes has a meaning for the labels.
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
     takes_class_prior: ClassVar[bool] = False
-    divergence: ClassVar[losses.Divergence] = staticmethod(losses.kl_divergence)
 
     def __init__(
         self,
@@ -101,7 +98,7 @@ class StudentModule(pl.LightningModule):
         count = labels.outputs
         self.register_buffer("class_share", torch.full((count,), 1 / count))
 
-    def _metrics(self) -> dict[str, Metric]:
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
         """What is reported of the test split, by name."""
         raise NotImplementedError
 
@@ -119,6 +116,10 @@ class StudentModule(pl.LightningModule):
     def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         """UDA's term."""
         raise NotImplementedError
+
+    def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        """VAT's distance, summed over rows."""
+        return losses.kl_divergence(clean, moved)
 
     def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
         """What VAT adds to smoothness."""
@@ -194,7 +195,7 @@ class StudentModule(pl.LightningModule):
                 epsilon=self._config.vat_epsilon,
                 xi=VAT_XI,
                 directions=directions.to(public.device),
-                divergence=self.divergence,
+                divergence=self._divergence,
             )
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
@@ -234,7 +235,7 @@ class Student(StudentModule):
 
     takes_class_prior = True
 
-    def _metrics(self) -> dict[str, Metric]:
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
         return {"accuracy/test": MulticlassAccuracy(self._labels.outputs, average="micro")}
 
     @staticmethod
@@ -280,7 +281,7 @@ class AttributeStudent(Student):
 
     takes_class_prior = False
 
-    def _metrics(self) -> dict[str, Metric]:
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
         """The mean over the attributes, as in CVPR20 Table 3."""
         return {"accuracy/test": MultilabelAccuracy(self._labels.outputs, average="macro")}
 
@@ -304,9 +305,7 @@ class Regressor(StudentModule):
     for (confidence, entropy, generalised cross-entropy) has no counterpart here.
     """
 
-    divergence = staticmethod(losses.squared_difference)
-
-    def _metrics(self) -> dict[str, Metric]:
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
         return {"rmse/test": MeanSquaredError(squared=False), "r2/test": R2Score()}
 
     def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -316,6 +315,9 @@ class Regressor(StudentModule):
 
     def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         return losses.squared_difference(clean, augmented) / len(clean)
+
+    def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        return losses.squared_difference(clean, moved)
 
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]

@@ -21,7 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
-from ..wall.errors import InvalidInput, LabelwallError, shape_text
+from ..wall.errors import InvalidInput, LabelwallError
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks.architectures import build, load, to_safetensors
@@ -33,7 +33,6 @@ from .data import STEPS_A_CHAPTER, Pool, StudentData
 from .devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .module import STUDENT_MODULES, StudentModule
 
-SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 BATCH = 500  # rows whose features are computed at once
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
@@ -73,12 +72,11 @@ def train(
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
-    Raises InvalidInput where this machine can not do it, or for other ``soft``, and LabelwallError
-    where a device's process ends.
+    Raises InvalidInput where this machine can not do it, LabelwallError where a device's process
+    ends.
     """
     require_devices(config)
     soft = soft if config.soft else None
-    check_soft(soft, pool)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     student = student_module(config, pool, seed)
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
@@ -199,22 +197,6 @@ def _checkpoint(soft: np.ndarray | None) -> str:
     if soft is None:
         return "last"
     return f"last-{hashlib.sha256(np.ascontiguousarray(soft).tobytes()).hexdigest()[:16]}"
-
-
-def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
-    """Raises InvalidInput unless each row is NaN, or probabilities of the classes."""
-    if soft is None:
-        return
-    if not STUDENT_MODULES[pool.labels.loss].takes_class_prior:
-        raise InvalidInput("soft", "None where rows have attributes or a value", shape_text(soft))
-    shape = (len(pool.inputs), pool.labels.outputs)
-    if soft.dtype != np.float32 or soft.shape != shape:
-        raise InvalidInput("soft", f"float32 {list(shape)}", f"{soft.dtype} {list(soft.shape)}")
-    right = (soft >= 0).all(axis=1) & (np.abs(soft.sum(axis=1) - 1) < SUM_TOLERANCE)
-    others = int((~right & ~np.isnan(soft).all(axis=1)).sum())
-    if others:
-        rule = "rows of NaN, or of probabilities that add up to 1"
-        raise InvalidInput("soft", rule, f"{others} other rows")
 
 
 def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpace) -> None:
