@@ -105,13 +105,19 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
     ``left`` and the ledger's position are those of the last part.
     """
     receipts = [part.receipt for part in parts]
-    sums = {name: sum(getattr(r, name) for r in receipts) for name in ("asked", "served", "reused")}
     charged = {name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged}
     bounds, cliques = [r.cliques for r in receipts if r.cliques], {}
     if bounds:
         cliques["largest"] = max(bound["largest"] for bound in bounds)
         cliques["by_colouring"] = sum(bound["by_colouring"] for bound in bounds)
-    receipt = replace(receipts[-1], **sums, charged=charged, cliques=cliques)
+    receipt = replace(
+        receipts[-1],
+        asked=sum(r.asked for r in receipts),
+        served=sum(r.served for r in receipts),
+        reused=sum(r.reused for r in receipts),
+        charged=charged,
+        cliques=cliques,
+    )
     labels = np.concatenate([part.labels for part in parts])
     return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)
 
