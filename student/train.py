@@ -102,10 +102,7 @@ def train(
 def _trainer(
     config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path
 ) -> pl.Trainer:
-    """A trainer whose checkpoint is ``last``, in a folder beside the events.
-
-    ``meeting``: an empty folder, by which several devices find each other.
-    """
+    """A trainer whose checkpoint is ``last``; ``meeting``: as for ``SpawnedDevices``."""
     checkpoints = ModelCheckpoint(
         last.parent,
         filename=last.stem,
@@ -140,10 +137,8 @@ def _trainer(
 
 
 class History(Callback):
-    """Keeps each chapter's logged metrics, and writes them as TensorBoard's events to ``path``.
-
-    They are part of the checkpoint, so a resumed training has the complete curve. The same curve
-    gives the same file: no time, host or process is in it.
+    """Keeps each chapter's logged metrics in the checkpoint, and writes them to ``path`` as
+    TensorBoard's events. The same curve gives the same file, without time, host or process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -190,10 +185,7 @@ def student_module(config: StudentConfig, pool: Pool, seed: int) -> StudentModul
 
 
 def _checkpoint(soft: np.ndarray | None) -> str:
-    """Name of a training's checkpoint.
-
-    Probabilities are part of it: a training never continues one that learned others.
-    """
+    """Name of a training's checkpoint: none continues one that learned other probabilities."""
     if soft is None:
         return "last"
     return f"last-{hashlib.sha256(np.ascontiguousarray(soft).tobytes()).hexdigest()[:16]}"
@@ -221,9 +213,7 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """What an exported student says of raw inputs (uint8 [n, h, w, c] or float32 [n, d]), in the
-    form of ``labels``' truth.
-    """
+    """What an exported student says of raw inputs, in the form of ``labels``' truth."""
     return labels.predict(outputs(spec, inputs))
 
 

@@ -19,8 +19,9 @@ from .ledger.individual_budgets import Payments
 from .ledger.ledger import Ledger
 from .ledger.state import LedgerState
 from .ledger.transaction import Charge, Reservation, UpperBound
-from .mechanisms.base import Charging, Mechanism, Prepaid
-from .mechanisms.earlier_answers import EarlierAnswers, Reused
+from .mechanisms.base import Charging, Mechanism
+from .mechanisms.earlier_answers import EarlierAnswers
+from .mechanisms.ind_knn import IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 
@@ -65,7 +66,7 @@ class Call:
         Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
         """
         mechanism = self._mechanism
-        if not isinstance(mechanism, Prepaid):
+        if not isinstance(mechanism, IndKnn):
             self._settle_by_stage(keys, voters)
             return
         with self._failures():
@@ -105,7 +106,7 @@ class Call:
 
     def _settle_prepaid(
         self,
-        prepaid: Prepaid,
+        prepaid: IndKnn,
         keys: Sequence[str],
         voters: Voters,
         serials: np.ndarray,
@@ -208,7 +209,7 @@ class PrepaidLedger(Protocol):
 def answer_prepaid(
     ledger: PrepaidLedger,
     slot: int,
-    mechanism: Prepaid,
+    mechanism: IndKnn,
     voters: Voters,
     serials: np.ndarray,
     keys: Sequence[str],

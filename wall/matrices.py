@@ -1,13 +1,9 @@
 """Public integer matrices that a teacher counts all its records by: one noisy release each.
 
 *Cells*: centres go in, noisy counts come out. Each private record votes once, and public rows
-inherit the counts nearby.
-
-*Weights* of a linear classifier go in, one noisy sum comes out, to which each record adds its own
-part of the gradient, once. The units of a sum are public functions of the weights, the extractor
-and the mechanism: this file.
-
-What is computed from counts and sums is post-processing and free.
+inherit the counts nearby. *Weights* of a linear classifier go in, one noisy sum comes out, to which
+each record adds its own part of the gradient, once. The units of a sum are public functions of the
+weights, the extractor and the mechanism. What is computed from counts and sums is post-processing.
 """
 
 from __future__ import annotations
@@ -133,10 +129,9 @@ class NoisyCounts:
 def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
     """Each row's nearest cells, nearest first, ties by cell number: int64 [n, neighbours].
 
-    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m; entries in -63..63,
-    d <= 4000. Products are sums of integers of at most 63^2 * 4000 < 2^24 together, so they are
-    exact in float32 in any order of summation: no row's cells depend on batch, threads or other
-    rows.
+    ``features``: int8 [n, d]; ``centers``: int8 [m, d], entries in -63..63, d <= 4000. Products are
+    at most 63^2 * 4000 < 2^24, so they are exact in float32 in any order of summation: no row's
+    cells depend on batch, threads or other rows.
     """
     wide = centers.astype(np.float32)
     nearest = np.empty((len(features), neighbours), dtype=np.int64)
@@ -156,14 +151,11 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
 def inherit(
     counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts.
+    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts [m, c], for free.
 
-    Post-processing: free.
-
-    ``counts``: votes [m, c], as in NoisyCounts or in parts of them; ``cells_of_row``: int64
-    [n, reach]. Each row sums the noisy votes of its cells. It gets the class with the most votes
-    (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
-    abstains elsewhere.
+    ``cells_of_row``: int64 [n, neighbours]. Each row sums the votes of its cells. It gets the class
+    with the most votes (the lowest on ties) where these exceed the second most by more than
+    ``margin`` votes, and abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
@@ -187,7 +179,7 @@ def residual_unit(weights: np.ndarray, clip: float, length: float, labels: str =
     """Integer that stands for a residual of 1 in the sums of ``weights`` (int16 [d + 1, c]).
 
     Residuals as long as ``longest_residual`` reach the limit CLIP at an input of length
-    |(``length``, bias)|. ``labels``: what a record has, a label space's kind.
+    |(``length``, bias)|. ``labels``: a label space's kind.
     """
     longest = longest_residual(labels, weights.shape[1], clip, first=not weights.any())
     most = max_unit(labels, weights.shape[1])

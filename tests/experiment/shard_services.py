@@ -61,9 +61,15 @@ def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
     """The URL of the same service in a thread of this process, over rows that are not in shards."""
     config = load_config(folder / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(folder / "data.npz")))
-    opened = custody(config, store, unsafe=True)
+    opened = custody(config.private_side(), store, unsafe=True)
     with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1)), opened, {})
+        Made(
+            app_of(
+                config.private_side(), ServiceConfig(port=0), opened, Keys(store), SeededNoise(1)
+            ),
+            opened,
+            {},
+        )
     ) as url:
         yield url
 

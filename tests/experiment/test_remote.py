@@ -15,7 +15,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.groups import CapsConfig
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
@@ -71,9 +71,9 @@ def test_two_rounds_with_the_teacher_in_another_process(
     config = load_config(custodian / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(custodian / "data.npz")))
     run(config, custodian / "local", entropy=SeededNoise(1), console=Console(quiet=True))
-    opened = custody(config, custodian / "store", unsafe=True)
+    opened = custody(config.private_side(), custodian / "store", unsafe=True)
     keys = Keys(custodian / "store")
-    app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
+    app = app_of(config.private_side(), ServiceConfig(port=0), opened, keys, SeededNoise(1))
     started = environment(**{KEY: keys.add("ann", "analyst")})
     with served(Made(app, opened, {})) as url:
         places = analyst, whole, custodian, whole / "isolated.custodian"
@@ -104,9 +104,16 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
     tiny.write(tmp_path)
     config = load_config(tmp_path / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
-    opened, keys = custody(config, tmp_path / "store", unsafe=True), Keys(tmp_path / "store")
+    opened, keys = (
+        custody(config.private_side(), tmp_path / "store", unsafe=True),
+        Keys(tmp_path / "store"),
+    )
     with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1)), opened, {})
+        Made(
+            app_of(config.private_side(), ServiceConfig(port=0), opened, keys, SeededNoise(1)),
+            opened,
+            {},
+        )
     ) as url:
         asked = replace(config, teacher=url)
         how = {"console": Console(quiet=True), "entropy": SeededNoise(1)}
@@ -127,8 +134,8 @@ def test_a_child_that_can_not_start_says_why_in_one_line(
     config = load_config(tmp_path / "config.yaml")
     placed = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
     with (
-        closing(custody(placed, tmp_path / "store", unsafe=False)),
+        closing(custody(placed.private_side(), tmp_path / "store", unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(config, tmp_path / "store"),
+        child(to_yaml(replace(config, custodian_dir=str(tmp_path / "store")))),
     ):
         pass

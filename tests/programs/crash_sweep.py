@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries

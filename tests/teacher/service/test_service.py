@@ -14,7 +14,7 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.records import record_updates as updates
 from labelwall.wall.errors import LedgerMismatch, Refused

@@ -19,7 +19,7 @@ from labelwall.teacher.ledger.auditor.values import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate import Lnmax
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch, MissingData
 from tests.ledgers import Entry, entries, identities, use_extractor
 from tests.ledgers import write as rechain
