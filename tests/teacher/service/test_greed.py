@@ -156,7 +156,7 @@ def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
                 charged.append(bob.answer(Queries(rows(2, 2))).receipt.charged["screen"])
                 yield connection
 
-        monkeypatch.setattr(made.service.ledger._transactions, "reading", answering)
+        monkeypatch.setattr(database, "reading", answering)
         assert made.call("ann", "ledger").status_code == 200
     assert charged[0] == 2
 
