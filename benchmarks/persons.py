@@ -169,7 +169,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
     records = len(rows.persons) if unit == "row" else rows.people
     asked, made = 1, PrivateLinear()
     if kind == "private_knn":
-        public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
+        public = PublicRows(CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
             choice = plan(PrivateKnn(), goal, public, no_progress).chosen

@@ -34,8 +34,7 @@ KINDS["nearest_record"] = Known(
     "teacher/audits/cases.py": """
 from .nearest_record import answers
 
-CASES["nearest_record"] = answers
-PROBES["nearest_record"] = _with(epsilon=2.0)
+ATTACKS["nearest_record"] = answers, _with(epsilon=2.0)
 """,
     "experiment/plan/candidates.py": """
 from .nearest_record import plan

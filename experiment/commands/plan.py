@@ -28,12 +28,12 @@ def main(args: Sequence[str]) -> int:
     _add_optimise_options(parser)
     config, rest = parse(parser, args)
     from ...teacher.accounting.accountant import require_affordable
-    from ..plan.show_plan import describe_plan, render_plan
+    from ..plan.show import describe_plan, render_plan
     from ..run.console import Console
 
     if rest.optimise or config.open:
         return _optimise(config, rest)
-    for name in ("out", "plot", "min_accuracy"):
+    for name in ("out", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
@@ -54,11 +54,6 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=str, help="with --optimise: file to write the configuration found to"
     )
     parser.add_argument(
-        "--plot",
-        type=str,
-        help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
-    )
-    parser.add_argument(
         "--min_accuracy",
         type=float,
         default=0.0,
@@ -70,16 +65,13 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
 def _optimise(config: Config, options: argparse.Namespace) -> int:
     from ..config.settings import to_yaml
     from ..plan.search import best_plan
-    from ..plan.show_optimum import describe_optimum, frontier_png, origin, print_optimum
+    from ..plan.show import describe_optimum, origin, print_optimum
     from ..run.console import Console
 
-    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
+    out = Path(options.out) if options.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     best, optimum = best_plan(config, Console(quiet=options.json), options.min_accuracy)
-    if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_bytes(frontier_png(optimum.frontier))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"{origin(optimum)}{to_yaml(best)}")

@@ -31,7 +31,7 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
     from ..run.console import Console
 
     console = Console(quiet=rest.quiet)

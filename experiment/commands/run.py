@@ -14,7 +14,7 @@ def main(args: Sequence[str]) -> int:
     parser = config_parser("run", does)
     _add_options(parser)
     config, rest = parse(parser, args)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
     from ..run.budgets import budget_place, tell_changed_files
     from ..run.console import Console
     from ..run.run_folder import RunFolder, default_run_dir

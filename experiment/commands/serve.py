@@ -22,7 +22,7 @@ def main(args: Sequence[str]) -> int:
         help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
     from ..run.console import Console
 
     announce(config, config, Console())

@@ -121,8 +121,8 @@ class Rehearser:
     public: PublicRows
     progress: Progress
 
-    def once(self, candidates: Sequence[tuple[View, M]]) -> list[Choice[M]]:
-        """Each that the budget allows rehearsed once, best first.
+    def each(self, candidates: Sequence[tuple[View, M]], times: int = 1) -> list[Choice[M]]:
+        """Each that the budget allows rehearsed, best first.
 
         Raises BudgetRefused where it allows none: they need more noise than can be drawn.
         """
@@ -131,22 +131,13 @@ class Rehearser:
             what = f"rehearsing {mechanism.kind} on {view.features} features"
             self.progress(what, number - 1, len(candidates))
             try:
-                choices.append(self.rehearsed(view, mechanism, 1))
+                choices.append(self.rehearsed(view, mechanism, times))
             except BudgetRefused as error:
                 refused = error
             self.progress(what, number, len(candidates))
         if refused is not None and not choices:
             raise refused
         return sorted(choices, key=_worth)
-
-    def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
-        """Each rehearsed TIMES, best first."""
-        better = []
-        for number, choice in enumerate(choices, start=1):
-            self.progress("rehearsing the best again", number - 1, len(choices))
-            better.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES))
-            self.progress("rehearsing the best again", number, len(choices))
-        return sorted(better, key=_worth)
 
     def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
         """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
@@ -180,21 +171,22 @@ class Candidates(Generic[M]):
     around: Callable[[View, M], list[M]]
     stricter: Callable[[M], list[M]]
 
-    def plan(self, _: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+    def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
         """See ``goal.Planner``. The configuration's own fields do not count."""
         goal.check()
         rehearser = Rehearser(goal, public, progress)
-        tried = rehearser.once(
+        tried = rehearser.each(
             [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
         )
         if not tried:
-            rule = "at least 2, of different features, for a rehearsal"
-            raise InvalidInput("public rows", rule, public.available)
-        tried += rehearser.once(
+            rule = f"such that {mechanism.kind} can be rehearsed on them"
+            raise InvalidInput("features", rule, [str(view) for view in public.views()])
+        tried += rehearser.each(
             [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
         )
         tried.sort(key=_worth)
-        tried = rehearser.again(tried[:FINAL]) + tried[FINAL:]
+        last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
+        tried = rehearser.each(last, TIMES) + tried[FINAL:]
         chosen = tried[0]
         if chosen.accuracy < goal.min_accuracy:
             chosen = self._strict(rehearser, chosen)

@@ -17,7 +17,6 @@ from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import M, Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.own import MIN_ROWS
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
 
@@ -96,27 +95,19 @@ class Score:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``available``: their number; ``embed``: returns a part of them as (features int8 [m, d], labels
-    int64 [m], length of a unit vector); slow, so called only where needed.
+    ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
+    vector); slow, so called only where needed.
 
     ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
     so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
     for the records; ``source``: of these rows, for a reader.
     """
 
-    available: int
     num_classes: int
     embed: Callable[[], tuple[np.ndarray, np.ndarray, float]]
     views: Callable[[], tuple[View, ...]] = tuple
     rehearse: Callable[[View, Mechanism, int], Score] | None = None
     source: str = ""
-
-    def labelled(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """See ``embed``. Raises InvalidInput where too few rows have labels to simulate votes."""
-        if self.available < MIN_ROWS:
-            rule = f"at least {MIN_ROWS} labelled public or test rows, to simulate answers with"
-            raise InvalidInput("data.test", rule, self.available)
-        return self.embed()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
     """See ``goal.Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
-    features, labels, length = public.labelled()
+    features, labels, length = public.embed()
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
     )
@@ -52,8 +52,7 @@ def optimise(
     epsilons = [share * goal.epsilon for share in goal.shares]
     by_asked = {}
     numbers = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
-    for done, asked in enumerate(numbers):
-        progress("rehearsing", done, len(numbers))
+    for done, asked in enumerate(numbers, start=1):
         by_asked[asked] = best_noise(
             records,
             kernel,
@@ -64,7 +63,7 @@ def optimise(
             seed=goal.seed,
             repeats=_repeats(records),
         )
-    progress("rehearsing", len(numbers), len(numbers))
+        progress("rehearsing", done, len(numbers))
     frontier = [
         _best(records, epsilon, goal, [(n, by_asked[n][i]) for n in numbers])
         for i, epsilon in enumerate(epsilons)

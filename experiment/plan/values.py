@@ -24,7 +24,7 @@ from ...teacher.mechanisms.values import (
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress
 from .goal import Choice, Goal, Optimum, PublicRows
-from .simulated_votes import neighbours
+from .votes import neighbours
 
 SAMPLING = (0.03, 0.1, 0.3)
 FRACTIONS = 8  # of the records that vote, from a few rows to MAX_FRACTION
@@ -40,14 +40,13 @@ def plan(mechanism: R, goal: Goal, public: PublicRows, progress: Progress) -> Op
     The accuracy is R2. Answers are not screened.
     """
     goal.check()
-    features, labels, _ = public.labelled()
+    features, labels, _ = public.embed()
     near = neighbours(features, labels)
-    best, tried, what = list[Choice[R]](), list[Choice[R]](), f"planning {mechanism.kind}"
-    for number, share in enumerate(goal.shares):
-        progress(what, number, len(goal.shares))
+    best, tried = list[Choice[R]](), list[Choice[R]]()
+    for number, share in enumerate(goal.shares, start=1):
         tried = _tried(mechanism, goal, share * goal.epsilon, near, labels)
         best.append(tried[0])
-    progress(what, len(goal.shares), len(goal.shares))
+        progress(f"planning {mechanism.kind}", number, len(goal.shares))
     exact = tried[0].certified(goal)
     source = f"values of {len(labels)} labelled public rows, each left out of its own"
     note = "The accuracy is R2."

@@ -14,9 +14,8 @@ for class 0. The added record lies in one of these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from ..mechanisms.batch import BATCH, BatchMechanism
 from ..mechanisms.batch_knn import BatchKnn
 from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
-from ..mechanisms.votes import AGGREGATE, SCREEN, SampledVotes, Votes
+from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from .harness import EMPTY, Case, Pair, drawn, fresh_keys, of_unit, sum_codes
@@ -76,31 +75,17 @@ class Poll:
         return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def _screened(mechanism: SampledVotes) -> Poll:
+def _poll(mechanism: Votes) -> Poll:
+    fields = vars(mechanism)
     return Poll(
         k=mechanism.max_votes,
-        noise=mechanism.require("sigma_vote"),
-        threshold=mechanism.threshold,
-        screen_noise=mechanism.require("sigma_screen"),
-        sampling_probability=mechanism.sampling_probability,
+        noise=mechanism.require("scale" if "scale" in fields else "sigma_vote"),
+        threshold=mechanism.threshold if mechanism.screened else 0,
+        screen_noise=mechanism.require("sigma_screen") if mechanism.screened else 0.0,
+        sampling_probability=mechanism.rate,
         swap=mechanism.swap,
+        shards="teachers" in fields,
     )
-
-
-POLLS: dict[str, Callable[[Any], Poll]] = {
-    "private_knn": _screened,
-    "private_radius": _screened,
-    "naive_knn": lambda m: Poll(m.k, m.require("sigma_vote")),
-    "lnmax": lambda m: Poll(m.teachers, m.require("scale"), shards=True),
-    "gnmax": lambda m: Poll(m.teachers, m.require("sigma_vote"), shards=True),
-    "confident_gnmax": lambda m: Poll(
-        m.teachers,
-        m.require("sigma_vote"),
-        m.threshold,
-        m.require("sigma_screen"),
-        shards=True,
-    ),
-}
 
 
 def votes(mechanism: Votes, unit: Unit) -> list[Case]:
@@ -117,8 +102,7 @@ def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-    poll = POLLS[mechanism.kind](mechanism)
-    return Case(part, poll.pairs(), trials, mechanism.releases(*caps), queries)
+    return Case(part, _poll(mechanism).pairs(), trials, mechanism.releases(*caps), queries)
 
 
 def run(
@@ -136,8 +120,8 @@ def run(
     label + 1 for JOINT.
     """
     voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if POLLS[mechanism.kind](mechanism).shards:
-        k = POLLS[mechanism.kind](mechanism).k
+    if _poll(mechanism).shards:
+        k = mechanism.max_votes
         voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
     block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
     pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]

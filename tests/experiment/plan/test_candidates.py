@@ -40,7 +40,7 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
 
 
 def public(score) -> PublicRows:
-    return PublicRows(300, 3, tuple, lambda: (VIEW,), score, "rows")
+    return PublicRows(3, tuple, lambda: (VIEW,), score, "rows")
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:

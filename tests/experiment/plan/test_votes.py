@@ -13,15 +13,13 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import votes as planner
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.search import best_plan, planned_config
-from labelwall.experiment.plan.simulated_votes import (
+from labelwall.experiment.plan.votes import (
+    CONTEST,
     SimulatedQueries,
+    bit_rdp,
     rates,
     votes_among,
     votes_of,
-)
-from labelwall.experiment.plan.votes import (
-    CONTEST,
-    bit_rdp,
 )
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
