@@ -97,7 +97,7 @@ class StudentModel:
             return images.pixels
         rows = arrays.canonical_rows("inputs", inputs)
         if rows.ndim == 4 and len(shape) == 3:
-            return rows if rows.shape[1:] == shape else readers.fit_all(rows, *shape)
+            return rows if rows.shape[1:] == shape else readers.fit(rows, *shape)
         if rows.ndim != 2 or rows.shape[1:] != shape:
             kind = "images uint8" if len(shape) == 3 else "vectors float32"
             rule = f"{kind} [n, {', '.join(map(str, shape))}], as the student was trained on"

@@ -15,7 +15,7 @@ from ...teacher.accounting.accountant import require_affordable, smallest_certif
 from ...teacher.accounting.plan import Plan
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
-from ...wall.datasets.table import scaling
+from ...wall.datasets.tables import scaling
 from ...wall.labels.base import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from .asking import ask, asking_extractor

@@ -15,10 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.datasets import arrays, readers
-from ...wall.datasets.folder import labels_of, persons_of
 from ...wall.datasets.sources import DataConfig, Task, published
-from ...wall.datasets.table import ID, encode, one_file, scaling
-from ...wall.datasets.tables import read_table, texts
+from ...wall.datasets.tables import ID, encode, one_file, read_table, scaling, texts
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.progress import TaskProgress
 from ...wall.unit import Unit
@@ -245,15 +243,11 @@ def _percent(progress: TaskProgress | None) -> TaskProgress | None:
 def _published_blocks(
     config: DataConfig, task: Task, size: int | None, start: int, progress: TaskProgress | None
 ) -> Blocks:
-    source = published(config.source)
-    if size is None:
-        rows = source.private_rows(config, progress)
-        blocks = iter([(len(rows.ids), len(rows.ids), rows)])
-    else:
-        blocks = source.private_blocks(config, size, start)
-    for done, total, rows in blocks:
+    listed = published(config.source).private_rows(config)
+    for part in _parts(listed.total, size, start):
+        rows = listed.read(part, progress)
         faults = {UNREADABLE: ~rows.readable}
-        yield done, total, _judged(task, rows.inputs, rows.labels, rows.ids, faults)
+        yield part.stop, listed.total, _judged(task, rows.inputs, rows.labels, rows.ids, faults)
 
 
 def _folder_blocks(
@@ -270,12 +264,12 @@ def _folder_blocks(
     for part in _parts(len(paths), size, start):
         chosen = paths[part]
         images = readers.read_images(root, chosen, config.image_size, config.channels, progress)
-        truth = labels_of(task.labels, "data.private", root, chosen)
+        truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([readers.stable_hash(path) for path in chosen], dtype=np.int64)
         persons = None
         if unit == "person":
-            named = persons_of("data.private", root, chosen, config.person, task.labels)
+            named = readers.persons_of("data.private", root, chosen, config.person, task.labels)
             persons = codes_of(named)
             ids = row_ids(persons, ids)
         faults = {UNREADABLE: ~images.readable}
