@@ -144,7 +144,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
     config, records = data.config(epsilon), len(data.private[1])
     public = PublicData(*data.public, *data.test)
-    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
+    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1)
     began = time.process_time()
     found = search(config, data.task, public, goal, mechanisms_for(config), no_progress)
     seconds = time.process_time() - began
@@ -202,7 +202,6 @@ def value_row(epsilon: float) -> str:
         len(public),
         1,
         asked=regression.QUERIES,
-        shares=(1.0,),
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
     found = search(asking, data.task, rows, goal, mechanisms_for(asking), no_progress)

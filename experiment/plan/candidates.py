@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -139,24 +138,16 @@ class Rehearser:
             raise refused
         return sorted(choices, key=_worth)
 
-    def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
-        """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
+    def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
+        """With its noise for the budget. Raises BudgetRefused."""
         assert self.public.rehearse is not None
         goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
-        epsilon = share * goal.epsilon
+        epsilon = goal.epsilon
         (solved,) = calibrate([Priced(_open(mechanism), asked, asked)], epsilon, goal.delta)
         require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
         score = self.public.rehearse(view, solved, times)
         answered = goal.queries * score.answered
         return Choice(epsilon, solved, asked, asked, answered, score.accuracy, score.spread, view)
-
-    def frontier(self, choice: Choice[M]) -> list[Choice[M]]:
-        """The same mechanism for the shares below 1 that allow it, rehearsed as often."""
-        choices = []
-        for share in self.goal.shares[:-1]:
-            with suppress(BudgetRefused):
-                choices.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES, share))
-        return choices
 
 
 @dataclass(frozen=True)
@@ -190,9 +181,7 @@ class Candidates(Generic[M]):
         chosen = tried[0]
         if chosen.accuracy < goal.min_accuracy:
             chosen = self._strict(rehearser, chosen)
-        exact = chosen.certified(goal)
-        frontier = (*rehearser.frontier(chosen), exact)
-        return Optimum(goal, exact, frontier, public.source, tried=tuple(tried))
+        return Optimum(goal, chosen.certified(goal), public.source, tried=tuple(tried))
 
     def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
         known = {(entry.view, _open(entry.mechanism)) for entry in tried}

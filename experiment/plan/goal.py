@@ -18,8 +18,6 @@ from ...teacher.mechanisms.base import M, Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
 
-FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
-
 
 @dataclass(frozen=True)
 class Goal:
@@ -28,7 +26,7 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
-    fixed; ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
+    fixed.
     """
 
     epsilon: float
@@ -39,7 +37,6 @@ class Goal:
     min_accuracy: float = 0.0
     seed: int = 0
     asked: int | None = None
-    shares: tuple[float, ...] = FRONTIER
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -161,14 +158,12 @@ class Choice(Generic[M]):
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``source``: of
-    the forecasts; ``note``: a line about the price; both for a reader. ``tried``: candidates for
-    the whole budget, best first; ``seconds``: of the search.
+    ``source``: of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
+    candidates, best first; ``seconds``: of the search.
     """
 
     goal: Goal
     chosen: Choice[M]
-    frontier: tuple[Choice[M], ...]
     source: str
     note: str = ""
     tried: tuple[Choice[M], ...] = ()
@@ -178,7 +173,7 @@ class Optimum(Generic[M]):
         """The certificate of the chosen one, for a reader."""
         goal = self.goal
         epsilon = f"epsilon {round_up(self.chosen.epsilon)} of {goal.epsilon:g}"
-        return f"The last row is certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
+        return f"Certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
 
 
 Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]

@@ -35,7 +35,7 @@ from ..run.extractors import first_extractor
 from ..run.run_folder import RunFolder
 from ..run.training_rows import check_student
 from .candidates import PLANNERS
-from .goal import FRONTIER, Choice, Goal, Optimum, PublicRows, View
+from .goal import Choice, Goal, Optimum, PublicRows, View
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,
@@ -66,7 +66,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     if config.teacher is None:
         make_private(custodian)  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
-    best, optimum = best_plan(config, console, shares=FRONTIER[-1:])
+    best, optimum = best_plan(config, console)
     console.show(choices_table("candidates", optimum.tried))
     console.say(reason(optimum))
     folder.write_text(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
@@ -75,12 +75,9 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
 
 
 def best_plan(
-    config: Config,
-    console: Console,
-    min_accuracy: float = 0.0,
-    shares: tuple[float, ...] = FRONTIER,
+    config: Config, console: Console, min_accuracy: float = 0.0
 ) -> tuple[Config, Optimum[Any]]:
-    """The configuration with the chosen mechanism, caps and rounds; ``shares``: see ``Goal``.
+    """The configuration with the chosen mechanism, caps and rounds.
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
     """
@@ -99,7 +96,6 @@ def best_plan(
         min_accuracy,
         config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
-        shares,
     )
     optimum = search(config, task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)

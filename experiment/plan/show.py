@@ -114,12 +114,11 @@ def render_plan(shown: dict) -> str:
 def describe_optimum(config: Config, optimum: Optimum[Any]) -> dict[str, object]:
     """What `plan --optimise --json` prints.
 
-    `plan --json` of the choice; optimised, frontier, expected_records, candidates.
+    `plan --json` of the choice; optimised, expected_records, candidates.
     """
     return {
         **describe_plan(config),
         "optimised": _entry(optimum.chosen),
-        "frontier": [_entry(choice) for choice in optimum.frontier],
         "expected_records": optimum.goal.expected_records,
         **describe_candidates(optimum),
     }
@@ -152,13 +151,12 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
 
 
 def print_optimum(config: Config, optimum: Optimum[Any], out: Path | None) -> None:
-    """The candidates, the frontier and the choice, on stdout; ``out``: written to."""
+    """The candidates and the choice, on stdout; ``out``: written to."""
     from rich.console import Console as RichConsole
 
     screen = RichConsole(width=TABLE_WIDTH, highlight=False)
     if len(optimum.tried) > 1:
         screen.print(choices_table("candidates", optimum.tried))
-    screen.print(choices_table("best, by budget", optimum.frontier))
     chosen = optimum.chosen
     features = f"{config.features}, {config.whiten} whitened axes" if config.whiten else ""
     for line in (

@@ -190,16 +190,15 @@ def optimise(
 ) -> Optimum[S]:
     """See ``goal.Planner``; the queries are simulated already."""
     goal.check()
-    budgets = [share * goal.epsilon for share in goal.shares]
     grid = coarse_grid(simulated, goal.expected_records, kind)
-    best = search(simulated, goal, budgets, grid, kind, progress)
-    frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
-    if best[-1] is None:
+    best = search(simulated, goal, grid, kind, progress)
+    if best is None:
         raise goal.nothing_affordable()
-    chosen = fit(frontier[-1], simulated, goal)
-    frontier[-1] = chosen
-    note = "The others are searched with an approximate price, within about 1%."
-    return Optimum(goal, chosen, tuple(frontier), simulated.description, note)
+    for step in ZOOMS:
+        near = list(_around(best.mechanism, step, goal.expected_records))
+        finer = search(simulated, goal, near, kind)
+        best = finer if finer is not None and finer.right > best.right else best
+    return Optimum(goal, fit(best, simulated, goal), simulated.description)
 
 
 def noises(kind: type[SampledVotes]) -> tuple[float, ...]:
@@ -235,13 +234,12 @@ def coarse_grid(
 def search(
     simulated: SimulatedQueries,
     goal: Goal,
-    budgets: Sequence[float],
     grid: Sequence[Point],
     kind: type[S],
     progress: Progress = no_progress,
-) -> list[Choice[S] | None]:
-    """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
-    best: list[Choice[S] | None] = [None] * len(budgets)
+) -> Choice[S] | None:
+    """The best of the grid; None where nothing is affordable."""
+    best: Choice[S] | None = None
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
         sized = kind.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
@@ -250,26 +248,18 @@ def search(
         correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
         right = passing @ correct.T / len(votes.labels)  # [t, s, v]
         passed = np.broadcast_to(passing.mean(axis=2)[..., None], right.shape)
-        for position, epsilon in enumerate(budgets):
-            choice = _best_of(point, sized, passed, right, epsilon, simulated.rows, goal)
-            known = best[position]
-            if choice and (known is None or choice.right > known.right):
-                best[position] = choice
+        choice = _best_of(point, sized, passed, right, simulated.rows, goal)
+        if choice and (best is None or choice.right > best.right):
+            best = choice
     progress("searching", len(grid), len(grid))
     return best
 
 
 def _best_of(
-    point: Point,
-    sized: S,
-    passed: np.ndarray,
-    right: np.ndarray,
-    epsilon: float,
-    rows: float,
-    goal: Goal,
+    point: Point, sized: S, passed: np.ndarray, right: np.ndarray, rows: float, goal: Goal
 ) -> Choice[S] | None:
     """The best of one point's thresholds and noises; ``passed``, ``right``: rates [t, s, v]."""
-    asked = _affordable(point, sized.swap, passed, epsilon, rows, goal)
+    asked = _affordable(point, sized.swap, passed, rows, goal)
     _, answered = answers(asked, passed, rows)
     accuracy = right / np.maximum(passed, 1e-300)
     enough = (asked >= goal.rounds) & (accuracy >= goal.min_accuracy)
@@ -284,17 +274,17 @@ def _best_of(
         sigma_vote=point.sigma_vote[v],
     )
     rate = float(passed[t, s, v]), float(right[t, s, v])
-    return forecast(epsilon, mechanism, int(asked[t, s, v]), rate, rows)
+    return forecast(goal.epsilon, mechanism, int(asked[t, s, v]), rate, rows)
 
 
 def _affordable(
-    point: Point, swap: bool, passed: np.ndarray, epsilon: float, rows: float, goal: Goal
+    point: Point, swap: bool, passed: np.ndarray, rows: float, goal: Goal
 ) -> np.ndarray:
-    """Queries that epsilon pays for, float64 [t, s, v], at the best order.
+    """Queries that the budget pays for, float64 [t, s, v], at the best order.
 
     Each order has its own budget of Renyi divergence, R = epsilon - c(alpha).
     """
-    room = epsilon - epsilons_from_rdp(ORDERS, np.zeros_like(ORDERS), goal.delta)
+    room = goal.epsilon - epsilons_from_rdp(ORDERS, np.zeros_like(ORDERS), goal.delta)
     useful = np.flatnonzero(room > 0)
     if not useful.size:
         return np.zeros(passed.shape)
@@ -340,16 +330,6 @@ def forecast(
     """The choice at ``rate``: shares of queries that pass, and that also get the right label."""
     cap, answered = (float(x) for x in answers(np.array(float(asked)), np.array(rate[0]), rows))
     return Choice(epsilon, mechanism, asked, int(cap), answered, rate[1] / rate[0])
-
-
-def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]:
-    """The best of finer grids around a choice, or the choice itself."""
-    for step in ZOOMS:
-        grid = list(_around(choice.mechanism, step, goal.expected_records))
-        (finer,) = search(simulated, goal, [choice.epsilon], grid, type(choice.mechanism))
-        if finer is not None and finer.right > choice.right:
-            choice = finer
-    return choice
 
 
 def _around(centre: SampledVotes, step: float, expected_records: int) -> Iterable[Point]:
