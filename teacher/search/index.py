@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -100,17 +99,6 @@ class Counted(Protocol):
 # A sum over some records and their labels: int64 of a shape that does not depend on them. The
 # results of disjoint sets of records add up to the result of their union.
 Count = Callable[[Counted, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
-class Nearest:
-    """The nearest records of each query by (squared distance, id).
-
-    ``rows``: int64 [q, m]; ``distances``: int32 [q, m], squared.
-    """
-
-    rows: np.ndarray = field(repr=False)
-    distances: np.ndarray = field(repr=False)
 
 
 class PrefixCache:

@@ -203,8 +203,8 @@ class Shard:
         if total is not None:
             share = m * len(index) / max(1, total)
             width = min(width, math.ceil(share + 6 * math.sqrt(share) + 8))
-        nearest = index.nearest(queries, width)
-        return nearest.rows.astype(np.int32), nearest.distances
+        rows, distances = index.nearest(queries, width)
+        return rows.astype(np.int32), distances
 
     def similar(
         self,

@@ -45,11 +45,11 @@ def test_records_in_a_period_are_ordered_too(index_of):
 
 
 @everywhere
-@pytest.mark.parametrize("bytes_", [1, 5000])
-def test_lists_beyond_the_bounds_do_not_depend_on_blocks(monkeypatch, index_of, bytes_):
-    """More scores are within the bound than a list takes: all records tie but a few."""
-    monkeypatch.setattr(cpu, "SCORE_BYTES", bytes_)
-    monkeypatch.setattr(cpu, "KEY_ROWS", 700)
+@pytest.mark.parametrize(("scores", "chunk"), [(1, 700), (3000, 1024), (1 << 19, 1 << 18)])
+def test_lists_do_not_depend_on_blocks(monkeypatch, index_of, scores, chunk):
+    """Far more scores are within the bound than a list takes: all records tie but a few."""
+    monkeypatch.setattr(cpu, "SCORES", scores)
+    monkeypatch.setattr(cpu, "CHUNK", chunk)
     features = np.zeros((4000, 3), dtype=np.int8)
     features[::97] = int_features(1, 42, 3)
     queries, ids = int_features(2, 6, 3, -2, 2), np.arange(4000)
@@ -75,7 +75,7 @@ def test_lists_are_kept_for_the_second_release_and_can_not_be_changed(monkeypatc
     queries = int_features(1, 8, 6)
     first = index.prefix(queries, 20)
     with monkeypatch.context() as patch:
-        patch.setattr(index, "_search", None)
+        patch.setattr(index, "nearest", None)
         again = index.prefix(queries[[5, 2]], 20)
     np.testing.assert_array_equal(again, first[[5, 2]])
     with pytest.raises(ValueError, match="read-only"):

@@ -72,7 +72,7 @@ def test_searches_of_many_threads_at_once_are_right() -> None:
     found: dict[int, np.ndarray] = {}
 
     def search(number: int) -> None:
-        rows = [index.nearest(queries[i : i + 1], 70).rows[0] for i in range(len(queries))]
+        rows = [index.nearest(queries[i : i + 1], 70)[0][0] for i in range(len(queries))]
         found[number] = np.array(rows)
 
     callers = [threading.Thread(target=search, args=(number,)) for number in range(4)]
