@@ -11,7 +11,7 @@ def main(args: Sequence[str]) -> int:
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     parser = config_parser("data", does)
     config, _ = parse(parser, args)
-    from ...teacher.records.inspect import preview, render
+    from ...teacher.records.inspect import preview
 
-    print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
+    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
     return 0

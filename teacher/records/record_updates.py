@@ -57,7 +57,7 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
 
 
 def add(connection: sa.Connection, records: Records) -> None:
-    """Write records whose ids are not present; a tombstone with the id gives way."""
+    """Write records whose ids are not present; tombstones give way."""
     updates_metadata.create_all(connection)
     event_times.note(connection, event_times.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
@@ -137,6 +137,5 @@ def check(records: Records, like: Records, num_labels: int) -> None:
 
 
 def _alike(records: Records, like: Records) -> bool:
-    """Whether inputs have the same dtype and shape of a row."""
     one, other = records.inputs, like.inputs
     return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
