@@ -137,7 +137,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
     from labelwall.experiment.config.groups import FirstFeatures
     from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.extractors import first_extractor
+    from labelwall.experiment.run.features import first_extractor
     from labelwall.teacher.classifiers.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder

@@ -33,12 +33,11 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
-from labelwall.experiment.run.extractors import extractor_of_round
+from labelwall.experiment.run.features import extractor_of_round
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy

@@ -16,11 +16,11 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.individual_budgets import Payments
-from .ledger.ledger import Ledger
+from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
-from .ledger.transaction import Charge, Reservation, UpperBound
-from .mechanisms.base import Charging, Mechanism, Prepaid
-from .mechanisms.earlier_answers import EarlierAnswers, Reused
+from .mechanisms.base import Charging, Mechanism
+from .mechanisms.earlier_answers import EarlierAnswers
+from .mechanisms.ind_knn import IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 
@@ -65,7 +65,7 @@ class Call:
         refuses, and what ``failures`` makes of the rest.
         """
         mechanism = self._mechanism
-        if not isinstance(mechanism, Prepaid):
+        if not isinstance(mechanism, IndKnn):
             self._settle_by_stage(keys, voters)
             return
         with self._failures():
@@ -105,7 +105,7 @@ class Call:
 
     def _settle_prepaid(
         self,
-        prepaid: Prepaid,
+        prepaid: IndKnn,
         keys: Sequence[str],
         voters: Voters,
         serials: np.ndarray,
@@ -207,7 +207,7 @@ class PrepaidLedger(Protocol):
 def answer_prepaid(
     ledger: PrepaidLedger,
     slot: int,
-    mechanism: Prepaid,
+    mechanism: IndKnn,
     voters: Voters,
     serials: np.ndarray,
     keys: Sequence[str],

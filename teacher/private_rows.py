@@ -178,7 +178,6 @@ class PrivateRows:
                 key=shard_key(self.directory),
                 directory=self.directory,
                 workers=self.workers,
-                device=self.device,
                 progress=self.training,
             )
             for teachers in sizes

@@ -71,7 +71,7 @@ class ShardedRows(PrivateRows):
 
     def owned(self, owners: np.ndarray) -> Records:
         self.records()
-        return self._shards.rows_of_owners(owners)
+        return self._shards.rows_of(owners, owners=True)
 
     def updated(self) -> Records:
         """No records, once the shards have the custodian's updates."""

@@ -19,8 +19,9 @@ from ..wall.unit import Unit
 from .charging import Call, is_settled
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.base import Charging, Mechanism, Prepaid
+from .mechanisms.base import Charging, Mechanism
 from .mechanisms.earlier_answers import EarlierAnswers
+from .mechanisms.ind_knn import IndKnn
 from .mechanisms.registry import from_slot, space_of
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
@@ -230,13 +231,12 @@ class Teacher:
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""
+        reused = [isinstance(m, IndKnn) and m.reuse for m in self._mechanisms]
+        if not any(reused):
+            return [None] * len(reused)
         path = self._rows.directory / f"answered-{spec.sha256()[:16]}.bin"
-        kept = [
-            m.memory(path, self._index.dimensions) if isinstance(m, Prepaid) else None
-            for m in self._mechanisms
-        ]
-        shared = next((memory for memory in kept if memory is not None), None)
-        return [None if memory is None else shared for memory in kept]
+        shared = EarlierAnswers(path, self._index.dimensions)
+        return [shared if reuses else None for reuses in reused]
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels of public inputs, outcomes and the receipt.

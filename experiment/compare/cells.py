@@ -24,8 +24,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Computing, FirstFeatures
 from ..run.console import Console
-from ..run.extractors import starting_extractor
-from ..run.public_features import embedder_of
+from ..run.features import embedder_of, starting_extractor
 from .config import CompareConfig
 
 UNIT = 63.0  # quantised features are integers in -63..63

@@ -19,14 +19,15 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import M, Priced
 from ...teacher.mechanisms.calibration import calibrate
-from ...teacher.mechanisms.private_linear import (
+from ...teacher.mechanisms.sums import (
+    MAX_NEIGHBOURS,
     MAX_STEPS,
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from ...teacher.mechanisms.reverse_knn import MAX_NEIGHBOURS, ReverseKnn
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
 from . import ind_knn, values, votes

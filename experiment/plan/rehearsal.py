@@ -31,15 +31,17 @@ from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
-from ..run.extractors import (
+from ..run.features import (
     MAX_ROWS,
+    embedder_of,
     extractor_of_round,
+    features_of,
     first_extractor,
     principal_axes,
+    quantised,
     starting_extractor,
 )
 from ..run.matrices import MatrixRound, ask_matrices
-from ..run.public_features import embedder_of, features_of, quantised
 from ..run.query_selection import k_means
 from .goal import Score, View
 

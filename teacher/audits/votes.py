@@ -23,8 +23,7 @@ import numpy as np
 from ...wall.labels.values import STEPS
 from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
-from ..mechanisms.batch import BATCH, BatchMechanism
-from ..mechanisms.batch_knn import BatchKnn
+from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
 from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, SampledVotes, Votes
@@ -165,7 +164,7 @@ def _settled(
             for i, value in zip(due, values.tolist(), strict=True):
                 results[i][stage] = value
     if part == JOINT:
-        return np.array([mechanism.outcome(known)[1] + 1 for known in results], dtype=np.int64)
+        return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64) + 1
     return np.array([known[part] for known in results], dtype=np.int64)
 
 

@@ -57,7 +57,7 @@ def preview(
     width, (repeated, contradicting) = max(map(len, names)), _repeats(rows.inputs, rows.labels)
     lines = [
         BANNER,
-        f"source {config.source}: {len(read.verdicts)} rows found, {len(rows.labels)} usable, "
+        f"source {config.source}: {len(read.verdicts)} rows, {len(rows.labels)} usable, "
         f"inputs {task.input_shape}",
         *_spread(read),
         "",

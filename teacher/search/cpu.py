@@ -232,7 +232,7 @@ class ExactIndex:
         scores = np.empty((len(queries), len(sample)), dtype=np.int32)
         self._product(minus_twice(queries), sample, scores)
         scores += norms
-        return np.partition(scores, rank, axis=1)[:, rank]
+        return np.partition(scores, rank, axis=1)[:, rank].copy()
 
     @cached_property
     def _sample(self) -> tuple[np.ndarray, np.ndarray]:

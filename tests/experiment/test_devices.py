@@ -1,5 +1,5 @@
-"""A run whose student is trained by two processes: the same ledger, and processes that know of no
-teacher. What is refused."""
+"""Devices of a run: a student that is trained by two processes, the custodian's machine, and what
+is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from labelwall import pipeline
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import devices
-from tests.experiment import tiny
+from tests.experiment.checks import check_one_error
 
 RUN = ["run", "--config", "config.yaml", "--quiet"]
 SHORT = ["--rounds", "[{queries: 12}]", "--student.doubtful_folds", "0"]
@@ -33,13 +33,6 @@ if "--multiprocessing-fork" in sys.orig_argv:
     sys.addaudithook(listen)
     atexit.register(write)
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.slow
@@ -89,6 +82,17 @@ MISTAKES = {  # settings of the student, and which of them the error names
 }
 
 
+@pytest.mark.parametrize(
+    ("device", "mentioned"), [("cuda", "`device` must be cpu on this machine."), ("tpu", "device")]
+)
+def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
+    folder: Path, device: str, mentioned: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    check_one_error([*RUN, "--run_dir", "out", "--device", device], mentioned, capsys)
+    assert not list(folder.glob("out/round_*/answers.npz"))
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_can_not_be_trained_is_refused_before_anything_is_opened(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -100,8 +104,6 @@ def test_what_can_not_be_trained_is_refused_before_anything_is_opened(
     (folder / "data.npz").unlink()
     settings, mentioned = MISTAKES[name]
     options = [f"--student.{setting}={value}" for setting, value in settings.items()]
-    assert pipeline.main([*RUN, "--run_dir", "out", *options]) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert f"student.{mentioned}" in error
+    check_one_error([*RUN, "--run_dir", "out", *options], f"student.{mentioned}", capsys)
     assert not (folder / "out").exists()
     assert not (folder / "out.custodian").exists()

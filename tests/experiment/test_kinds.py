@@ -327,12 +327,7 @@ def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str])
     assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
     assert shift[-1] == 0
     np.savez("q.npz", x=tiny.rows(2, 7)[0])
-    assert (
-        pipeline.main(
-            ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz"]
-        )
-        == 0
-    )
+    assert pipeline.main([*PREDICT, "--quiet"]) == 0
     x, _ = tiny.rows(4, 8)
     np.savez(
         "more.npz",

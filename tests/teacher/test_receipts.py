@@ -14,7 +14,7 @@ import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.matrices import Cells

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -9,8 +9,7 @@ import pytest
 from labelwall.experiment.plan import candidates
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.wall.errors import BudgetRefused
 from tests.experiment.plan.planning import planned
 

@@ -23,12 +23,12 @@ from labelwall.experiment.plan.rehearsal import (
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space

@@ -13,8 +13,7 @@ from labelwall.experiment.linear import measure
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import QueryForm
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from tests.experiment import tiny

@@ -11,20 +11,23 @@ from labelwall.teacher.audits.cases import probes
 from labelwall.teacher.audits.conversations import COUNT
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import Gnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
+    SCREEN,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
 
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials

@@ -9,8 +9,7 @@ import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import pytest
@@ -90,12 +89,6 @@ def test_fields_that_do_not_fit_together_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=rf"`mechanism\.{name}` must be "):
         MECHANISMS[kind](**fields)
-
-
-@pytest.mark.parametrize(("kind", "classifier"), product(["gnmax", "lnmax"], ["linear", "cnn"]))
-def test_the_price_knows_no_classifier(kind: str, classifier: str) -> None:
-    either = [MECHANISMS[kind](classifier=c).with_noise(1.0, 9) for c in ("linear", classifier)]
-    assert either[0].releases(3, 3) == either[1].releases(3, 3)
 
 
 def test_a_plan_has_one_label_space() -> None:

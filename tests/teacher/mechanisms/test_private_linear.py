@@ -7,25 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-)
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import (
     CLIP,
     COUNT,
-    SENSITIVITY,
     bias,
     residual_unit,
 )
-from tests.make import plan_of
 
 DIMENSIONS, CLASSES = 4, 3
 
@@ -51,24 +40,6 @@ def test_at_weights_of_zero_the_sum_is_the_mean_of_each_class() -> None:
     assert gap <= 0.05 * CLIP  # rounded features may be a little longer than 63: shrunk
     assert unit * math.sqrt(2 / 3) * math.hypot(length, bias(length)) == pytest.approx(CLIP, 1e-3)
     assert sums[-1] == 40 * COUNT
-
-
-@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1), (1.0, 4), (0.1, 2), (8.0, 3)])
-def test_sigma_is_solved_from_the_budget(epsilon: float, steps: int) -> None:
-    (made,) = calibrate([Priced(PrivateLinear(), steps, steps)], epsilon, 1e-5)
-    cost = certified_epsilon(plan_of(made, steps))
-    assert 0.99 * epsilon < cost <= epsilon
-    assert calibrate([Priced(made, steps, steps)], epsilon, 1e-5) == [made]
-
-
-def test_the_price_depends_on_the_noise_multiplier_alone() -> None:
-    """As four steps of one vote with the same multiplier in reverse kNN."""
-    (release,) = PrivateLinear(sigma=3.0, clip=0.5, margin=0.2).releases(4, 4)
-    ratio = release.parameters["sigma"] / release.parameters["sensitivity"]
-    assert ratio == pytest.approx(3.0, rel=1e-15)
-    assert release.cap == 4
-    assert math.isqrt(CLIP**2 + COUNT**2) < SENSITIVITY
-    assert SENSITIVITY**2 >= CLIP**2 + COUNT**2
 
 
 @pytest.mark.parametrize("length", [0.5, 63.0, 240.0, 4000.0])
@@ -97,14 +68,3 @@ def test_the_longest_residual_of_a_label_space_reaches_the_limit(
         reached = residual_unit(w, clip, 63.0, labels) * longest * math.hypot(63, bias(63.0))
         assert reached <= CLIP
         assert reached == pytest.approx(CLIP, rel=1e-3)
-
-
-def test_all_label_spaces_cost_the_same_and_refuse_a_clip_that_nothing_reaches() -> None:
-    kinds = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
-    prices = [made(sigma=3.0).releases(4, 4) for made in kinds]
-    assert prices == prices[:1] * 3
-    for made, most in zip(kinds, (1.5, 1.0, 1.0), strict=True):
-        with pytest.raises(InvalidInput, match=r"mechanism\.clip"):
-            made(clip=most + 0.1)
-    with pytest.raises(InvalidInput, match=r"mechanism\.margin"):
-        PrivateLinearAttributes(margin=1.0)

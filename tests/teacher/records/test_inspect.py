@@ -32,7 +32,7 @@ def test_counts_of_good_and_bad_rows(tmp_path):
     y = np.array([0, 7, -1, 1, 1, 2, 1, 1, 0])  # rows 1 and 2: outside the classes
     ids = np.array([0, 1, 2, 3, 4, 5, 6, 6, 8])  # row 7: the id of row 6
     text = preview(arrays(tmp_path, x, y, ids), k=2)
-    assert "9 rows found, 5 usable" in text
+    assert "9 rows, 5 usable" in text
     assert counted(text, "usable rows by class") == [("0", "1"), ("1", "3"), ("2", "1")]
     bad = counted(text, "rows that a run drops silently")
     assert [count for count, _ in bad] == ["0", "1", "2", "1", "0"]
@@ -59,7 +59,7 @@ def test_an_image_folder_with_bad_files(image_folders):
     text = preview(DataConfig(source="folder", **image_folders))
     assert "PRIVATE" in text.splitlines()[0]
     assert "not for release" in text.splitlines()[0]
-    assert "13 rows found, 11 usable" in text
+    assert "13 rows, 11 usable" in text
     assert "no images, not read: 1" in text
     bad = counted(text, "rows that a run drops silently")
     assert [count for count, _ in bad] == ["1", "0", "1", "0", "0"]
@@ -70,4 +70,4 @@ def test_an_image_folder_with_bad_files(image_folders):
 
 def test_an_empty_data_set_is_shown_not_an_error(tmp_path):
     config = arrays(tmp_path, np.zeros((0, 2)), np.zeros(0, dtype=int), np.zeros(0, dtype=int))
-    assert "0 rows found, 0 usable" in preview(config)
+    assert "0 rows, 0 usable" in preview(config)

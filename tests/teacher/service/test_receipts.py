@@ -16,7 +16,7 @@ import pytest
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.errors import Refused, TeacherFailed

@@ -12,12 +12,10 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.state import LedgerState, read_body
 from labelwall.teacher.mechanisms.attributes import AttributeVotes
-from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_linear import LinearSums
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import STEPS

@@ -12,21 +12,19 @@ from labelwall.teacher.mechanisms.attributes import (
     GnmaxAttributes,
     PrivateKnnAttributes,
 )
-from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.sums import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec
