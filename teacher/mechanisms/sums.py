@@ -144,17 +144,14 @@ class ReverseKnn(NoisySum):
 
     @property
     def sensitivity(self) -> float:
-        """Whole votes in as many cells."""
         return math.sqrt(self.neighbours)
 
     @property
     def grid(self) -> int:
-        """Parts of a whole vote."""
         return self.parts or 1
 
     @property
     def query_form(self) -> QueryForm:
-        """The cells of a round."""
         return QueryForm(self.cells, self.reach, self.margin, self.sigma, parts=self.grid)
 
     def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -218,7 +215,6 @@ class LinearSums(NoisySum):
 
     @property
     def query_form(self) -> QueryForm:
-        """The weights of a round's steps."""
         return QueryForm(
             noise=self.sigma,
             steps=self.steps,
