@@ -193,8 +193,8 @@ def inherit(
     Post-processing: free.
 
     ``counts``: votes [m, c], as in NoisyCounts or in parts of them; ``cells_of_row``: int64
-    [n, reach]. Each row sums the noisy votes of its cells. It gets the class with the most votes
-    (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
+    [n, row_neighbours]. Each row sums the noisy votes of its cells. It gets the class with the most
+    votes (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
     abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)

@@ -20,7 +20,7 @@ from tests.make import LEDGER, ZeroNoise, plan_of, teach
 from tests.teacher.shards import tiny
 
 DIMENSIONS, CLASSES = 4, 3
-HISTOGRAM, SUM = ReverseKnn(cells=5, neighbours=2, sigma=3.0), PrivateLinear(sigma=2.0)
+HISTOGRAM, SUM = ReverseKnn(centroids=5, neighbours=2, sigma=3.0), PrivateLinear(sigma=2.0)
 WIDTH = (DIMENSIONS + 1) * CLASSES + 1
 
 both = pytest.mark.parametrize("mechanism", [HISTOGRAM, SUM], ids=lambda m: m.kind)

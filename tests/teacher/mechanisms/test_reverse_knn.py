@@ -77,7 +77,7 @@ def exact_delta(epsilon: float, sigma: float) -> float:
 @pytest.mark.parametrize(("sigma", "delta"), [(31.0, 1e-5), (4.0, 1e-5), (44.0, 1e-6)])
 def test_one_vote_is_priced_by_the_exact_law(sigma: float, delta: float) -> None:
     epsilon = certified_epsilon(
-        plan_of(ReverseKnn(cells=9, neighbours=1, sigma=sigma), 1, delta=delta)
+        plan_of(ReverseKnn(centroids=9, neighbours=1, sigma=sigma), 1, delta=delta)
     )
     assert exact_delta(epsilon, sigma) <= delta  # sound
     assert exact_delta(epsilon * 0.985, sigma) > delta  # and within 1.5% of the smallest
@@ -85,8 +85,8 @@ def test_one_vote_is_priced_by_the_exact_law(sigma: float, delta: float) -> None
 
 @pytest.mark.parametrize("neighbours", [1, 2, 3])
 def test_the_price_depends_on_sigma_over_the_root_of_neighbours_alone(neighbours: int) -> None:
-    scaled = ReverseKnn(cells=7, neighbours=neighbours, sigma=40.0 * math.sqrt(neighbours))
-    one = certificates(plan_of(ReverseKnn(cells=900, neighbours=1, sigma=40.0), 2))
+    scaled = ReverseKnn(centroids=7, neighbours=neighbours, sigma=40.0 * math.sqrt(neighbours))
+    one = certificates(plan_of(ReverseKnn(centroids=900, neighbours=1, sigma=40.0), 2))
     many = certificates(plan_of(scaled, 2))
     assert many["tight"].epsilon == pytest.approx(one["tight"].epsilon, rel=1e-9)
     assert many["pld"].epsilon == pytest.approx(one["pld"].epsilon, rel=0.01)
@@ -99,7 +99,7 @@ def test_brute_force_over_a_tiny_histogram_stays_below_the_certificate() -> None
     """
     sigma, delta, reach = 1.5, 1e-3, 14
     epsilon = certified_epsilon(
-        plan_of(ReverseKnn(cells=3, neighbours=2, sigma=sigma), 1, delta=delta)
+        plan_of(ReverseKnn(centroids=3, neighbours=2, sigma=sigma), 1, delta=delta)
     )
     z = np.arange(-reach, reach + 1)
     mass = (

@@ -73,7 +73,7 @@ def _placed(answers: Answers) -> Receipt:
 
 
 def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
-    mechanism = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
+    mechanism = ReverseKnn(centroids=5, neighbours=2, sigma=2.0, margin=3.0)
     centers = np.random.default_rng(3).integers(-20, 20, (5, DIMENSIONS)).astype(np.int8)
     local, made = (
         tiny.make(tmp_path / name, entropy=SeededNoise(1), mechanism=mechanism)

@@ -71,7 +71,7 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
     "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "reverse_knn": ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
     "private_linear": PrivateLinear(steps=2, sigma=2.0, clip=1.0),
     "private_linear_attributes": PrivateLinearAttributes(steps=2, sigma=2.0, clip=0.5),
     "private_linear_value": PrivateLinearValue(sigma=2.0),
