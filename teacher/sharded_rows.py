@@ -73,7 +73,7 @@ class ShardedRows(PrivateRows):
     def owned(self, owners: np.ndarray) -> Records:
         """The records of ``owners`` (int64 [n]) that exist, from their shards."""
         self.records()
-        return self._shards.rows_of_owners(owners)
+        return self._shards.rows_of(owners, owners=True)
 
     def with_stored(self, records: Records) -> Records:
         """No records: the shards take in what was stored."""

@@ -33,9 +33,8 @@ from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.process import Settings
 from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher

@@ -132,7 +132,7 @@ def run(args: Sequence[str]) -> int:
     side, apart = config.private_side(), rest.isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian)
+        require_budget(side, custodian, console.say)
     if config.open:
         from ..plan.search import decided  # takes a second
 

@@ -88,15 +88,9 @@ class Shards:
         self._workers.ask_each("amend", [(named, added.take(part)) for part in parts])
         path.write_text(digest)
 
-    def rows_of(self, ids: np.ndarray) -> Records:
-        """The records among ``ids`` (int64 [m]) that exist."""
-        return self._rows_of(ids, "ids")
-
-    def rows_of_owners(self, owners: np.ndarray) -> Records:
-        """The records among ``owners`` (int64 [m]: ids, or persons) that exist."""
-        return self._rows_of(owners, "ids" if self.like.persons is None else "persons")
-
-    def _rows_of(self, ids: np.ndarray, column: str) -> Records:
+    def rows_of(self, ids: np.ndarray, owners: bool = False) -> Records:
+        """The records of ``ids`` (int64 [m]) that exist; of ``owners``, persons where rows have."""
+        column = "persons" if owners and self.like.persons is not None else "ids"
         records = self.like
         for part in self._workers.ask("rows_of", ids, self.like, column):
             records = records.joined(part)
@@ -200,8 +194,8 @@ class ShardedIndex:
     def ids(self) -> np.ndarray:
         """int64 [n], ascending."""
         ids = np.empty(len(self), dtype=np.int64)
-        of_shards = self._pool.ask("ids", self._extractor)
-        for rows, own in zip(self._rows, of_shards, strict=True):
+        of_shards = self._pool.ask("rows_between", self._extractor)
+        for rows, (own, *_) in zip(self._rows, of_shards, strict=True):
             ids[rows] = own
         return ids
 

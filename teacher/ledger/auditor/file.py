@@ -34,7 +34,7 @@ COLUMNS = {
     "extractors": ["sha256", "fields"],
 }
 # Tables of a live ledger, in no export.
-PRIVATE = ("private", "updates", "event_times", "calls", "nonces")
+PRIVATE = ("private", "updates", "event_times", "nonces")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
 
 Rows = tuple[list[Any], list[Any], list[Any]]  # of entries, head and extractors

@@ -21,7 +21,6 @@ from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.jobs import Job
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
-from labelwall.wall.networks.architectures import build, to_safetensors
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
 from tests.teacher.service import tiny
@@ -32,6 +31,7 @@ from tests.teacher.service.tiny import (
     SPEC,
     client,
     clients,
+    network,
     rows,
     served,
 )
@@ -39,11 +39,6 @@ from tests.teacher.service.tiny import (
 
 def other(number: int) -> ExtractorSpec:
     return ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=1 + number / 100)
-
-
-def network() -> ExtractorSpec:
-    weights = to_safetensors(build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES))
-    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
 
 
 def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
@@ -140,7 +135,7 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
         remote.answer(Queries(rows(3, 2)))
         assert made.call("bob", "ledger").content != copies[0]
         assert len(makers) == 2
-        made.service.process.allowances.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
+        made.service.shared.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
         assert made.call("ann", "ledger").json()["code"] == "too_much"
         assert made.call("bob", "ledger").status_code == 200
 

@@ -13,7 +13,7 @@ import pytest
 
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked, working_nodes
+from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked
 from labelwall.wall.errors import InvalidInput
 
 
@@ -91,22 +91,6 @@ def test_what_is_no_head_is_refused() -> None:
     with pytest.raises(InvalidInput, match="can be reached"):
         require_locked(f"127.0.0.1:{port}", TOKEN)
     server.stop(None).wait()
-
-
-def test_nodes_without_cpus_are_used_only_if_there_are_no_others() -> None:
-    class Ray:
-        def __init__(self, *nodes: tuple[str, bool, float]) -> None:
-            self._nodes = nodes
-
-        def nodes(self) -> list[dict[str, object]]:
-            return [
-                {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus}}
-                for name, alive, cpus in self._nodes
-            ]
-
-    cluster = Ray(("c", True, 2.0), ("a", True, 1.0), ("b", False, 1.0), ("h", True, 0.0))
-    assert working_nodes(cluster) == ["a", "c"]
-    assert working_nodes(Ray(("h", True, 0.0))) == ["h"]
 
 
 def test_files_of_a_killed_process_go_with_the_next_start(
