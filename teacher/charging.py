@@ -16,9 +16,8 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.individual_budgets import Payments
-from .ledger.ledger import Ledger
+from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
-from .ledger.transaction import Charge, Reservation, UpperBound
 from .mechanisms.base import Charging, Mechanism
 from .mechanisms.earlier_answers import EarlierAnswers
 from .mechanisms.ind_knn import IndKnn, Reused
