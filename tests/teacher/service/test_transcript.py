@@ -280,9 +280,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        routes,
-        "Job",
-        lambda *given, from_custodian=False, **more: Job(*given, **more),
+        routes, "Job", lambda *given, from_custodian=False, **more: Job(*given, **more)
     )
 
 
