@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.drop_doubtful import Cleaned
+from ...student.held_out import Cleaned
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
 
