@@ -340,7 +340,7 @@ class Teacher:
         if identity in state.refused:
             return NoisyCounts(None, receipt)
         counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.query_form.cells or 1, -1), receipt)
+        return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
 
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
         slot, row = calls[0].slot, dict[str, np.ndarray]()
