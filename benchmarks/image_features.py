@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.config.groups import STAGES
-from labelwall.experiment.run.extractors import principal_axes
+from labelwall.experiment.run.features import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork

@@ -173,7 +173,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
     from labelwall.experiment.config.groups import FirstFeatures
     from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.extractors import first_extractor
+    from labelwall.experiment.run.features import first_extractor
     from labelwall.teacher.classifiers.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder
@@ -185,7 +185,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     spec = first_extractor(FirstFeatures(), task)
     embedder = Embedder(spec, probe=None)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private = embed_records(
+    features, private = embed_records(
         cache,
         open_records(data, task),
         spec,
@@ -193,7 +193,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
         lambda *done: console.progress("embedding", *done),
     )
     ensemble = train_ensemble(
-        private.features,
+        features,
         private.labels,
         private.ids,
         num_classes=task.num_classes,

@@ -31,15 +31,17 @@ from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
-from ..run.extractors import (
+from ..run.features import (
     MAX_ROWS,
+    embedder_of,
     extractor_of_round,
+    features_of,
     first_extractor,
     principal_axes,
+    quantised,
     starting_extractor,
 )
 from ..run.matrices import MatrixRound, ask_matrices
-from ..run.public_features import embedder_of, features_of, quantised
 from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -110,7 +112,7 @@ class RehearsingTeacher:
         left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
         deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
         noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
-        rows = self.mechanism.query_form.cells or 1
+        rows = self.mechanism.query_form.centroids or 1
         return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
     def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
@@ -264,7 +266,7 @@ class Rehearsal:
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
         form, seed = round_1.asks_of(1), round_1.round_seed(1)
-        with self._folder(view, asks.cells) as folder:
+        with self._folder(view, asks.centroids) as folder:
             asked_of = MatrixRound(form, 0, seed, classes, length, spec.sha256(), folder)
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED

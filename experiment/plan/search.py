@@ -31,9 +31,11 @@ from ..config.groups import STAGES, CapsConfig, RoundConfig
 from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
-from ..run.extractors import first_extractor
+from ..run.features import first_extractor
+from ..run.places import decided as recorded_choice
+from ..run.places import resumed
 from ..run.run_folder import RunFolder
-from ..run.training_rows import check_student
+from ..run.training import check_student
 from .candidates import PLANNERS
 from .goal import Choice, Goal, Optimum, PublicRows, View
 from .rehearsal import (
@@ -58,8 +60,8 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     written), MissingData (public rows), BudgetRefused, and LabelwallError where the folder holds
     another run.
     """
-    folder.resumed(config)  # raises where the folder holds another run
-    known = folder.decided(config)
+    resumed(config, folder)  # raises where the folder holds another run
+    known = recorded_choice(config, folder)
     if not known.open:
         return known
     folder.create()

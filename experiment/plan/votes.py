@@ -24,8 +24,7 @@ from scipy.special import ndtr
 from ...teacher.accounting.accountant import odometer
 from ...teacher.accounting.conversion import epsilons_from_rdp
 from ...teacher.accounting.curves import ORDERS, screening_rdp
-from ...teacher.mechanisms.private_knn import PrivateKnn
-from ...teacher.mechanisms.votes import SampledVotes
+from ...teacher.mechanisms.votes import PrivateKnn, SampledVotes
 from ...teacher.search.cpu import ExactIndex
 from ...teacher.search.int8_matmul import float32_product
 from ...wall.progress import Progress, no_progress

@@ -22,8 +22,7 @@ import numpy as np
 from ...wall.labels.values import STEPS
 from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
-from ..mechanisms.batch import BATCH, BatchMechanism
-from ..mechanisms.batch_knn import BatchKnn
+from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
 from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
@@ -41,7 +40,7 @@ DISTANCE = 10  # of k-NN's record from the queries, in integer units
 
 
 @dataclass(frozen=True)
-class Poll:
+class VoteCase:
     """How votes are counted: the k nearest of a Poisson sample, or k shards.
 
     ``noise``, ``screen_noise``: scales of the noise on a class and on the plurality, in votes.
@@ -75,9 +74,9 @@ class Poll:
         return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def _poll(mechanism: Votes) -> Poll:
+def _vote_case(mechanism: Votes) -> VoteCase:
     fields = vars(mechanism)
-    return Poll(
+    return VoteCase(
         k=mechanism.max_votes,
         noise=mechanism.require("scale" if "scale" in fields else "sigma_vote"),
         threshold=mechanism.threshold if mechanism.screened else 0,
@@ -102,7 +101,7 @@ def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-    return Case(part, _poll(mechanism).pairs(), trials, mechanism.releases(*caps), queries)
+    return Case(part, _vote_case(mechanism).pairs(), trials, mechanism.releases(*caps), queries)
 
 
 def run(
@@ -120,7 +119,7 @@ def run(
     label + 1 for JOINT.
     """
     voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if _poll(mechanism).shards:
+    if _vote_case(mechanism).shards:
         k = mechanism.max_votes
         voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
     block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
@@ -149,7 +148,7 @@ def _settled(
             for i, value in zip(due, values.tolist(), strict=True):
                 results[i][stage] = value
     if part == JOINT:
-        return np.array([mechanism.outcome(known)[1] + 1 for known in results], dtype=np.int64)
+        return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64) + 1
     return np.array([known[part] for known in results], dtype=np.int64)
 
 
@@ -177,10 +176,10 @@ def values(mechanism: Regression, unit: Unit) -> list[Case]:
     spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
     mean = isinstance(mechanism, PrivateKnnMean)
     noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
-    poll = Poll(
+    case = VoteCase(
         mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
     )
-    pairs = [pair for pair in poll.pairs() if pair.num_classes == 2]
+    pairs = [pair for pair in case.pairs() if pair.num_classes == 2]
     return [_value(mechanism, stage, pairs, unit) for stage in mechanism.stages]
 
 

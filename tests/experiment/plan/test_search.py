@@ -18,10 +18,11 @@ from labelwall.experiment.plan.candidates import REHEARSED
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
+from labelwall.experiment.run import places
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.registry import Auto
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.labels.registry import label_space
@@ -103,14 +104,14 @@ def test_another_budget_before_the_run_began_is_another_search(config: Path) -> 
     folder = RunFolder(config.parent / "out")
     decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
-    assert folder.decided(load_config(config)).open
+    assert places.decided(load_config(config), folder).open
 
 
 def test_a_folder_with_another_run_is_refused_before_a_search(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
-    folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
+    places.record(replace(found, mechanism=PrivateLinear(axes=4)), folder)
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))

@@ -95,7 +95,7 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
     ("modules", "unwanted"),
     [
         (
-            ("wall.datasets.sources", "experiment.config.init", "teacher.records.inspect"),
+            ("wall.datasets.sources", "experiment.commands.configured", "teacher.records.inspect"),
             {"torch", "torchvision"},
         ),
         (("wall.labels.registry",), {"torch", "sklearn"}),
@@ -188,7 +188,7 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
         for path in files
     }
     assert asking.pop("wall/datasets/published.py") == {"_one_side"}
-    assert asking.pop("experiment/run/budgets.py") == {"config.private"}
+    assert asking.pop("experiment/run/places.py") == {"config.private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 
 

@@ -3,16 +3,14 @@ of reverse kNN; a run keeps its axes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
-from labelwall.experiment.run.extractors import (
+from labelwall.experiment.config.groups import FirstFeatures
+from labelwall.experiment.run.features import (
     box_extractor,
     linear_power,
     principal_axes,
@@ -21,7 +19,7 @@ from labelwall.experiment.run.extractors import (
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
@@ -38,9 +36,8 @@ def uneven(n: int, seed: int = 0) -> np.ndarray:
 
 def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
     """int8 [n, whiten] of the rows that the axes were learned from."""
-    config = Config(DataConfig("arrays", path="none"), [RoundConfig(1)], whiten=whiten)
     task = Task(ClassLabels(("a", "b", "c")), rows.shape[1:])
-    spec = starting_extractor(config.first, task, lambda _: rows)
+    spec = starting_extractor(FirstFeatures(whiten=whiten), task, lambda _: rows)
     return Embedder(spec, probe=None).embed(rows)[0]
 
 
@@ -58,37 +55,18 @@ def test_axes_give_every_direction_the_same_spread() -> None:
 
 def test_embedded_rows_have_no_main_direction() -> None:
     rows = uneven(500)
-    integers = whitened(rows, 5).astype(float)
+    integers, plain = whitened(rows, 5).astype(float), whitened(rows, 0)[:, :5].astype(float)
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
-    plain = Embedder(
-        starting_extractor(
-            plain_config().first, Task(ClassLabels(("a", "b", "c")), (6,)), lambda _: rows
-        ),
-        probe=None,
-    ).embed(rows)[0]
-    assert np.linalg.cond(np.cov(plain[:, :5].astype(float), rowvar=False)) > 10
+    assert np.linalg.cond(np.cov(plain, rowvar=False)) > 10
     assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
     assert (abs(integers) == 63).mean() < 0.02
-
-
-def plain_config() -> Config:
-    return Config(DataConfig("arrays", path="none"), [RoundConfig(1)])
 
 
 @pytest.mark.parametrize(("rows", "kept"), [(500, 6), (3, 3), (1, 1), (0, 1)])
 def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
     assert principal_axes(uneven(rows), kept)[1].shape[1] < kept
-    config = replace(plain_config(), whiten=kept)
-    task = Task(ClassLabels(("a", "b", "c")), (6,))
     with pytest.raises(InvalidInput, match="whiten"):
-        starting_extractor(config.first, task, lambda _: uneven(rows))
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        whitened(uneven(rows), kept)
 
 
 def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,17 +101,6 @@ def test_a_linear_model_whitens_less_where_axes_are_alike(slope: float, power: f
     assert linear_power(np.sqrt(variances[:1])) == 0.5
 
 
-def test_a_power_may_follow_from_the_deviations() -> None:
-    rows = uneven(500)
-    halved = principal_axes(rows, 5, 0.5)[1]
-    assert np.array_equal(principal_axes(rows, 5, lambda spreads: 0.5)[1], halved)
-    seen: list[np.ndarray] = []
-    principal_axes(rows, 3, lambda spreads: float(seen.append(spreads) is not None))
-    (spreads,) = seen
-    assert spreads.shape == (3,)
-    assert spreads[0] / spreads[1] > 40
-
-
 def test_each_side_of_the_box_has_its_own_scale() -> None:
     spec = box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (2,)))
     assert (spec.mean, spec.std) == ((1.0, 2.0), (1.0, 3.0))
@@ -151,5 +118,5 @@ def test_clusters_of_public_rows() -> None:
     np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
     # Fewer places than cells
     assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
-    with pytest.raises(InvalidInput, match=r"mechanism\.cells"):
+    with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
         cluster(features[:4], 5, seed=1)
