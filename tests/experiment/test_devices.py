@@ -88,7 +88,7 @@ MISTAKES = {  # settings of the student, and which of them the error names
 def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
     folder: Path, device: str, mentioned: str, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     check_one_error([*RUN, "--run_dir", "out", "--device", device], mentioned, capsys)
     assert not list(folder.glob("out/round_*/answers.npz"))
 
