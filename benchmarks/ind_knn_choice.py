@@ -27,8 +27,7 @@ from labelwall.experiment.plan.ind_knn import (
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.votes import AGGREGATE
+from labelwall.teacher.mechanisms.votes import AGGREGATE, PrivateKnn
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.

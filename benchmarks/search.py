@@ -169,7 +169,7 @@ def path(
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms import voters as voters_module
-    from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+    from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search import cpu
     from labelwall.teacher.search.gpu import index_on

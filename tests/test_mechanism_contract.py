@@ -27,15 +27,14 @@ from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
-from labelwall.teacher.ledger.auditor.plan import priced as audited_price
+from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.process import Settings
 from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
@@ -255,8 +254,6 @@ def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> None:
-    if not CASES[name].sharded:
-        pytest.skip("needs all rows in one process")
     heads = [
         ask(teacher(tmp_path / str(n), name, shards=n), name, tiny.queries())[1].ledger_head
         for n in (0, shards)

@@ -132,7 +132,7 @@ def run(args: Sequence[str]) -> int:
     side, apart = config.private_side(), rest.isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian)
+        require_budget(side, custodian, console.say)
     if config.open:
         from ..plan.search import decided  # takes a second
 
@@ -283,9 +283,9 @@ def records(args: Sequence[str]) -> int:
 def data(args: Sequence[str]) -> int:
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     config, _ = _parsed("data", args, does)
-    from ...teacher.records.inspect import preview, render
+    from ...teacher.records.inspect import preview
 
-    print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
+    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
     return 0
 
 

@@ -17,8 +17,8 @@ import jsonargparse
 
 from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
-from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.mechanisms.votes import PrivateKnn
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config

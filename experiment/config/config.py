@@ -14,8 +14,8 @@ from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
-from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
+from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput

@@ -17,8 +17,8 @@ from PIL import Image
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
-from ...teacher.mechanisms.private_linear import MAX_SIGMA, PrivateLinear
 from ...teacher.mechanisms.registry import AUTO
+from ...teacher.mechanisms.sums import MAX_SIGMA, PrivateLinear
 from ...wall.datasets.readers import (
     FORMATS,
     class_folders,

@@ -16,8 +16,8 @@ from ...teacher.accounting.accountant import (
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan, Release, Slot
 from ...teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
-from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
+from ...teacher.mechanisms.votes import PrivateKnn
 from ...wall.unit import for_unit, protected
 from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console

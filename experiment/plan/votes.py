@@ -17,8 +17,7 @@ import numpy as np
 
 from ...teacher.accounting.accountant import odometer
 from ...teacher.accounting.curves import ORDERS, screening_rdp
-from ...teacher.mechanisms.private_knn import PrivateKnn
-from ...teacher.mechanisms.votes import SampledVotes
+from ...teacher.mechanisms.votes import PrivateKnn, SampledVotes
 from ...wall.progress import Progress, no_progress
 from .goal import Choice, Goal, Optimum, PublicRows
 from .simulated_votes import SimulatedQueries, rates, votes_among, votes_of

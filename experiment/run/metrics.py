@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from ...student.calibrate import calibration_error, reliability
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
@@ -23,6 +22,7 @@ from ...wall.messages import ABSTAINED, Answers, Outcome
 from ...wall.unit import for_unit
 from .quality import Estimate, estimate_of
 
+BINS = 15  # of equal width, for the expected calibration error
 LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 
 
@@ -80,6 +80,27 @@ def calibration(
         **{name: error for name, (error, _) in errors.items()},
         "reliability": errors["calibration_error"][1],
     }
+
+
+def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
+    """BINS of [how many answers, their mean certainty, the share of them that is right].
+
+    ``certainty``: float64 in 0..1; ``right``: bool of the same shape. An empty bin holds zeros.
+    """
+    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(place, minlength=BINS)
+    totals = (np.bincount(place, amounts.ravel(), BINS) for amounts in (certainty, right))
+    means = [(total / np.maximum(count, 1)).round(6).tolist() for total in totals]
+    return [list(row) for row in zip(count.tolist(), *means, strict=True)]
+
+
+def calibration_error(bins: list[list[float]]) -> float | None:
+    """The expected calibration error of ``reliability``'s bins, a share in 0..1 (Guo et al. 2017,
+    equation 3); None without answers.
+    """
+    answers = sum(count for count, _, _ in bins)
+    gaps = sum(count * abs(certainty - right) for count, certainty, right in bins)
+    return gaps / answers if answers else None
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import IDENTITY, LEDGER
+from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.sources import DataConfig
@@ -51,16 +53,24 @@ def place_of(data: DataConfig) -> Path | None:
     return path.with_name(f"{path.name}.custodian")
 
 
-def require_budget(side: PrivateSide, place: Path) -> None:
+def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -> None:
     """Raises LedgerMismatch where the budget of one's own records was begun with another plan.
 
-    A directory or ledger that the configuration names has its own rules.
+    A directory or ledger that the configuration names is another budget, and the sum is said.
     """
-    named = side.directory or side.ledger or place_of(side.data) is None
-    if named or not (place / LEDGER).exists():
+    beside = place_of(side.data)
+    if beside is None or not open_database(beside / LEDGER).exists():
         return
-    state = Ledger(place / LEDGER, side.anchor).state
-    plan, budget = state.plan, side.budget
+    budget = side.budget
+    if side.ledger is not None or beside != place.resolve():
+        with suppress(LedgerMismatch):  # where that one needs its anchor
+            first = Ledger(beside / LEDGER).state.plan
+            assert first is not None
+            parts = f"epsilon {first.epsilon:g} + {budget.epsilon:g}"
+            say(f"two budgets for the same records: {parts} = {first.epsilon + budget.epsilon:g}")
+        return
+    state = Ledger(beside / LEDGER, side.anchor).state
+    plan = state.plan
     assert plan is not None
     same = (plan.epsilon, plan.delta, plan.unit) == (budget.epsilon, budget.delta, side.unit)
     if not (same and _serves(place, side.data) and side.plan(plan) == plan):

@@ -16,9 +16,8 @@ from ...teacher.custodian import Custodian
 from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import Records, open_records
 from ...teacher.service.app import create_app
-from ...teacher.service.config import ServiceConfig
+from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.process import Settings
 from ...teacher.service.server import address, end_in_time, listen, server
 from ...teacher.service.service import build_service
 from ...wall.adversary import EACH, POOLED

@@ -19,8 +19,7 @@ from ...wall.matrices import SENSITIVITY
 from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
-from ..mechanisms.private_linear import SUM, LinearSums
-from ..mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
+from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
@@ -42,7 +41,7 @@ _KEY = bytes(32)
 def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
     near = mechanism.neighbours
-    deviation = mechanism.vote * mechanism.require("sigma") * math.sqrt(near)
+    deviation = mechanism.noise * math.sqrt(near)
     # the record is at 0: the first cells have its votes
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
 

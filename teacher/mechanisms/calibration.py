@@ -25,7 +25,7 @@ from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
 from ..accounting.cache import cached
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.plan import Plan, Slot
+from ..accounting.plan import Plan, Release, Slot
 from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
@@ -53,19 +53,15 @@ def calibrate(
     kept on disk (accounting/cache.py).
     """
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
-    return [entry.mechanism for entry in _with_noise(entries, np.array(levels))]
-
-
-def _with_noise(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
     return [
-        replace(entry, mechanism=entry.mechanism.with_noise(float(level), entry.asked))
+        entry.mechanism.with_noise(level, entry.asked)
         for entry, level in zip(entries, levels, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for the level of ``entries`` at (``epsilon``, ``delta``)."""
+    """The search for the levels of ``entries`` at (``epsilon``, ``delta``)."""
 
     entries: tuple[Priced, ...]
     epsilon: float
@@ -73,7 +69,10 @@ class _Search:
     progress: Progress = field(compare=False)
 
     def plan(self, levels: np.ndarray) -> Plan:
-        slots = tuple(entry.slot() for entry in _with_noise(self.entries, levels))
+        slots = tuple(
+            replace(e, mechanism=e.mechanism.with_noise(float(level), e.asked)).slot()
+            for e, level in zip(self.entries, levels, strict=True)
+        )
         return Plan(self.epsilon, self.delta, slots)
 
     def still_holds(self, levels: np.ndarray) -> bool:
@@ -112,25 +111,24 @@ class _Search:
         1 + 2 log(1 / delta) / epsilon and leaves half of epsilon for it (Mironov 2017,
         Proposition 3).
         """
-        missing = [bool(entry.mechanism.uncalibrated) for entry in self.entries]
-        total = sum(e.share for e, solved in zip(self.entries, missing, strict=True) if solved)
+        missing = [i for i, e in enumerate(self.entries) if e.mechanism.uncalibrated]
+        total = sum(self.entries[i].share for i in missing)
         levels = np.ones(len(self.entries))
-        if sum(missing) == 1:
+        if len(missing) == 1:
             return levels
         decisive = 1 - 2 * math.log(self.delta) / self.epsilon
         curves = [release_rdp(quick(r), ORDERS) for r in self.plan(levels).releases()]
         finite = ORDERS[np.isfinite(curves).all(axis=0)]  # some curves hold up to one order
         order = finite[[min(int(np.searchsorted(finite, decisive)), len(finite) - 1)]]
-        for i, entry in enumerate(self.entries):
-            if missing[i]:
-                one = replace(self, entries=(entry,))
+        for i in missing:
+            one = replace(self, entries=self.entries[i : i + 1])
 
-                def divergence(level: float, one: _Search = one) -> float:
-                    releases = one.plan(np.array([level])).releases()
-                    return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
+            def divergence(level: float, one: _Search = one) -> float:
+                releases = one.plan(np.array([level])).releases()
+                return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
 
-                goal = entry.share / total * self.epsilon / 2
-                levels[i] = _root(divergence, (1 - CLOSE) * goal, goal, CLOSE)
+            goal = self.entries[i].share / total * self.epsilon / 2
+            levels[i] = _root(divergence, (1 - CLOSE) * goal, goal, CLOSE)
         return levels
 
 
@@ -161,16 +159,16 @@ def estimate(plan: Plan) -> float:
     return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
 
 
+def _sampled(release: Release) -> bool:
+    return release.parameters.get("sampling_probability", 1.0) < 1
+
+
 def _demands(plan: Plan) -> tuple[float, float, float]:
     """(least share of the budget to accept, share to aim at, precision of a search)."""
     releases = plan.releases()
     if any(map(is_slow, releases)):
         return ENOUGH_SLOW, AIM_SLOW, CLOSE
-    sums = any(
-        release.curve in ("screening", "argmax")
-        or release.parameters.get("sampling_probability", 1.0) < 1
-        for release in releases
-    )
+    sums = any(r.curve in ("screening", "argmax") or _sampled(r) for r in releases)
     return ENOUGH, 1.0, CLOSE if sums else EXACT
 
 

@@ -21,7 +21,7 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.curves import screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import InvalidInput
 
 ROOT = Path(__file__).parents[2]

@@ -48,6 +48,7 @@ def test_another_epsilon_is_refused_until_another_directory_is_named(
     other = [*RUN, "--epsilon", "9", "--custodian_dir", "other", "--run_dir", "runs/b"]
     for _ in range(2):  # the second time it continues
         assert pipeline.main(other) == 0
+        assert "same records: epsilon 8 + 9 = 17" in capsys.readouterr().err
         assert ledgers() == ["data.npz.custodian", "other"]
 
 

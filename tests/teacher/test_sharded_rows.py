@@ -150,13 +150,6 @@ def test_an_interrupted_start_resumes(
     assert asked(teacher, "private_knn") == expected
 
 
-@pytest.mark.parametrize(
-    ("shape", "rows"), [((256,), 16_384), ((1024,), 16_384), ((4096,), 4096), ((224, 224, 3), 445)]
-)
-def test_blocks_are_bounded_in_rows_and_in_bytes(shape: tuple[int, ...], rows: int) -> None:
-    assert worker_module.block_rows(shape) == rows
-
-
 def peak_of(step: Callable[[], object]) -> int:
     """Peak of the allocated bytes, without mapped files."""
     tracemalloc.start()
@@ -304,14 +297,6 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
     assert answers.receipt.charged["screen"] == 10
     # As after a crash: charged again, answered once.
     assert teacher._ledger.state.spent[0, "screen"] == 20
-
-
-def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
-    tiny.index_of(tmp_path / "d", tiny.records(50), 2)
-    pool = LocalPool([tmp_path / "d" / "shards-2" / name for name in ("0000", "0001")])
-    with pytest.raises(ValueError, match="shorter"):
-        pool.ask_each("view", [()])
-    assert len(pool.ask("view")) == pool.size == 2
 
 
 @pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])

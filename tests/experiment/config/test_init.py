@@ -18,7 +18,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import LabelwallError
@@ -249,7 +249,7 @@ FLAGS = [
     ["--epsilon", "0.5", "--expected_records", "7000"],
     ["--delta", "1e-7", "--student.steps", "40", "--threads=1"],
     ["--features", "hog", "--student.backbone", "small_cnn", "--student.learning_rate", "1e-3"],
-    ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9", "--rounds", ROUNDS],
+    ["--mechanism.kind", "reverse_knn", "--mechanism.centroids=9", "--rounds", ROUNDS],
     ["--seed", "3", "--custodian_dir", "apart", "--privacy.unit", "row", "--batch_size", "8"],
 ]
 

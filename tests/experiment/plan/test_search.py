@@ -21,8 +21,8 @@ from labelwall.experiment.plan.show_optimum import expected
 from labelwall.experiment.run import places
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
+from labelwall.teacher.mechanisms.registry import Auto
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.labels.registry import label_space

@@ -11,20 +11,23 @@ from labelwall.teacher.audits.cases import probes
 from labelwall.teacher.audits.conversations import COUNT
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import Gnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
+    SCREEN,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
 
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
@@ -47,7 +50,7 @@ SMALL_SIGMA: dict[str, Any] = {
     "sigma_vote": 0.85,
     "sampling_probability": 0.04,
 }
-CELLS = ReverseKnn(cells=3, neighbours=1, sigma=1.0)
+CELLS = ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
 BALL = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
 RADIUS = RadiusNeighbours(epsilon=2.0)
 CURIOUS = BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive")
@@ -79,8 +82,8 @@ PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
         PrivateKnnMedian(k=3, epsilon=2.0, sigma_screen=2.0, cells=4, window=1, **GAMMA),
         (),
     ),
-    "reverse_knn": (ReverseKnn(cells=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
-    "whole_votes": (ReverseKnn(cells=6, neighbours=2, sigma=2.0), ()),
+    "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
+    "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
     "private_linear": (PrivateLinear(sigma=1.0).for_unit("person"), ()),
     "averages": (PrivateLinear(sigma=1.0), ()),
     "attributes_sums": (PrivateLinearAttributes(sigma=1.0).for_unit("person"), ()),

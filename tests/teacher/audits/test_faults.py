@@ -23,10 +23,9 @@ from labelwall.teacher.mechanisms.attributes import (
 )
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import PrivateLinearAttributes
+from labelwall.teacher.mechanisms.sums import PrivateLinearAttributes
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, NaiveKnn, PrivateKnn
 from labelwall.wall.unit import Unit
 from tests.teacher.audits import faults
 from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak

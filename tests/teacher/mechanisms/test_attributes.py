@@ -125,25 +125,6 @@ def test_a_record_of_the_sample_adds_its_votes_or_displaces_anothers(k: int) -> 
                 assert squares(moved) <= 2 * 2 * GRID**2
 
 
-def test_a_record_changes_one_classifiers_votes() -> None:
-    rng = np.random.default_rng(0)
-    features, queries = (rng.integers(-63, 64, (n, 3)).astype(np.int8) for n in (30, 20))
-    bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
-
-    def of(rows: np.ndarray) -> np.ndarray:
-        trained = train_ensemble(
-            features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
-        )
-        # [teachers, queries, c]
-        return np.stack([clipped(bits, 2) for bits in trained.attributes(queries)])
-
-    whole = of(ids)
-    for record in range(30):
-        moved = whole - of(np.delete(ids, record))
-        assert (moved != 0).any(axis=(1, 2)).sum() <= 1
-        assert squares(moved.sum(axis=0)) <= 2 * 2 * GRID**2
-
-
 # --- prices
 
 
@@ -154,26 +135,6 @@ def test_without_sampling_the_price_is_theorem_13() -> None:
             release_rdp(release, ORDERS), ORDERS * tau / sigma**2, rtol=1e-12
         )
         assert release.cap == 9
-
-
-def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> None:
-    """Binomial sums of E[l^j] = exp(j (j - 1) D^2 / (2 sigma^2)) in plain arithmetic."""
-    gamma, tau, sigma = 0.05, 10, 50.0
-    (release,) = PrivateKnnAttributes(
-        tau=tau, sigma_vote=sigma, sampling_probability=gamma
-    ).releases(1, 1)
-    for alpha in (2, 5, 16, 32):
-        terms = [
-            math.comb(alpha, j)
-            * gamma**j
-            * (1 - gamma) ** (alpha - j)
-            * math.exp(j * (j - 1) * tau / sigma**2)
-            for j in range(alpha + 1)
-        ]
-        expected = math.log(math.fsum(terms)) / (alpha - 1)
-        assert release_rdp(release, np.array([float(alpha)]))[0] == pytest.approx(
-            expected, rel=1e-9
-        )
 
 
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:

@@ -1,4 +1,4 @@
-"""LNMAX, GNMAX, Confident-GNMAX: draws and prices."""
+"""PATE's kinds and naive kNN: draws and prices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from labelwall.teacher.mechanisms.pate import (
     Lnmax,
 )
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, NaiveKnn
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise, plan_of
+from tests.seeded_noise import SeededNoise
 
 CLASSES, D = 3, 4
 ALL = [
@@ -93,3 +95,36 @@ def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:
         worst = max(worst, float(np.abs(np.log(p / q)).max()))
     assert 0.5 * claim < worst <= claim * (1 + 1e-6)
     assert certified_epsilon(plan_of(Lnmax(scale=scale), 1)) == pytest.approx(claim, rel=0.01)
+
+
+@pytest.mark.parametrize("k", [1, 7, 50])
+def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) -> None:
+    rng, mechanism, tape = np.random.default_rng(k), NaiveKnn(k=k, sigma_vote=2.5), SeededNoise(3)
+    x, q = (rng.integers(-63, 64, (n, 4)).astype(np.int8) for n in (40, 9))
+    labels = rng.integers(0, CLASSES, 40)
+    ids = rng.permutation(40)
+    keys = [f"q{i}" for i in range(9)]
+    drawn = mechanism.draw("aggregate", Voters(ExactIndex(x, ids), labels, CLASSES, q), keys, tape)
+    for j, query in enumerate(q.astype(int)):
+        nearest = sorted(
+            range(40), key=lambda i: (((x[i].astype(int) - query) ** 2).sum(), ids[i])
+        )[:k]
+        noise = tape.discrete_gaussian(2.5, [keys[j]], "aggregate", CLASSES)[0].tolist()
+        noisy = [sum(labels[i] == c for i in nearest) + noise[c] for c in range(CLASSES)]
+        assert drawn[j] == noisy.index(max(noisy))
+
+
+def test_every_query_pays_for_an_unsampled_winner() -> None:
+    mechanism = NaiveKnn(k=20, sigma_vote=40.0)
+    (release,) = mechanism.releases(100, 3)
+    assert (release.cap, release.prepaid, release.curve) == (100, False, "argmax")
+    assert release.parameters == {"sigma": 40.0, "sampling_probability": 1.0}
+    assert (
+        argmax_rdp(ORDERS, **release.parameters) <= ORDERS * 2 / (2 * 40.0**2) * (1 + 1e-9)
+    ).all()  # sensitivity sqrt(2)
+    assert (
+        0 < certified_epsilon(plan_of(mechanism, 50)) < certified_epsilon(plan_of(mechanism, 100))
+    )
+    assert mechanism.next_stage({}) == "aggregate"
+    assert mechanism.next_stage({"aggregate": 2}) is None
+    assert mechanism.outcome({"aggregate": 2}) == (Outcome.ANSWERED, 2)
