@@ -149,7 +149,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     spec = first_extractor(FirstFeatures(), task)
     embedder = Embedder(spec, probe=None)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private = embed_records(
+    features, private = embed_records(
         cache,
         open_records(data, task),
         spec,
@@ -157,7 +157,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
         lambda *done: console.progress("embedding", *done),
     )
     ensemble = train_ensemble(
-        private.features,
+        features,
         private.labels,
         private.ids,
         num_classes=task.num_classes,

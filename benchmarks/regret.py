@@ -85,7 +85,7 @@ class Drawing:
         one, (stage,) = matrix.entries[np.newaxis], self.mechanism.stages
         voters = Voters(index, self.labels, self.classes, one, self.length)
         drawn = self.mechanism.draw(stage, voters, ["0" * 64], SystemEntropy())
-        rows = self.mechanism.query_form.cells or 1
+        rows = self.mechanism.query_form.centroids or 1
         return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
 
@@ -134,7 +134,10 @@ def shown(view: View, mechanism: Mechanism) -> str:
 def by_hand(name: str, views: list[View]) -> list[Candidate]:
     """Settings of configs/ for these data."""
     return [
-        (replace(views[0], whiten=whiten), ReverseKnn(cells=cells, neighbours=near, reach=reach))
+        (
+            replace(views[0], whiten=whiten),
+            ReverseKnn(centroids=cells, neighbours=near, row_neighbours=reach),
+        )
         for whiten, cells, near, reach in HAND.get(name, ())
     ]
 

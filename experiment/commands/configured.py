@@ -283,9 +283,9 @@ def records(args: Sequence[str]) -> int:
 def data(args: Sequence[str]) -> int:
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     config, _ = _parsed("data", args, does)
-    from ...teacher.records.inspect import preview, render
+    from ...teacher.records.inspect import preview
 
-    print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
+    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
     return 0
 
 

@@ -38,7 +38,7 @@ TIMES = 4  # rehearsals of the last candidates
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
-SHAPES = ((1, 1), (2, 3))  # neighbours and reach
+SHAPES = ((1, 1), (2, 3))  # neighbours and row_neighbours
 FACTORS = (0.5, 0.7, 1.4, 2.0)  # of the cells, around a good number
 MARGINS = (1.0, 2.0, 4.0, 8.0)  # in deviations of the noise on a row's votes
 AXES = (4, 8, 16, 32, 64, 128, 256)
@@ -56,22 +56,24 @@ def cells(view: View, classes: int) -> list[ReverseKnn]:
     most = max(1, view.rows // ROWS_A_CELL)
     cells = sorted({min(count, most) for count in (classes, *CELLS) if count >= classes} or {most})
     return [
-        ReverseKnn(cells=count, neighbours=min(neighbours, count), reach=min(reach, count))
+        ReverseKnn(
+            centroids=count, neighbours=min(neighbours, count), row_neighbours=min(near, count)
+        )
         for count in cells
-        for neighbours, reach in SHAPES
+        for neighbours, near in SHAPES
     ]
 
 
 def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """Twice and half as many cells, and between; neighbours and reach one more and one fewer."""
+    """Twice, half as many cells, and between; either kind of neighbours, one more and one fewer."""
     most = max(1, view.rows // ROWS_A_CELL)
-    highest = min(good.cells, MAX_NEIGHBOURS)
+    highest = min(good.centroids, MAX_NEIGHBOURS)
     near = [
-        replace(good, cells=count)
-        for count in (min(round(good.cells * factor), most) for factor in FACTORS)
-        if count >= max(good.neighbours, good.reach)
+        replace(good, centroids=count)
+        for count in (min(round(good.centroids * factor), most) for factor in FACTORS)
+        if count >= max(good.neighbours, good.row_neighbours)
     ]
-    for name in ("neighbours", "reach"):
+    for name in ("neighbours", "row_neighbours"):
         values = (getattr(good, name) + step for step in (-1, 1, 3))
         near += [replace(good, **{name: value}) for value in values if 1 <= value <= highest]
     return near
@@ -79,7 +81,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
 
 def stricter_cells(good: ReverseKnn) -> list[ReverseKnn]:
     """With margins, rising."""
-    noise = good.require("sigma") * math.sqrt(2 * good.reach)
+    noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
     return [replace(good, margin=float(round(margin * noise))) for margin in MARGINS]
 
 

@@ -117,7 +117,7 @@ class RehearsingTeacher:
         left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
         deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
         noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
-        rows = self.mechanism.query_form.cells or 1
+        rows = self.mechanism.query_form.centroids or 1
         return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
     def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
@@ -273,7 +273,7 @@ class Rehearsal:
         config = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        with self._folder(view, asks.cells) as folder:
+        with self._folder(view, asks.centroids) as folder:
             classes = self._task.num_classes
             length, seed = unit_length(spec, public.shape[1]), config.round_seed(1)
             asked_of = MatrixRound(

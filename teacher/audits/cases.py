@@ -46,7 +46,7 @@ def _with(**fields: Any) -> Callable[[Any], Probes]:
 
 def _cells(mechanism: Any) -> Probes:
     near = mechanism.neighbours
-    return _with(cells=max(3, near), sigma=2.0 * math.sqrt(near))(mechanism)
+    return _with(centroids=max(3, near), sigma=2.0 * math.sqrt(near))(mechanism)
 
 
 HALF = {"sampling_probability": 0.5}

@@ -41,7 +41,7 @@ DISTANCE = 10  # of k-NN's record from the queries, in integer units
 
 
 @dataclass(frozen=True)
-class Poll:
+class VoteCase:
     """How votes are counted: the k nearest of a Poisson sample, or k shards.
 
     ``noise``, ``screen_noise``: scales of the noise on a class and on the plurality, in votes.
@@ -75,8 +75,8 @@ class Poll:
         return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def _screened(mechanism: SampledVotes) -> Poll:
-    return Poll(
+def _screened(mechanism: SampledVotes) -> VoteCase:
+    return VoteCase(
         k=mechanism.max_votes,
         noise=mechanism.require("sigma_vote"),
         threshold=mechanism.threshold,
@@ -86,13 +86,13 @@ def _screened(mechanism: SampledVotes) -> Poll:
     )
 
 
-POLLS: dict[str, Callable[[Any], Poll]] = {
+VOTE_CASES: dict[str, Callable[[Any], VoteCase]] = {
     "private_knn": _screened,
     "private_radius": _screened,
-    "naive_knn": lambda m: Poll(m.k, m.require("sigma_vote")),
-    "lnmax": lambda m: Poll(m.teachers, m.require("scale"), shards=True),
-    "gnmax": lambda m: Poll(m.teachers, m.require("sigma_vote"), shards=True),
-    "confident_gnmax": lambda m: Poll(
+    "naive_knn": lambda m: VoteCase(m.k, m.require("sigma_vote")),
+    "lnmax": lambda m: VoteCase(m.teachers, m.require("scale"), shards=True),
+    "gnmax": lambda m: VoteCase(m.teachers, m.require("sigma_vote"), shards=True),
+    "confident_gnmax": lambda m: VoteCase(
         m.teachers,
         m.require("sigma_vote"),
         m.threshold,
@@ -116,8 +116,8 @@ def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-    poll = POLLS[mechanism.kind](mechanism)
-    return Case(part, poll.pairs(), trials, mechanism.releases(*caps), queries)
+    case = VOTE_CASES[mechanism.kind](mechanism)
+    return Case(part, case.pairs(), trials, mechanism.releases(*caps), queries)
 
 
 def run(
@@ -135,8 +135,8 @@ def run(
     label + 1 for JOINT.
     """
     voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if POLLS[mechanism.kind](mechanism).shards:
-        k = POLLS[mechanism.kind](mechanism).k
+    if VOTE_CASES[mechanism.kind](mechanism).shards:
+        k = VOTE_CASES[mechanism.kind](mechanism).k
         voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
     block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
     pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]
@@ -192,10 +192,10 @@ def values(mechanism: Regression, unit: Unit) -> list[Case]:
     spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
     mean = isinstance(mechanism, PrivateKnnMean)
     noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
-    poll = Poll(
+    case = VoteCase(
         mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
     )
-    pairs = [pair for pair in poll.pairs() if pair.num_classes == 2]
+    pairs = [pair for pair in case.pairs() if pair.num_classes == 2]
     return [_value(mechanism, stage, pairs, unit) for stage in mechanism.stages]
 
 

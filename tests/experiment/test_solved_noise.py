@@ -24,7 +24,7 @@ COMPARISONS = [path for path in CONFIGS if path not in RUNS]
 # Those whose contests take minutes at little budget.
 SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
 RUN = ["run", "--config", "config.yaml", *QUICK, "--run_dir", "out"]
-CELLS = "{kind: reverse_knn, cells: 9, neighbours: 2}"
+CELLS = "{kind: reverse_knn, centroids: 9, neighbours: 2}"
 MIXED = f"""
 mechanism: {CELLS}
 rounds:

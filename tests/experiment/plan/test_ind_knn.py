@@ -14,6 +14,7 @@ from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import SimulatedRecords, best_level, optimise, threshold_at
 from labelwall.experiment.plan.search import best_plan, mechanisms_for, planned_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
@@ -31,7 +32,7 @@ from tests.experiment.plan.planning import (
 )
 from tests.seeded_noise import SeededNoise
 
-LENGTH = planning.EMBEDDER.length(DIMENSIONS)
+LENGTH = unit_length(planning.EMBEDDER.spec, DIMENSIONS)
 GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, shares=(0.25, 1.0))
 
 

@@ -50,7 +50,7 @@ SMALL_SIGMA: dict[str, Any] = {
     "sigma_vote": 0.85,
     "sampling_probability": 0.04,
 }
-CELLS = ReverseKnn(cells=3, neighbours=1, sigma=1.0)
+CELLS = ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
 BALL = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
 RADIUS = RadiusNeighbours(epsilon=2.0)
 CURIOUS = BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive")
@@ -82,8 +82,8 @@ PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
         PrivateKnnMedian(k=3, epsilon=2.0, sigma_screen=2.0, cells=4, window=1, **GAMMA),
         (),
     ),
-    "reverse_knn": (ReverseKnn(cells=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
-    "whole_votes": (ReverseKnn(cells=6, neighbours=2, sigma=2.0), ()),
+    "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
+    "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
     "private_linear": (PrivateLinear(sigma=1.0).for_unit("person"), ()),
     "averages": (PrivateLinear(sigma=1.0), ()),
     "attributes_sums": (PrivateLinearAttributes(sigma=1.0).for_unit("person"), ()),
