@@ -113,7 +113,7 @@ def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
     Each has its share of this process's threads. With several processes the first tasks begin at
     once, otherwise each when it is asked for.
     """
-    run = partial(_with_threads, share_of_threads(processes))
+    run = partial(_with_threads, max(1, torch.get_num_threads() // processes))
     pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
     with no_secrets():
         results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
@@ -128,11 +128,6 @@ def no_secrets() -> Iterator[None]:
         yield
     finally:
         os.environ |= secrets
-
-
-def share_of_threads(processes: int) -> int:
-    """Threads of each of so many processes."""
-    return max(1, torch.get_num_threads() // processes)
 
 
 @contextmanager

@@ -60,9 +60,9 @@ class Call:
     ) -> None:
         """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
-        ``serials``: int64 [n_records], the voters' places among the enrolled; of a prepaid
-        mechanism. ``memory``: answers that vote on later queries, where the mechanism uses them.
-        Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
+        ``serials``: int64 [n_records], the voters' places among the enrolled, where prepaid.
+        ``memory``: answers that vote on later queries. Raises LedgerMismatch where the ledger
+        refuses, and what ``failures`` makes of the rest.
         """
         mechanism = self._mechanism
         if not isinstance(mechanism, IndKnn):
@@ -111,7 +111,6 @@ class Call:
         serials: np.ndarray,
         memory: EarlierAnswers | None,
     ) -> None:
-        """Reserve, draw, pay and answer; earlier answers vote where the mechanism reuses them."""
         reused = None
         if memory is not None:
             select, results = prepaid.select(voters.length), self._ledger.state.results

@@ -28,6 +28,7 @@ def test_every_point_of_a_comparison_fits_its_budget(path: Path) -> None:
     config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
     points = [point for method in config.methods for point in method.points]
     assert points
+    assert all(point.mechanism.uncalibrated for point in points)  # the budget decides the noise
     for point in points:
         require_affordable(config.run_config(point, 0, "").plan())
 

@@ -105,11 +105,10 @@ class Anchor:
         self._durable: Entry | None = None
 
     def exists(self) -> bool:
-        """Whether there is an anchor. Raises LedgerMismatch where it can not be reached."""
-        if not self._has_place() or not self._database.exists():
-            return False
-        with self._database.transaction() as connection:
-            return self._read(connection) is not None
+        """Whether there is an anchor, or a file in its place. Raises LedgerMismatch where it can
+        not be reached.
+        """
+        return self._has_place() and (self._path is not None or self._database.exists())
 
     @contextmanager
     def locked(self, ledger: sa.Connection) -> Iterator[LockedAnchor]:

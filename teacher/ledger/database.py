@@ -144,8 +144,13 @@ class SqliteFile(Database):
             return sa.inspect(connection).has_table(self._table)
 
     def create(self, work: Work) -> None:
-        with suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise LedgerMismatch(
+                f"the {self.kind} {self.name} can not be created: {error.strerror}."
+            ) from error
         with self.transaction() as connection:
             if sa.inspect(connection).has_table(self._table):
                 raise LedgerMismatch(f"there is a {self.kind} {self.name} already.")

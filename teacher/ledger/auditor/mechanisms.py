@@ -115,11 +115,11 @@ def _individual(f: Fields) -> list[Priced]:
 
 def _cells(f: Fields) -> list[Priced]:
     """L2 sensitivity parts sqrt(neighbours), also of a person: sections 13 and 22."""
-    _require(f["neighbours"] <= f["cells"], "neighbours must be at most cells")
+    _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
-    noisy = results.histogram(f["cells"], noise, vote * LARGEST_COUNT)
+    noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
@@ -222,7 +222,7 @@ COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
 LINEAR = {"sigma": number(1e-3, 900)}  # times the sensitivity within the curves' range
 STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
 CELLS = {
-    "cells": integer(1, MAX_CELLS),
+    "centroids": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
     "sigma": NOISE,
     "parts": nullable(integer(1, 4096)),
@@ -245,7 +245,7 @@ KINDS: dict[str, Known] = {
             *("tables", "bits", "hash_seed", "reuse"),
         ),
     ),
-    "reverse_knn": Known(CELLS, _cells, ("margin", "reach")),
+    "reverse_knn": Known(CELLS, _cells, ("margin", "row_neighbours")),
     "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
     "naive_knn": Known(WINNER, _winner, ("k",)),
     "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),

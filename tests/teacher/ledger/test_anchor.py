@@ -226,6 +226,9 @@ def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> N
     for name in ("symbolic", "hard", "dangling", "deep", "deep/own.anchor"):
         is_refused(place, tmp_path / name)
     assert not (tmp_path / "victim").exists()
+    is_refused(in_use(tmp_path / "new", None), tmp_path / "nowhere" / "own.anchor")
+    with pytest.raises(LedgerMismatch, match="can not be created"):
+        create(tmp_path / "nowhere" / "ledger.sqlite")
     (tmp_path / "hard").unlink()
     goes_on(Ledger(place, anchor), "a")
 

@@ -108,7 +108,7 @@ def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(
 def test_a_list_of_integers_may_be_released_where_the_curve_prices_the_whole_vector(
     place: Place, wrong: object
 ) -> None:
-    mechanism = ReverseKnn(cells=2, sigma=30.0)
+    mechanism = ReverseKnn(centroids=2, sigma=30.0)
     slot = Slot(mechanism.fields(), mechanism.releases(2, 2))
     vectors = Ledger.create(place, dataset="d", plan=Plan(1.0, 1e-5, (slot,)), unsafe=False)
     vectors.record(vectors.charge(0, "histogram", ["a"]), {"a": [3, -1]})
