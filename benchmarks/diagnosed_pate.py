@@ -3,8 +3,7 @@
 The papers' epsilons are of this kind (Papernot et al. 2017, Theorem 3; 2018, Theorem 6): where the
 classifiers agree, a label says little about any of them. How far they agree is private, and so is
 the epsilon. The formulas are the papers', for continuous noise; the teacher draws discrete noise,
-and its certificates never come from here. Nothing on the path of an answer imports this file. Noise
-that would make such a number public: benchmarks/diagnosed_smooth.py.
+and its certificates never come from here. Nothing on the path of an answer imports this file.
 """
 
 from __future__ import annotations

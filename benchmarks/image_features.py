@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.config.groups import STAGES
-from labelwall.experiment.run.extractors import principal_axes
+from labelwall.experiment.run.features import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
@@ -70,7 +70,7 @@ def of_published(source: str, root: Path) -> Images:
     """The private split as train, and the public one followed by the test split as test."""
     config = DataConfig(source, root=str(root))
     train, public, task = (
-        published(source).private_rows(config),
+        published(source).private_rows(config).read(slice(None), None),
         read_public(config),
         describe(config),
     )

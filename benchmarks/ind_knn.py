@@ -131,8 +131,8 @@ class Everything:
     def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
         return Similar(np.arange(len(cross)), np.ones(len(cross)))
 
-    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
-        return np.full(len(norms), np.iinfo(np.int32).max)
+    def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
+        return np.full(len(norms), np.iinfo(np.int32).max, dtype=np.int32)
 
 
 def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:

@@ -47,9 +47,8 @@ from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE
+from labelwall.teacher.mechanisms.votes import AGGREGATE, NaiveKnn, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
@@ -70,9 +69,7 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
             Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
         )
         serials = ledger.enrol(voters.index.ids)
-        earlier = EarlierAnswers(
-            Path(folder) / "answered.bin", voters.queries.shape[1], mechanism.outcome
-        )
+        earlier = EarlierAnswers(Path(folder) / "answered.bin", voters.queries.shape[1])
         select = mechanism.select(voters.length)
         for start in range(0, len(voters.queries), BATCH):
             part = voters.select(range(start, min(start + BATCH, len(voters.queries))))

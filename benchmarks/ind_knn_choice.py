@@ -17,6 +17,7 @@ import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
 
+from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import (
     SimulatedRecords,
     Trial,
@@ -27,8 +28,7 @@ from labelwall.experiment.plan.ind_knn import (
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.votes import AGGREGATE
+from labelwall.teacher.mechanisms.votes import AGGREGATE, PrivateKnn
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
@@ -95,10 +95,12 @@ def choose_ind_knn(
             validation.features, validation.labels, records, CLASSES, kernel, length
         )
         level, _ = best_level(simulated, kernel)
+        goals = [Goal(epsilon, DELTA, records, asked, 1) for epsilon in epsilons]
         trials.append(
-            best_noise(
-                simulated, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
-            )
+            [
+                best_noise(simulated, kernel, goal, asked, level=level, seed=seed, repeats=repeats)
+                for goal in goals
+            ]
         )
     return [
         max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)

@@ -36,12 +36,12 @@ from tables import keel
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.linear.measure import FitSettings
 from labelwall.experiment.linear.model import Says, fit, with_neighbours
-from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     SUM,
     LinearSums,
     PrivateLinear,

@@ -39,10 +39,9 @@ from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
-from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.teacher.mechanisms.pate import Gnmax
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.registry import mechanism_class
+from labelwall.teacher.mechanisms.registry import Auto, mechanism_class
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import BudgetRefused
@@ -108,7 +107,7 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
         return replace(queried(config, rows), features="raw")
     mechanism = mechanism_class(method)()
     for least in (LEAST_RIGHT.get(method, 0.0), 0.0):
-        goal = Goal(epsilon, DELTA, records, rows, 1, least, shares=(1.0,))
+        goal = Goal(epsilon, DELTA, records, rows, 1, least)
         try:
             found = search(config, task, public, goal, [mechanism], no_progress)
         except BudgetRefused:

@@ -3,8 +3,7 @@
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
 Networks (teacher/classifiers/cnn_ensemble.py): 250 shards of about 240 images, trained anew in
-a temporary folder. With --device cuda they are trained in batches, and for comparison a few of them
-one by one.
+a temporary folder.
 """
 
 from __future__ import annotations
@@ -16,15 +15,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 from joblib.externals.loky import get_reusable_executor
 
-from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
-
-ALONE = 10  # classifiers timed one by one
 
 
 def main() -> None:
@@ -36,7 +31,6 @@ def main() -> None:
     )
     parser.add_argument("--teachers", type=int, default=250)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--queries", type=int, default=1000)
     options = parser.parse_args()
     data = DataConfig("mnist", root=str(options.data))
@@ -51,17 +45,10 @@ def main() -> None:
             key=key,
             directory=Path(folder),
             workers=options.workers,
-            device=options.device,
         )
         get_reusable_executor().shutdown(wait=True)  # so that its processes' time is known
         seconds, cpu = time.perf_counter() - began, _cpu() - used
         print(f"{options.teachers} networks: {seconds:.0f} seconds, {cpu:.0f} CPU seconds")
-    if options.device != "cpu":
-        began = time.perf_counter()
-        for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
-            cnn_ensemble.train_batch([job], torch.device(options.device))
-        seconds = (time.perf_counter() - began) / ALONE * options.teachers
-        print(f"one by one on {options.device}: {seconds:.0f} seconds for all")
     asked = slice(options.queries)
     report(ensemble, public.inputs[asked], public.labels[asked], options.teachers)
 

@@ -40,16 +40,14 @@ from person_search import SIZE, alike
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.votes import plan
-from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
-from labelwall.experiment.run.quality import LEAST_VOTES
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrices import Matrix, NoisyCounts
@@ -58,6 +56,7 @@ from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
+LEAST_VOTES = 3.0  # on a row, in deviations of their noise
 LENGTH = RAW_UNIT * math.sqrt(AXES)
 SHIFT, TURN = 2, 10.0  # pixels, degrees
 RATE, STEPS = 1.0, 20  # of NoisySGD: whole batches
@@ -169,7 +168,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
     records = len(rows.persons) if unit == "row" else rows.people
     asked, made = 1, PrivateLinear()
     if kind == "private_knn":
-        public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
+        public = PublicRows(CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
             choice = plan(PrivateKnn(), goal, public, no_progress).chosen
@@ -179,8 +178,8 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         asked = made.steps
     else:
         whole = priced(ReverseKnn(), unit, 1, epsilon, delta)
-        cells = int(records / (LEAST_VOTES * whole.require("sigma")))  # as its warning says
-        made = ReverseKnn(cells=max(2 * CLASSES, min(150, cells)))
+        cells = int(records / (LEAST_VOTES * whole.require("sigma")))
+        made = ReverseKnn(centroids=max(2 * CLASSES, min(150, cells)))
     return Paid(priced(made, unit, asked, epsilon, delta))
 
 
@@ -206,7 +205,7 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     def count(matrix: Matrix) -> NoisyCounts:
         voters = Voters(index, y, CLASSES, matrix.entries[None], LENGTH)
         drawn = made.draw(made.stages[0], voters, ["asked"], entropy)[0]
-        counts = drawn.reshape(made.query_form.cells or 1, -1)
+        counts = drawn.reshape(made.query_form.centroids or 1, -1)
         return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
 
     teacher = SimpleNamespace(count=count)

@@ -27,8 +27,7 @@ from tables import TABLES, Table
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch import BATCH, BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BATCH, BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records

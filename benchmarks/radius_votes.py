@@ -22,12 +22,16 @@ from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
 
 from labelwall.experiment.plan.goal import Choice, Goal
-from labelwall.experiment.plan.simulated_votes import votes_among
-from labelwall.experiment.plan.votes import optimise
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_radius import LANDMARKS, PrivateRadius
+from labelwall.experiment.plan.votes import optimise, votes_among
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, SampledVotes
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
+    LANDMARKS,
+    SCREEN,
+    PrivateKnn,
+    PrivateRadius,
+    SampledVotes,
+)
 from labelwall.teacher.noise.entropy import SystemEntropy
 
 SIMULATED = 1_000  # public rows that a planner has

@@ -32,7 +32,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.private_linear import SUM, PrivateLinearValue
+from labelwall.teacher.mechanisms.sums import SUM, PrivateLinearValue
 from labelwall.teacher.mechanisms.values import (
     PrivateKnnMean,
     PrivateKnnMedian,

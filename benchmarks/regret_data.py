@@ -16,8 +16,8 @@ from tables import TABLES
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
-from labelwall.experiment.run.extractors import principal_axes
-from labelwall.teacher.mechanisms.auto import Auto
+from labelwall.experiment.run.features import principal_axes
+from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.labels.registry import label_space

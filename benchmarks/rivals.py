@@ -28,8 +28,7 @@ from labelwall.teacher.baselines.config import (
     PrivateClassification,
 )
 from labelwall.teacher.baselines.private_classifiers import fit_privately
-from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
 
 EPSILONS = (0.5, 1.0, 2.0)

@@ -169,9 +169,9 @@ def path(
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms import voters as voters_module
-    from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+    from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.teacher.search import top_k
+    from labelwall.teacher.search import cpu
     from labelwall.teacher.search.gpu import index_on
 
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
@@ -195,7 +195,7 @@ def path(
         clocks.around(voters_module, "sampled_votes", "votes")
     if split:
         clocks.around(index, "_product", "search: products")
-        clocks.around(top_k.Lists, "add", "search: selection")
+        clocks.around(cpu, "_collect", "search: selection")
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked

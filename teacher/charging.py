@@ -16,11 +16,11 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.individual_budgets import Payments
-from .ledger.ledger import Ledger
+from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
-from .ledger.transaction import Charge, Reservation, UpperBound
-from .mechanisms.base import Charging, Mechanism, Prepaid
-from .mechanisms.earlier_answers import EarlierAnswers, Reused
+from .mechanisms.base import Charging, Mechanism
+from .mechanisms.earlier_answers import EarlierAnswers
+from .mechanisms.ind_knn import IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 
@@ -60,12 +60,12 @@ class Call:
     ) -> None:
         """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
-        ``serials``: int64 [n_records], the voters' places among the enrolled; of a prepaid
-        mechanism. ``memory``: answers that vote on later queries, where the mechanism uses them.
-        Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
+        ``serials``: int64 [n_records], the voters' places among the enrolled, where prepaid.
+        ``memory``: answers that vote on later queries. Raises LedgerMismatch where the ledger
+        refuses, and what ``failures`` makes of the rest.
         """
         mechanism = self._mechanism
-        if not isinstance(mechanism, Prepaid):
+        if not isinstance(mechanism, IndKnn):
             self._settle_by_stage(keys, voters)
             return
         with self._failures():
@@ -105,13 +105,12 @@ class Call:
 
     def _settle_prepaid(
         self,
-        prepaid: Prepaid,
+        prepaid: IndKnn,
         keys: Sequence[str],
         voters: Voters,
         serials: np.ndarray,
         memory: EarlierAnswers | None,
     ) -> None:
-        """Reserve, draw, pay and answer; earlier answers vote where the mechanism reuses them."""
         reused = None
         if memory is not None:
             select, results = prepaid.select(voters.length), self._ledger.state.results
@@ -208,7 +207,7 @@ class PrepaidLedger(Protocol):
 def answer_prepaid(
     ledger: PrepaidLedger,
     slot: int,
-    mechanism: Prepaid,
+    mechanism: IndKnn,
     voters: Voters,
     serials: np.ndarray,
     keys: Sequence[str],

@@ -26,7 +26,6 @@ from PIL import Image
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.noise import words
-from tests import browser
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
@@ -160,15 +159,12 @@ def realdata_root() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once, and without being asked, that a server's or a browser's tests did not run."""
+    """Say once, and without being asked, that a server's tests did not run."""
     reasons = [str(found.longrepr) for found in terminalreporter.stats.get("skipped", [])]
-    for what, missing in (
-        ("a ledger on a server", postgres_server.MISSING),
-        ("a page in a browser", browser.MISSING),
-    ):
-        skipped = sum(missing in reason for reason in reasons)
-        if skipped:
-            terminalreporter.write_line(f"skipped {skipped} tests of {what}: {missing}")
+    missing = postgres_server.MISSING
+    skipped = sum(missing in reason for reason in reasons)
+    if skipped:
+        terminalreporter.write_line(f"skipped {skipped} tests of a ledger on a server: {missing}")
 
 
 @pytest.fixture(scope="session")

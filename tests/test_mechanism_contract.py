@@ -21,21 +21,19 @@ from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.audits.cases import CASES as ATTACKS
-from labelwall.teacher.audits.cases import PROBE_DELTA, PROBES, probes
+from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
-from labelwall.teacher.ledger.auditor.plan import priced as audited_price
+from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.process import Settings
 from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
@@ -255,8 +253,6 @@ def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> None:
-    if not CASES[name].sharded:
-        pytest.skip("needs all rows in one process")
     heads = [
         ask(teacher(tmp_path / str(n), name, shards=n), name, tiny.queries())[1].ledger_head
         for n in (0, shards)
@@ -293,8 +289,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
     kind = CASES[name].kind
     rooms = {
         "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
-        "teacher/audits/cases.py: CASES": ATTACKS,
-        "teacher/audits/cases.py: PROBES": PROBES,
+        "teacher/audits/cases.py: ATTACKS": ATTACKS,
         "experiment/plan/candidates.py: PLANNERS": PLANNERS,
     }
     assert [room for room, table in rooms.items() if kind not in table] == []
@@ -311,7 +306,6 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
         labels = 1000 * labels  # steps between the bounds
     view = View("raw", 0, 3, 3, 150)
     public = PublicRows(
-        150,
         3,
         lambda: (features, labels, 63.0),
         lambda: (view,),

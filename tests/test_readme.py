@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
+from labelwall.experiment.commands.configured import OPTIONS
 from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.config.settings import add_mechanism, config_parser, parse
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.adversary import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
@@ -27,13 +27,6 @@ GUIDE = REPOSITORY / "docs" / "guide.md"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
 # Options of one command, next to the settings: those with a value, and flags.
-VALUED = {
-    "run": ["run_dir"],
-    "plan": ["out", "plot"],
-    "predict": ["queries", "out"],
-    "records": ["rows", "images"],
-}
-FLAGS = {"run": ["quiet"], "plan": ["json", "optimise"], "records": ["dry_run"]}
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
 EXAMPLE = "own.yaml"  # stands for the reader's own configuration
 
@@ -70,7 +63,7 @@ def options(command: str) -> set[str]:
 @cache
 def settings_of(kind: str) -> set[str]:
     """Dotted names of all settings with one mechanism."""
-    parser = config_parser("test", "")
+    parser = config_parser("test")
     add_mechanism(parser, kind)
     return {action.dest for action in parser._actions}
 
@@ -99,16 +92,7 @@ def test_an_examples_settings_are_valid(line: str) -> None:
         own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a
         for a in arguments
     ]
-    parser = config_parser(command, "")
-    if command == "serve":
-        parser.add_class_arguments(ServiceConfig, "service")
-    for name in VALUED.get(command, []):
-        parser.add_argument(f"--{name}")
-    for name in FLAGS.get(command, []):
-        parser.add_argument(f"--{name}", action="store_true")
-    if command == "records":
-        parser.add_argument("change")
-    config, _ = parse(parser, arguments)
+    config, _ = parse(arguments, command, options=OPTIONS.get(command))
     assert config.rounds
 
 

@@ -24,8 +24,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Computing, FirstFeatures
 from ..run.console import Console
-from ..run.extractors import starting_extractor
-from ..run.public_features import embedder_of
+from ..run.features import embedder_of, starting_extractor
 from .config import CompareConfig
 
 UNIT = 63.0  # quantised features are integers in -63..63
@@ -156,9 +155,10 @@ def _features(
     def progress(done: int, total: int) -> None:
         console.progress("embedding private records (percent)", 100 * done // max(1, total), 100)
 
-    embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
+    records = open_records(config.data, task)
+    features, rows = embed_records(directory, records, spec, embedder, progress)
     tests, _ = embedder.embed(public.test_inputs)
-    return Rows(_unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests))
+    return Rows(_unit(features), torch.from_numpy(rows.labels), _unit(tests))
 
 
 def _unit(features: np.ndarray) -> torch.Tensor:

@@ -31,8 +31,7 @@ from ...wall.labels.values import ERRORS
 from ...wall.messages import ExtractorSpec
 from ..config.config import solved_line, solved_numbers
 from ..run.console import Console
-from ..run.extractors import starting_extractor
-from ..run.public_features import embedder_of
+from ..run.features import embedder_of, starting_extractor
 from ..run.rounds import run
 from .cells import baseline_result, reference_result
 from .config import CompareConfig, MethodConfig, PointConfig

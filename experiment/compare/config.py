@@ -17,14 +17,14 @@ import jsonargparse
 
 from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
-from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.mechanisms.votes import PrivateKnn
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
-from ..config.help import HELP_ALL, short_help, wants_help
-from ..config.settings import BadSetting, evaluate_annotations
+from ..config.help import print_help, wants_help
+from ..config.settings import BadSetting
 
 Reference = Literal["non_private", "true_labels"]
 
@@ -178,14 +178,12 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
     parser.add_argument(
         "--config", action="config", help="YAML file with the comparison; later options override it"
     )
-    evaluate_annotations(CompareConfig)
     parser.add_class_arguments(CompareConfig)
     parser.add_argument(
         "--out", type=str, required=True, help="folder for the results; the same folder resumes"
     )
-    if wants_help(args) or HELP_ALL in args:
-        short = wants_help(args)
-        print(short_help(parser, args, own_data=False) if short else parser.format_help(), end="")
+    if wants_help(args):
+        print_help(parser, args, {entry.name for entry in fields(CompareConfig)})
         raise SystemExit(0)
     for option, file in itertools.pairwise(args):
         if option == "--config" and not Path(file).is_file():

@@ -5,8 +5,7 @@ Loads without torch, so that `--help` and `plan` answer at once.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +14,8 @@ from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
-from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
+from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
@@ -31,8 +30,7 @@ from .groups import (
     check_labels,
     check_persons,
 )
-
-DEVICES = ("cpu", "cuda")
+from .parts import PrivateSide, PublicSide, Round
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,6 @@ class Config:
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
-        if self.device not in DEVICES:
-            raise InvalidInput("device", "cpu or cuda", self.device)
         FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
@@ -132,12 +128,9 @@ class Config:
         check_persons(self.data, self.privacy.unit)
         if self.open:
             self._check_open()
-        self.ledger_url()
-        self.anchor_place()
+        self.private_side()  # the ledger's and the anchor's places
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
-        if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
-            rule = "left out where all rounds have one mechanism, and hence the same noise"
-            raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
+        self.priced()  # caps that the mechanisms have
 
     @property
     def first(self) -> FirstFeatures:
@@ -147,7 +140,39 @@ class Config:
     @property
     def computing(self) -> Computing:
         """How features are computed."""
-        return Computing(self.batch_size, self.workers, self.device)
+        return Computing(self.batch_size, self.workers, self.device, self.threads)
+
+    def private_side(self) -> PrivateSide:
+        """What the private side needs."""
+        return PrivateSide(
+            self.data,
+            self.budget,
+            self.privacy.unit,
+            self._plan_beside,
+            self.scale,
+            self.computing,
+            None if self.custodian_dir is None else Path(self.custodian_dir),
+            None if self.ledger is None else LedgerUrl.parse(self.ledger),
+            _anchor(self.anchor),
+            self.teacher,
+        )
+
+    def _plan_beside(self, known: Plan | None) -> Plan:
+        if known is None:
+            return self.plan()
+        if self.open:  # the ledger's method will be taken
+            budget = self.budget
+            return Plan(budget.epsilon, budget.delta, known.slots, self.privacy.unit)
+        return self.recorded(known).plan()
+
+    def public_side(self) -> PublicSide:
+        """What asking and training need, with the noise that the budget decides."""
+        solved, rounds, typical = self.solved(), list[Round](), self.choice == "typical"
+        for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
+            mechanism = solved.mechanism_of(number)
+            once, form = mechanism.once_a_round, mechanism.query_form
+            rounds.append(Round(number, slot, entry.queries, once, form, self.round_seed(number)))
+        return PublicSide(rounds, self.first, self.student, typical, self.seed, self.computing)
 
     @property
     def open(self) -> bool:
@@ -179,16 +204,6 @@ class Config:
     def records(self, public: int) -> int:
         """A guess of the number of private records, where so many rows are ``public``."""
         return self.expected_records or SOURCES[self.data.source].private_records or public
-
-    def ledger_url(self) -> LedgerUrl | None:
-        """The address of a ledger on a server, None for a file."""
-        return None if self.ledger is None else LedgerUrl.parse(self.ledger)
-
-    def anchor_place(self) -> Path | LedgerUrl | None:
-        """The place of the ledger's anchor: a file or a schema of a server."""
-        if self.anchor is None:
-            return None
-        return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)
 
     def mechanism_of(self, number: int) -> AnyMechanism:
         """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
@@ -241,18 +256,18 @@ class Config:
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
-        own = self.mechanisms()
-        if len(plan.slots) != len(own):
-            return self
-        slots, unit = zip(own, plan.slots, strict=True), self.privacy.unit
-        return self.with_mechanisms([m.recorded(slot.mechanism, unit) for m, slot in slots])
+        return self._completed([slot.mechanism for slot in plan.slots])
 
     def as_given(self, known: Config) -> Config:
         """With the missing numbers that another configuration, a run's, has for the same rounds."""
-        own = self.mechanisms()
-        slots, unit = zip(own, known.mechanisms(), strict=False), self.privacy.unit
-        completed = [m.recorded(asdict(other), unit) for m, other in slots]
-        return self.with_mechanisms(completed) if len(completed) == len(own) else self
+        return self._completed([asdict(mechanism) for mechanism in known.mechanisms()])
+
+    def _completed(self, known: Sequence[Mapping[str, object]]) -> Config:
+        own, unit = self.mechanisms(), self.privacy.unit
+        if len(known) != len(own):
+            return self
+        pairs = zip(own, known, strict=True)
+        return self.with_mechanisms([m.recorded(fields, unit) for m, fields in pairs])
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""
@@ -269,15 +284,19 @@ class Config:
 
         Raises InvalidInput for a cap that its mechanism does not have.
         """
-        slots, shares = self.slots(), shares_of([entry.share for entry in self.rounds])
-        priced = []
+        slots, priced = self.slots(), []
         for slot, mechanism in enumerate(self.mechanisms()):
-            members = [i for i, paying in enumerate(slots) if paying == slot]
-            rounds = [self.rounds[i] for i in members]
+            rounds = [r for r, paying in zip(self.rounds, slots, strict=True) if paying == slot]
             caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
             paid = mechanism.for_unit(self.privacy.unit)
-            priced.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
+            priced.append(_priced(paid, caps, rounds, len(rounds) / len(slots)))
         return priced
+
+
+def _anchor(place: str | None) -> Path | LedgerUrl | None:
+    if place is None:
+        return None
+    return LedgerUrl.parse(place, "anchor") if "://" in place else Path(place)
 
 
 def _priced(
@@ -293,19 +312,6 @@ def _priced(
         rule = f"left out with {mechanism.kind}, which answers every query"
         raise InvalidInput("caps.answered", rule, caps.answered)
     return Priced(mechanism, asked, min(asked, answered), share)
-
-
-def shares_of(given: Sequence[float | None]) -> list[float]:
-    """Each round's share of the budget; those without one have equal parts of what others leave.
-
-    Raises InvalidInput unless they add up to 1.
-    """
-    total = math.fsum(share for share in given if share is not None)
-    left = (1 - total) / max(1, given.count(None))
-    if (left <= 0) if None in given else abs(left) > 1e-9:
-        rule = "less than 1 together with the others'" if None in given else "1 with the others'"
-        raise InvalidInput("rounds.share", rule, total)
-    return [left if share is None else share for share in given]
 
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:

@@ -75,18 +75,13 @@ class RoundConfig:
             of them when null: their price does not depend on the count.
         mechanism: this round's own mechanism; the run's when null.
         caps: caps of the round's own mechanism.
-        share: of the budget, in (0, 1], where the plan has several mechanisms whose noise follows
-            from it; an equal part of what other rounds' shares leave when null.
     """
 
     queries: int | None = None
     mechanism: AnyMechanism | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
-    share: float | None = None
 
     def __post_init__(self) -> None:
-        if self.share is not None and not 0 < self.share <= 1:
-            raise InvalidInput("rounds.share", "in (0, 1]", self.share)
         if self.queries is not None and self.queries < 1:
             raise InvalidInput("rounds.queries", "at least 1", self.queries)
         if self.mechanism is None and self.caps != CapsConfig():
@@ -131,6 +126,7 @@ class Computing:
     batch_size: int = 256
     workers: int = 2
     device: str = "cpu"
+    threads: int = 2
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:

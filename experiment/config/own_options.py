@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
-from ...wall.errors import InvalidInput, LabelwallError
-from .own import OwnData, own_settings
+from ...wall.datasets.tables import is_table
+from ...wall.errors import InvalidInput, LabelwallError, MissingData
+from .own import own_settings
 
 # Option -> what it is for. Dotted options override what follows from these.
 OWN_OPTIONS = {
@@ -28,7 +29,7 @@ OWN_OPTIONS = {
     "expected_records": "a public guess of the number of private records, a count (default: the "
     "published split's, or the public rows')",
 }
-PLACES = ("private", "public", "test", "data", "label", "split")
+SPLITS = ("private", "public", "test")
 
 
 class BadSetting(LabelwallError):
@@ -42,100 +43,131 @@ class _Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True)
 class Given:
-    """What files, and the options that are no settings, say.
+    """What the options of ``OWN_OPTIONS`` say, None where they were not given.
 
-    ``files``: of --config; ``kind``: of --mechanism.kind; ``own``: where rows are; ``epsilon``,
-    ``delta``, ``records``: None where they were not given.
+    ``config``: files; ``kind``: of the mechanism; ``ignore``, ``person``: columns of a table that
+    are no features.
     """
 
-    files: tuple[str, ...]
-    kind: str | None
-    own: OwnData
-    epsilon: float | None
-    delta: float | None
-    records: int | None
+    private: str | None = None
+    public: str | None = None
+    test: str | None = None
+    data: str | None = None
+    label: str | None = None
+    split: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    expected_records: int | None = None
+    kind: str | None = None
+    ignore: list[str] | None = None
+    person: str | None = None
+    config: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         """A name for the run: of its data or its file; empty where nothing names it."""
-        if self.own.data or (self.own.given and not self.files):
-            return self.own.name
-        return Path(self.files[-1]).stem if self.files else ""
+        if self.config and not self.data:
+            return Path(self.config[-1]).stem
+        path = Path(self.data or self.private or "").absolute()
+        generic = self.data is None and path.stem.lower() in SPLITS
+        return (path.parent if generic else path).stem if self.data or self.private else ""
 
     def settings(self) -> dict[str, Any]:
         """Without --config all settings for one's own data, otherwise those that override a file's.
 
         Raises InvalidInput, MissingData; no private file is opened.
         """
-        if self.own.given and not self.files:
-            epsilon = 1.0 if self.epsilon is None else self.epsilon
-            return own_settings(self.own, epsilon, self.delta, self.records)
-        data = self.own.settings() if self.own.data else self.own.overrides()
-        budget = {
-            name: value
-            for name, value in (("epsilon", self.epsilon), ("delta", self.delta))
-            if value is not None
-        }
-        records = {} if self.records is None else {"expected_records": self.records}
-        return {"data": data, "budget": budget, **records}
+        budget = self._named("epsilon", "delta")
+        if any((*self._named(*SPLITS), self.data)) and not self.config:
+            return own_settings(self.rows(), **budget, expected_records=self.expected_records)
+        named = self._named(*SPLITS, "label", "split", "ignore", "person")
+        data = self.rows() if self.data else named
+        return {"data": data, "budget": budget, **self._named("expected_records")}
+
+    def rows(self) -> dict[str, Any]:
+        """The settings under ``data`` that the options stand for.
+
+        Raises InvalidInput unless they name all of the rows in one of the known ways.
+        """
+        if self.data is None:
+            return self._by_split({name: getattr(self, name) for name in SPLITS})
+        for name, value in self._named(*SPLITS).items():
+            raise InvalidInput(name, "left out with --data, which has all rows", value)
+        path = Path(self.data)
+        if not path.exists():
+            raise MissingData(f"`data` must be an existing file or folder. Found {self.data!r}.")
+        if is_table(path):
+            return self._table({"path": str(path.absolute()), "split": self.split or "split"})
+        if path.is_dir() and not list(path.glob("*.npy")):
+            return self._by_split({name: str(path / name) for name in SPLITS})
+        if not path.is_dir() and path.suffix.lower() != ".npz":
+            rule = "an npz, CSV or parquet file, or a folder with private, public and test"
+            raise InvalidInput("data", rule, self.data)
+        return {"source": "arrays", "path": str(path.absolute())}
+
+    def _by_split(self, places: dict[str, str | None]) -> dict[str, Any]:
+        absolute = {}
+        for name, value in places.items():
+            if value is None:
+                raise InvalidInput(name, "given, with the other two, or --data FILE", None)
+            if name != "private" and not Path(value).exists():
+                raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
+            absolute[name] = str(Path(value).absolute())
+        test = Path(absolute["test"])
+        if is_table(test):
+            return self._table(absolute)
+        if test.is_dir():
+            return {"source": "folder", **absolute}
+        rule = "a folder with one folder of images a class, or a table"
+        raise InvalidInput("test", rule, str(test))
+
+    def _table(self, places: dict[str, str]) -> dict[str, Any]:
+        columns = self._named("ignore", "person")
+        return {"source": "table", **places, "label": self.label or "label", **columns}
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        """Those of the options that were given."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
 
-def add_own_options(parser: argparse.ArgumentParser) -> None:
-    """Adds ``OWN_OPTIONS``, and the settings on which others' defaults depend."""
+def own_parser() -> argparse.ArgumentParser:
+    """Takes ``OWN_OPTIONS``, and the settings on which others' defaults depend."""
+    parser = _Parser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    group = parser.add_argument_group("your data, without a configuration file")
+    types: dict[str, Callable[[str], Any]] = {
+        "epsilon": float,
+        "delta": float,
+        "expected_records": _count,
+    }
     for name, does in OWN_OPTIONS.items():
-        parser.add_argument(f"--{name}", help=does)
-    for name in ("mechanism.kind", "data.ignore", "data.person"):
-        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+        group.add_argument(f"--{name}", type=types.get(name, str), help=does, metavar="")
+    for option, name in (("mechanism.kind", "kind"), ("data.person", "person")):
+        parser.add_argument(f"--{option}", dest=name, help=argparse.SUPPRESS)
+    parser.add_argument("--data.ignore", dest="ignore", type=_columns, help=argparse.SUPPRESS)
     parser.add_argument("--config", action="append", default=[], help=argparse.SUPPRESS)
+    return parser
 
 
 def split_options(args: Sequence[str]) -> tuple[Given, list[str]]:
-    """What the options of ``add_own_options`` say, and the other arguments.
-
-    Raises BadSetting, InvalidInput.
-    """
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    add_own_options(parser)
-    options, others = parser.parse_known_args(list(args))
-    return given_options(options), others
+    """What the options of ``own_parser`` say, and the other arguments. Raises BadSetting."""
+    options, others = own_parser().parse_known_args(list(args))
+    return Given(**vars(options)), others
 
 
-def given_options(options: argparse.Namespace) -> Given:
-    """``split_options`` of options that are parsed. Raises InvalidInput."""
-    named = vars(options)
-    columns = {
-        name: _columns(name, text)
-        for name in ("ignore", "person")
-        if (text := named[f"data.{name}"]) is not None
-    }
-    records = options.expected_records
-    if records is not None and not (records.isdecimal() and int(records) > 0):
-        raise InvalidInput("expected_records", "a count, at least 1", records)
-    return Given(
-        tuple(options.config),
-        named["mechanism.kind"],
-        OwnData(**{name: named[name] for name in PLACES}, columns=columns),
-        _number("epsilon", options.epsilon),
-        _number("delta", options.delta),
-        None if records is None else int(records),
-    )
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"must be a count, at least 1. Found {text!r}.")
+    return int(text)
 
 
-def _columns(name: str, text: str) -> object:
-    """Columns of a table that are no features. Raises InvalidInput for another type's value."""
-    if name == "person":
-        return text
+def _columns(text: str) -> list[str]:
     try:
         names = yaml.safe_load(text)
     except yaml.YAMLError:
         names = None
     if isinstance(names, list) and all(isinstance(entry, str) for entry in names):
         return names
-    raise InvalidInput("data.ignore", "names of columns, such as '[id, date]'", text)
-
-
-def _number(name: str, text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        raise InvalidInput(name, "a number", text) from None
+    raise argparse.ArgumentTypeError(
+        f"must be names of columns, such as '[id, date]'. Found {text!r}."
+    )

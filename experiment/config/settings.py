@@ -7,14 +7,16 @@ override. A mistake is reported in one line.
 from __future__ import annotations
 
 import difflib
+import textwrap
 from argparse import SUPPRESS, ArgumentError
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import jsonargparse
 import yaml
+from docstring_parser import parse as docstring
 
 from ...teacher.mechanisms.registry import (
     AUTO,
@@ -25,12 +27,19 @@ from ...teacher.mechanisms.registry import (
 from ...wall.format import FORMAT, other_format
 from .config import Config
 from .groups import RoundConfig
-from .help import HELP_ALL, long_help, short_help, wants_help
-from .own_options import BadSetting, Given, split_options
+from .help import print_help, wants_help
+from .own_options import BadSetting, Given, own_parser, split_options
+
+Options = Mapping[str, Any]
 
 
-def config_parser(command: str, description: str) -> jsonargparse.ArgumentParser:
-    """Every field of Config but the mechanism as a dotted option, with its unit in `--help`."""
+def config_parser(
+    command: str, description: str = "", options: Options | None = None
+) -> jsonargparse.ArgumentParser:
+    """Every field of Config but the mechanism as a dotted option, and a command's own ``options``:
+
+    arguments of ``add_argument`` by flag, or a dataclass of settings by its group's name.
+    """
     names = ", ".join((*MECHANISMS, AUTO))
     kinds = f" Settings of another mechanism: --mechanism.kind ({names}) before --help."
     parser = jsonargparse.ArgumentParser(
@@ -43,8 +52,12 @@ def config_parser(command: str, description: str) -> jsonargparse.ArgumentParser
         "--config", type=str, help="YAML file with the experiment; options override it"
     )
     parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
-    evaluate_annotations(Config)
     parser.add_class_arguments(Config, skip={"mechanism"})
+    for name, option in (options or {}).items():
+        if isinstance(option, type):
+            parser.add_class_arguments(option, name)
+        else:
+            parser.add_argument(name, **option)
     return parser
 
 
@@ -53,30 +66,11 @@ def add_mechanism(parser: jsonargparse.ArgumentParser, kind: object) -> None:
     parser.add_class_arguments(mechanism_class(kind), "mechanism")
 
 
-def evaluate_annotations(settings: type) -> None:
-    """Put types in place of the texts of a dataclass's annotations, and of all that it consists of.
-
-    jsonargparse would run the `if TYPE_CHECKING` imports of their modules to the same end, which
-    takes seconds.
-    """
-    written = settings.__init__.__annotations__  # type: ignore[misc]
-    if not any(isinstance(text, str) for text in written.values()):
-        return
-    hints = get_type_hints(settings)
-    written.update({entry.name: hints[entry.name] for entry in fields(settings)})
-    for hint in hints.values():
-        for part in _parts(hint):
-            if is_dataclass(part) and isinstance(part, type):
-                evaluate_annotations(part)
-
-
-def _parts(hint: object) -> list[object]:
-    """A type, and the types that it is made of."""
-    return [hint, *(part for inner in get_args(hint) for part in _parts(inner))]
-
-
 def parse(
-    parser: jsonargparse.ArgumentParser, args: Sequence[str]
+    args: Sequence[str],
+    command: str = "run",
+    description: str = "",
+    options: Options | None = None,
 ) -> tuple[Config, jsonargparse.Namespace]:
     """Config and the command's own options, with the run's ``name``: of its data or of its file.
 
@@ -84,10 +78,14 @@ def parse(
     breaks a rule; MissingData. No private file is opened.
     """
     given, others = split_options(args)
-    if wants_help(args) or HELP_ALL in args:
+    parser = config_parser(command, description, options)
+    if wants_help(args):
         add_mechanism(parser, given.kind or DEFAULT_KIND)
-        print(short_help(parser, args) if wants_help(args) else long_help(parser), end="")
+        settings = {entry.name for entry in fields(Config)} | {"service"}
+        print_help(parser, args, settings, own_parser().format_help())
         raise SystemExit(0)
+    if not args:
+        given.rows()  # raises: no file, no rows, no setting
     config, rest = parse_settings(parser, _settings(given), others)
     rest["name"] = given.name
     return config, rest
@@ -117,12 +115,38 @@ def parse_settings(
 
 def load_config(path: Path) -> Config:
     """The Config of a YAML file without overrides, such as a run folder's config.yaml."""
-    return parse_settings(config_parser("load", ""), read_settings(str(path)), ())[0]
+    return parse_settings(config_parser("load"), read_settings(str(path)), ())[0]
 
 
 def to_yaml(config: Config) -> str:
     """The resolved configuration as YAML that ``load_config`` reads."""
     return yaml.safe_dump(asdict(config), sort_keys=False)
+
+
+def short_yaml(config: Config) -> str:
+    """The budget, and the settings that are not their defaults, each below its explanation."""
+    explained = {p.arg_name: p.description or "" for p in docstring(Config.__doc__ or "").params}
+    parts = []
+    for name, value in (_changed(config) | {"budget": asdict(config.budget)}).items():
+        comment = textwrap.wrap(" ".join(explained[name].split()), 97)
+        text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
+        parts.append("".join(f"# {line}\n" for line in comment) + text)
+    return "\n".join(parts)
+
+
+def _changed(settings: Any) -> Any:
+    """A dataclass of settings as a dict of those that are not their defaults."""
+    if isinstance(settings, list):
+        return [_changed(entry) for entry in settings]
+    if not is_dataclass(settings):
+        return settings
+    changed = {}
+    for entry in fields(settings):
+        value = getattr(settings, entry.name)
+        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+        if value != default or entry.name == "kind":  # a mechanism is told by its kind
+            changed[entry.name] = _changed(value)
+    return changed
 
 
 def read_settings(file: str) -> dict[str, Any]:
@@ -143,7 +167,7 @@ def read_settings(file: str) -> dict[str, Any]:
 def _settings(given: Given) -> dict[str, Any]:
     """The settings of files and of options for one's own data; later ones override earlier ones."""
     settings: dict[str, Any] = {}
-    for part in (*map(read_settings, given.files), given.settings()):
+    for part in (*map(read_settings, given.config), given.settings()):
         if "mechanism" in part and _kind(part) != _kind(settings):
             settings.pop("mechanism", None)
         settings = _merged(settings, part)

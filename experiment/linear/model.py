@@ -131,7 +131,7 @@ def with_neighbours(says: Says, public: np.ndarray) -> Says:
     predicted, count = says(public[:MAX_ROWS]), min(NEIGHBOURS, len(near))
 
     def mixed(features: np.ndarray) -> np.ndarray:
-        around = predicted[near.nearest(features, count).rows].mean(axis=1)
+        around = predicted[near.nearest(features, count)[0]].mean(axis=1)
         return np.asarray(((1 - SHARE) * says(features) + SHARE * around).astype(np.float32))
 
     return mixed

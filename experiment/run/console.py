@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 QUIET_FOR = 3.0  # seconds of a task before it is shown at all
 EVERY = 5.0  # seconds between two lines about a task, where there is no terminal
@@ -24,76 +23,46 @@ class Console:
         self.interactive = self._console.is_terminal and not quiet
         self._quiet = quiet
         self._bars: Progress | None = None
-        self._bar: tuple[str, TaskID] | None = None  # what the bar shows
         self._task = ""  # what was reported last, since when, and when a line was last written
         self._began = self._written = 0.0
-        self._state = (0, 1)  # done and total of the task
-        self._lock = threading.Lock()
-        self._ticking = False
 
     def say(self, text: str) -> None:
         """Print one line."""
         self._console.print(text, markup=False)
 
-    def show(self, made: RenderableType) -> None:
+    def show(self, table: RenderableType) -> None:
         """Print a table or another object of rich."""
-        self._console.print(made)
+        self._console.print(table)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` units of ``what`` are finished, and the time left.
 
-        The bar disappears when all are, or for another ``what``. Without a terminal there is a
-        line every few seconds, also while nothing is reported.
+        The bar disappears when all are, or for another ``what``. Without a terminal a report is a
+        line every few seconds.
         """
         if self._quiet:
             return
+        now, new = time.monotonic(), what != self._task
+        if new:
+            self._task, self._began, self._written = what, now, now - EVERY + QUIET_FOR
         if self.interactive:
-            self._draw(what, done, total)
-            return
-        with self._lock:
-            now, self._state = time.monotonic(), (done, total)
-            if what != self._task:
-                self._task, self._began, self._written = what, now, now - EVERY + QUIET_FOR
-            if done >= total:
-                self._task = ""
-            else:
-                self._write_if_due(now)
-                self._tick()
+            self._draw(what, done, total, new)
+        elif done < total and now - self._written >= EVERY:
+            self._written = now
+            self.say(f"{what}: {done} of {total}{_left(now - self._began, done, total)}")
+        if done >= total:
+            self._task = ""
 
-    def _write_if_due(self, now: float) -> None:
-        if now - self._written >= EVERY:
-            (done, total), self._written = self._state, now
-            left = _left(now - self._began, done, total)
-            self.say(f"{self._task}: {done} of {total}{left}")
-
-    def _tick(self) -> None:
-        """Begin to write lines, until the task is done, while it reports nothing itself."""
-
-        def write() -> None:
-            while True:
-                time.sleep(1.0)
-                with self._lock:
-                    if not self._task:
-                        self._ticking = False
-                        return
-                    self._write_if_due(time.monotonic())
-
-        if not self._ticking:
-            self._ticking = True
-            threading.Thread(target=write, daemon=True).start()
-
-    def _draw(self, what: str, done: int, total: int) -> None:
-        if self._bars is None:
+    def _draw(self, what: str, done: int, total: int, new: bool) -> None:
+        if new and self._bars is not None:
+            self._bars.stop()
+        if new or self._bars is None:
             self._bars = self._start()
-        if self._bar is not None and self._bar[0] != what:
-            self._bars.remove_task(self._bar[1])
-            self._bar = None
-        if self._bar is None:
-            self._bar = what, self._bars.add_task(what, total=total)
-        self._bars.update(self._bar[1], completed=done, total=total)
+            self._bars.add_task(what, total=total)
+        self._bars.update(self._bars.task_ids[0], completed=done, total=total)
         if done >= total:
             self._bars.stop()
-            self._bars = self._bar = None
+            self._bars = None
 
     def _start(self) -> Progress:
         from rich import progress

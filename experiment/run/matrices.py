@@ -6,28 +6,27 @@ A linear model asks for one noisy gradient after another (experiment/linear).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.labels.registry import numbered_space
 from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
-from ...wall.messages import Answers, Outcome, Receipt
+from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
+from ..config.parts import Round
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
 from .quality import Estimate, by_counts, by_moments, by_probabilities, unknown
 from .query_selection import choose_queries, k_means
+from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
-CLASSIFIER = "linear.safetensors"  # files of a round's folder
-PROBABILITIES = "probabilities.npy"
-Label = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Counting(Protocol):
@@ -61,31 +60,19 @@ class MatrixRound:
 
     def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array ``name`` of an npz ``file`` of the folder, computed and written if missing."""
-        if not (self.folder / file).exists():
-            content = io.BytesIO()
-            np.savez(content, **{name: make()})  # type: ignore[arg-type]
-            self.write(file, content.getvalue())
-        with np.load(self.folder / file, allow_pickle=False) as stored:
+        path = self.folder / file
+        if not path.exists():
+            write_file(path, npz(**{name: make()}))
+        with np.load(path, allow_pickle=False) as stored:
             return np.asarray(stored[name])
 
-    def write(self, file: str, content: bytes) -> None:
-        """Write a file of the folder atomically."""
-        scratch = self.folder / f"{file}.part"
-        scratch.write_bytes(content)
-        scratch.replace(self.folder / file)
 
-
-@dataclass(frozen=True)
-class Fitted:
-    """What labels rows for nothing.
-
-    ``label``: (labels int64 [n], outcomes uint8 [n]) of features int8 [n, d]. ``receipt``: of all
-    that was asked. ``estimate``: of the public rows' labels; None where a cap left no label.
-    """
-
-    label: Label = field(repr=False)
-    receipt: Receipt
-    estimate: Estimate | None = None
+def question_of(
+    current: Round, classes: int, extractor: ExtractorSpec, dimensions: int, folder: Path
+) -> MatrixRound:
+    """A round's question about features of so many ``dimensions``."""
+    length, digest = unit_length(extractor, dimensions), extractor.sha256()
+    return MatrixRound(current.form, current.slot, current.seed, classes, length, digest, folder)
 
 
 def ask_matrices(
@@ -101,9 +88,7 @@ def ask_matrices(
     are too few of them.
     """
     solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
-    fitted = solve(teacher, asked, features)
-    labelled = features if rows is None else rows
-    return Answers(*fitted.label(labelled), fitted.receipt), fitted.estimate
+    return solve(teacher, asked, features, features if rows is None else rows)
 
 
 def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> np.ndarray:
@@ -114,28 +99,25 @@ def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> n
     return choose_queries(seed, number, np.zeros(public, dtype=np.uint8), queries or public)
 
 
-def fit_cells(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> Fitted:
-    """One noisy histogram over clusters of the features."""
+def fit_cells(
+    teacher: Counting, asked: MatrixRound, features: np.ndarray, rows: np.ndarray
+) -> tuple[Answers, Estimate | None]:
+    """``ask_matrices`` by one noisy histogram over clusters of the features."""
     asks = asked.query_form
-    cells, noise = asks.cells, asks.noise
+    cells, noise = asks.centroids, asks.noise
     assert cells is not None
     assert noise is not None
     centers = asked.stored("cells.npz", "centers", lambda: cluster(features, cells, asked.seed))
     histogram = teacher.count(Cells(centers, asked.slot))
 
-    def nearest(rows: np.ndarray) -> np.ndarray:
-        return nearest_cells(rows, centers, asks.reach)
-
-    own, estimate, votes = nearest(features), None, histogram.counts
+    own = nearest_cells(features, centers, asks.row_neighbours)
+    estimate, votes = None, histogram.counts
     if votes is not None:
         votes = votes if asks.parts == 1 else votes / asks.parts
         some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
         estimate = by_counts(votes, own, asks.margin, noise) if some_records else unknown()
-
-    def label(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return inherit(votes, own if rows is features else nearest(rows), asks.margin)
-
-    return Fitted(label, histogram.receipt, estimate)
+    nearest = own if rows is features else nearest_cells(rows, centers, asks.row_neighbours)
+    return Answers(*inherit(votes, nearest, asks.margin), histogram.receipt), estimate
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
@@ -145,13 +127,15 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
     """
     if cells > len(features):
         rule = f"at most {len(features)}, the public rows of a round"
-        raise InvalidInput("mechanism.cells", rule, cells)
+        raise InvalidInput("mechanism.centroids", rule, cells)
     centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
     return np.rint(centers).astype(np.int8)
 
 
-def fit_weights(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> Fitted:
-    """A linear model by the noisy sums of a few steps.
+def fit_weights(
+    teacher: Counting, asked: MatrixRound, features: np.ndarray, rows: np.ndarray
+) -> tuple[Answers, Estimate | None]:
+    """``ask_matrices`` by a linear model from the noisy sums of a few steps.
 
     Where a cap ends the steps early, by those that were answered. Leaves linear.safetensors in the
     folder and, for classes, probabilities.npy (float32 [n, c], of the ``features`` in their order).
@@ -171,30 +155,21 @@ def fit_weights(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> 
     )
     model = fit(ask, features, how)
     if model is None:
-        space = numbered_space(asks.labels, asked.classes)
-
-        def refuse(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)
-            return space.no_labels(len(rows)), refused
-
-        return Fitted(refuse, together(receipts))
+        labels = numbered_space(asks.labels, asked.classes).no_labels(len(rows))
+        refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)
+        return Answers(labels, refused, together(receipts)), None
     says: Says = model.says
-    said = says(features)
     if not model.some_records:
         estimate = unknown()
     elif model.explained is not None:
         estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
     else:
-        estimate = by_probabilities(model.certainty(said))
+        estimate = by_probabilities(model.certainty(says(features)))
     if asks.labels == "class":
         says = with_neighbours(says, features)
-        content = io.BytesIO()
-        np.save(content, says(features))
-        asked.write(PROBABILITIES, content.getvalue())
-    asked.write(CLASSIFIER, model.to_bytes(asked.extractor))
-    return Fitted(
-        lambda rows: model.to_labels(says(rows), asks.margin), together(receipts), estimate
-    )
+        write_file(asked.folder / PROBABILITIES, npy(says(features)))
+    write_file(asked.folder / CLASSIFIER, model.to_bytes(asked.extractor))
+    return Answers(*model.to_labels(says(rows), asks.margin), together(receipts)), estimate
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:

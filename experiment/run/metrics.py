@@ -8,8 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from ...student.calibrate import calibration_error, reliability
-from ...student.train import TrainedStudent
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
@@ -20,26 +18,12 @@ from ...wall.errors import LabelwallError
 from ...wall.labels.base import LabelSpace, Score, has_label
 from ...wall.labels.registry import label_space
 from ...wall.labels.values import format_errors
-from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+from ...wall.messages import ABSTAINED, Answers, Outcome
 from ...wall.unit import for_unit
 from .quality import Estimate, estimate_of
 
-# The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
-SUMMARY_KEYS = (
-    "asked",
-    "answered",
-    "abstained",
-    "cap_reached",
-    "label_accuracy",
-    "student_accuracy",
-    "estimate",
-    "label_errors",
-    "student_errors",
-    "calibration_error",
-    "epsilon_reading",
-    "extractor",
-    "seconds",
-)
+BINS = 15  # of equal width, for the expected calibration error
+LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 
 
 def round_metrics(
@@ -48,52 +32,34 @@ def round_metrics(
     state: LedgerState,
     answers: Answers,
     rows: np.ndarray,
-    extractor: ExtractorSpec,
-    trained: TrainedStudent,
     outputs: np.ndarray,
     estimate: Estimate | None,
 ) -> dict:
     """A round's metrics.
 
-    ``rows``: int64 [n], the public rows of ``answers``, asked with the features of ``extractor``.
-    ``outputs``: of the ``trained`` student for the test rows, float32 [n, c].
-    ``estimate``: of the labels, from released values alone.
+    ``rows``: int64 [n], the public rows of ``answers``. ``outputs``: of the student for the test
+    rows, float32 [n, c]. ``estimate``: of the labels, from released values alone.
     """
-    truth = None if public.labels is None else public.labels[rows]
+    predicted, labels = space.predict(outputs), answers.labels
+    scores = {"student": space.score(predicted, public.test_labels)}
+    scores["label"] = dict.fromkeys(scores["student"])
+    if public.labels is not None:
+        truth = public.labels[rows]
+        scores["label"] = space.score(space.decode(labels), truth, labels != ABSTAINED)
     assert state.plan is not None
     # Another certificate may be smaller than the reading's for all that the caps allow, and hence
     # for what was spent of it.
     epsilon = min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
     return {
         "asked": len(rows),
-        "answered": int(has_label(answers.labels).sum()),
+        "answered": int(has_label(labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **_scores(space, answers.labels, truth, space.predict(outputs), public),
+        **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
+        "confusion": space.confusion(public.test_labels, predicted).tolist(),
         "estimate": estimate and estimate.to_json(),
         "epsilon_reading": round_up(epsilon),
-        "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
-        "history": trained.history,
-    }
-
-
-def _scores(
-    space: LabelSpace,
-    labels: np.ndarray,
-    truth: np.ndarray | None,
-    predicted: np.ndarray,
-    public: PublicData,
-) -> dict[str, object]:
-    """Scores of released ``labels`` against ``truth``, where it exists, and of the student."""
-    of_student = space.score(predicted, public.test_labels)
-    of_labels = dict.fromkeys(of_student)
-    if truth is not None:
-        of_labels = space.score(space.decode(labels), truth, labels != ABSTAINED)
-    scores = {"label": of_labels, "student": of_student}
-    return {
-        **{f"{name}_{key}": scores[name][key] for key in of_student for name in scores},
-        "confusion": space.confusion(public.test_labels, predicted).tolist(),
     }
 
 
@@ -116,6 +82,27 @@ def calibration(
     }
 
 
+def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
+    """BINS of [how many answers, their mean certainty, the share of them that is right].
+
+    ``certainty``: float64 in 0..1; ``right``: bool of the same shape. An empty bin holds zeros.
+    """
+    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(place, minlength=BINS)
+    totals = (np.bincount(place, amounts.ravel(), BINS) for amounts in (certainty, right))
+    means = [(total / np.maximum(count, 1)).round(6).tolist() for total in totals]
+    return [list(row) for row in zip(count.tolist(), *means, strict=True)]
+
+
+def calibration_error(bins: list[list[float]]) -> float | None:
+    """The expected calibration error of ``reliability``'s bins, a share in 0..1 (Guo et al. 2017,
+    equation 3); None without answers.
+    """
+    answers = sum(count for count, _, _ in bins)
+    gaps = sum(count * abs(certainty - right) for count, certainty, right in bins)
+    return gaps / answers if answers else None
+
+
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     """A finished round in one line."""
     score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
@@ -129,7 +116,7 @@ def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
 
 
 def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
-    """One of the scores that ``_scores`` wrote."""
+    """One of the scores that ``round_metrics`` wrote."""
     keys = ("accuracy", "errors")
     return {key: metrics[f"{name}_{key}"] for key in keys if f"{name}_{key}" in metrics}
 
@@ -154,7 +141,7 @@ def run_summary(
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         "rounds": [
-            {key: metrics[key] for key in SUMMARY_KEYS if key in metrics} for metrics in rounds
+            {key: value for key, value in metrics.items() if key not in LONG} for metrics in rounds
         ],
         "dataset": state.dataset,
         "ledger_head": state.head,

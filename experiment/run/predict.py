@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
-from ...teacher.features.embedder import unit_length
 from ...teacher.ledger.ledger import Ledger
+from ...teacher.mechanisms.base import QueryForm
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets import arrays
 from ...wall.datasets.sources import Task, describe, read_public
@@ -21,9 +22,9 @@ from ...wall.labels.base import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
-from .extractors import extractor_of_round, starting_extractor
-from .matrices import MatrixRound, ask_matrices, rows_of_round
-from .public_features import embedder_of
+from .features import PROBE, embedder_of, extractor_of_round, starting_extractor
+from .matrices import ask_matrices, question_of, rows_of_round
+from .run_folder import npz, write_file
 from .teachers import teacher_of
 
 
@@ -46,52 +47,42 @@ def predict(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.
     """
-    _require_custodian(config)
+    side, settings = config.private_side(), config.public_side()
+    if side.directory is None and side.url is None:
+        rule = "given, or a teacher's URL: predictions are paid from its ledger"
+        raise InvalidInput("custodian_dir", rule, None)
     require_affordable(config.plan())
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
-    number = config.slots().index(slot) + 1 if slot in config.slots() else 1
-    asks = config.mechanism_of(number).query_form
-    counted = asks.matrix is not None
-    learned = config.whiten or counted or asks.landmarks  # from public rows
+    paying = [current for current in settings.rounds if current.slot == slot]
+    form = paying[0].form if paying else QueryForm()
+    learned = settings.first.whiten or form.matrix is not None or form.landmarks  # from public rows
     inputs = read_public(config.data).inputs if learned else asked.inputs
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(config.computing, spec, inputs).features(inputs)
+        return embedder_of(settings.computing, spec, inputs).features(inputs)
 
-    extractor = extractor_of_round(starting_extractor(config.first, task, plain), asks, plain)
-    with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
+    extractor = extractor_of_round(starting_extractor(settings.first, task, plain), form, plain)
+    with teacher_of(side, task, side.directory or Path(), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = _plan(exported)
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        teacher.use_extractor(extractor, probe=asked.inputs[:64])
-        if counted and slot in config.slots():
-            embedder = embedder_of(config.computing, extractor, inputs)
-            count = config.rounds[number - 1].queries
-            chosen = rows_of_round(config.seed, number, count, len(inputs))
+        teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
+        if form.matrix is not None:
+            current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
+            embedder = embedder_of(settings.computing, extractor, inputs)
+            chosen = rows_of_round(settings.seed, current.number, current.queries, len(inputs))
             public, _ = embedder.embed(inputs[chosen])
-            question = MatrixRound(
-                config.recorded(plan).asks_of(number),
-                slot,
-                config.round_seed(number),
-                task.num_classes,
-                unit_length(extractor, public.shape[1]),
-                extractor.sha256(),
-                out.with_suffix(".fit"),
-            )
-            question.folder.mkdir(exist_ok=True)
+            (place := out.with_suffix(".fit")).mkdir(exist_ok=True)
+            question = question_of(current, task.num_classes, extractor, public.shape[1], place)
             answers, _ = ask_matrices(teacher, question, public, embedder.embed(asked.inputs)[0])
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
-    _write(out, answers, task.labels.columns(answers.labels), _guarantee(plan, entropy))
+    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
+    receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
+    _write(out, answers, task.labels.columns(answers.labels), receipt)
     return answers
-
-
-def _require_custodian(config: Config) -> None:
-    if config.custodian_dir is None and config.teacher is None:
-        rule = "given, or a teacher's URL: predictions are paid from its ledger"
-        raise InvalidInput("custodian_dir", rule, None)
 
 
 def prediction_line(answers: Answers, out: Path) -> str:
@@ -99,11 +90,6 @@ def prediction_line(answers: Answers, out: Path) -> str:
     answered = int(has_label(answers.labels).sum())
     counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
     return f"{counts}: {out}"
-
-
-def _guarantee(plan: Plan, entropy: Entropy) -> dict[str, float | None]:
-    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    return {"epsilon": epsilon, "delta": plan.delta}
 
 
 def _plan(ledger: Path) -> Plan:
@@ -128,13 +114,8 @@ def _rows(path: Path, task: Task) -> np.ndarray:
 
 
 def _write(
-    out: Path, answers: Answers, values: dict[str, np.ndarray], guarantee: dict[str, float | None]
+    out: Path, answers: Answers, values: dict[str, np.ndarray], receipt: dict[str, Any]
 ) -> None:
     """Write the answers, then the receipt: answers with a receipt are complete."""
-    scratch = out.with_name(out.name + ".part")
-    with scratch.open("wb") as file:
-        np.savez(file, labels=answers.labels, outcomes=answers.outcomes, **values)  # type: ignore[arg-type]
-    scratch.replace(out)
-    out.with_suffix(".receipt.json").write_text(
-        json.dumps({**asdict(answers.receipt), **guarantee}, indent=2)
-    )
+    write_file(out, npz(labels=answers.labels, outcomes=answers.outcomes, **values))
+    out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))

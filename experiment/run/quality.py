@@ -7,20 +7,15 @@ private rows nor test labels enter.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from ...student.drop_doubtful import Cleaned
-from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.registry import from_slot
-from ...teacher.mechanisms.reverse_knn import ReverseKnn
-from ...teacher.mechanisms.votes import SampledVotes
+from ...student.held_out import Cleaned
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
-from ..config.config import Config
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
@@ -28,8 +23,6 @@ COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-valid
 MOMENTS = "noisy moments"
 UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.02
-LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
-LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 
 @dataclass(frozen=True)
@@ -75,11 +68,11 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     """The share of votes that fall on the label of their cell.
 
     ``counts``: noisy votes int64 [m, c], with ``noise`` their deviation; ``cells``: int64
-    [n, reach], each public row's cells. The labels of the counts plus a Gaussian draw are scored by
-    the counts minus that draw, whose noise is independent of it (data thinning, Neufeld et al.
-    2024): no class is counted right because its noise made it win. Pessimistic: the
-    labels scored have twice the noise's variance, and rows with different labels share the votes of
-    their cell (CIFAR-10's features, 86 cells, reach 3: 50% for 61%).
+    [n, row_neighbours], each public row's cells. The labels of the counts plus a Gaussian draw are
+    scored by the counts minus that draw, whose noise is independent of it (data thinning, Neufeld
+    et al. 2024): no class is counted right because its noise made it win. Pessimistic: the labels
+    scored have twice the noise's variance, and rows with different labels share the votes of
+    their cell (CIFAR-10's features, 86 centroids, row_neighbours 3: 50% for 61%).
     """
     rng, total = np.random.default_rng(0), float(counts.sum())
     spread = noise * math.sqrt(counts.size)  # of the total
@@ -143,69 +136,3 @@ def best_round(estimates: Sequence[Estimate | None]) -> int:
         if not worse(estimates[number - 1], estimates[kept - 1]):
             kept = number
     return kept
-
-
-def foreseen(config: Config, records: int, share: Callable[[float], float]) -> Iterator[str]:
-    """Why rounds would be useless, a line each; ``records``, ``share``: see ``foresee``."""
-    plan = config.plan()
-    for number, slot in enumerate(config.slots(), start=1):
-        reason = foresee(from_slot(plan.slots[slot]), records, share)
-        if reason is not None:
-            yield f"round {number} may be useless: {reason}"
-
-
-def plurality(features: np.ndarray, labels: np.ndarray, part: float) -> float:
-    """Mean share of the most frequent label among the nearest ``part`` of PUBLIC rows.
-
-    ``features``: int8 [n, d]; ``labels``: int64 [n]. A row is not its own neighbour.
-    """
-    n = len(labels)
-    k = max(1, min(n - 1, round(part * (n - 1))))
-    x = features.astype(np.float32)
-    distances = (x * x).sum(axis=1) - 2 * x @ x.T
-    np.fill_diagonal(distances, np.inf)
-    nearest = labels[np.argpartition(distances, k - 1, axis=1)[:, :k]]
-    most = np.stack([(nearest == label).sum(axis=1) for label in np.unique(labels)])
-    return float(most.max(axis=0).mean() / k)
-
-
-def foresee(mechanism: Mechanism, records: int, share: Callable[[float], float]) -> str | None:
-    """Why its answers may be useless, and what to change; None where nothing indicates it.
-
-    ``records``: a PUBLIC guess of their number. ``share(part)``: mean share of the most frequent
-    class among the nearest ``part`` of all rows, from public rows.
-    """
-    if isinstance(mechanism, SampledVotes):
-        return _few_pass(mechanism, records, share)
-    return _few_votes(mechanism, records) if isinstance(mechanism, ReverseKnn) else None
-
-
-def _few_pass(mechanism: SampledVotes, records: int, share: Callable[[float], float]) -> str | None:
-    """The plurality that is expected, against the threshold."""
-    sample = records * mechanism.sampling_probability
-    voters = mechanism.expected_votes(records)
-    votes = voters * share(voters / max(sample, 1.0))
-    deviation = math.sqrt(2) * mechanism.require("sigma_screen")
-    passing = 0.5 * math.erfc((mechanism.threshold - votes) / deviation)
-    if passing >= LEAST_PASSING:
-        return None
-    return (
-        f"a sample of about {sample:.0f} of {records} records gives the best class "
-        f"{votes:.0f} votes, and {100 * passing:.1f}% of queries pass a threshold of "
-        f"{mechanism.threshold}. Set mechanism.threshold to {votes:.0f} or less, or use better "
-        "features."
-    )
-
-
-def _few_votes(mechanism: ReverseKnn, records: int) -> str | None:
-    """Votes a row sees, against the noise of their sum."""
-    votes = records * mechanism.neighbours * mechanism.reach / mechanism.cells
-    noise = mechanism.require("sigma") * math.sqrt(mechanism.reach)
-    if votes >= LEAST_VOTES * noise:
-        return None
-    cells = max(1, int(votes * mechanism.cells / (LEAST_VOTES * noise)))
-    return (
-        f"about {votes:.0f} of {records} records vote on a row, under noise of {noise:.0f} "
-        f"votes. Set mechanism.cells to {cells} or fewer, or epsilon "
-        f"{LEAST_VOTES * noise / votes:.1f} times as high."
-    )

@@ -13,14 +13,15 @@ import numpy as np
 from ...teacher.analysts import remove_for_all
 from ...teacher.custodian import IDENTITY
 from ...teacher.noise.entropy import SystemEntropy
-from ...teacher.records.inspect import BANNER, REASONS
+from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
 from ...wall.adversary import EACH, POOLED
 from ...wall.datasets import readers
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
-from ..config.config import Config
+from ...wall.unit import Unit
+from ..config.parts import PrivateSide
 from .console import Console
 from .teachers import local_teacher
 
@@ -28,32 +29,32 @@ from .teachers import local_teacher
 ANY_ADVERSARY = (POOLED, EACH)
 
 
-def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
+def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Console) -> str:
     """Add the usable rows of an image folder or npz file; returns a PRIVATE text for the custodian.
 
     ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
     or an id that is present, MissingData where a file or the data set is missing.
     """
-    directory = _directory(config)
-    task = describe(config.data)
+    directory = _directory(side)
+    task = describe(side.data)
     ingested = ingest_more(
         rows,
         task,
         lambda done, total: console.progress("reading rows (percent)", done, total),
-        config.privacy.unit,
-        config.data.person,
+        side.unit,
+        side.data.person,
     )
     usable = ingested.records
     with local_teacher(
-        config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
+        side, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
-    counts = {text: int((ingested.verdicts == reason).sum()) for reason, text in REASONS.items()}
+    counts = bad_rows(ingested, side.unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     lines = [
-        f"{len(ingested.labels)} rows found, {len(usable.ids)} usable",
+        f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable",
         f"left out: {bad or 'none'}",
     ]
     if dry_run and present:
@@ -63,20 +64,20 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     return _report(lines, f"{len(usable.ids)} added", dry_run)
 
 
-def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
+def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
     """Remove records by id (int64 [n]), or persons by code; returns a PRIVATE text.
 
     An unknown id is no error. Raises InvalidInput, MissingData.
     """
-    directory = _directory(config)
-    task = describe(config.data)
+    directory = _directory(side)
+    task = describe(side.data)
     with local_teacher(
-        config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
+        side, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
         present = int(teacher.owning(ids).sum())
         if not dry_run:
             remove_for_all(teacher, directory, ids)
-    named = "ids" if config.privacy.unit == "row" else "persons"
+    named = "ids" if side.unit == "row" else "persons"
     return _report(
         [f"{len(ids)} {named}, {present} of them present"], f"{present} removed", dry_run
     )
@@ -100,14 +101,14 @@ def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.
         raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
 
 
-def parse_persons(config: Config, text: str | None, file: Path | None) -> np.ndarray:
+def parse_persons(unit: Unit, text: str | None, file: Path | None) -> np.ndarray:
     """Distinct codes of persons, int64 [n].
 
     ``text``: ids separated by commas; ``file``: one a line.
 
     Errors name no id.
     """
-    if config.privacy.unit != "person":
+    if unit != "person":
         raise InvalidInput("persons", "left out where privacy.unit is row", "given")
     if file is not None and not file.is_file():
         raise MissingData(f"`persons_file` must be an existing text file. Found {str(file)!r}.")
@@ -118,15 +119,15 @@ def parse_persons(config: Config, text: str | None, file: Path | None) -> np.nda
     return codes
 
 
-def _directory(config: Config) -> Path:
-    if config.custodian_dir is None:
+def _directory(side: PrivateSide) -> Path:
+    if side.directory is None:
         raise InvalidInput("custodian_dir", "given: it says which records there are", None)
-    if not (Path(config.custodian_dir) / IDENTITY).is_file():
+    if not (side.directory / IDENTITY).is_file():
         raise MissingData(
             "`custodian_dir` must hold a data set that is in use. Found none: the first run reads "
             "the data source itself."
         )
-    return Path(config.custodian_dir)
+    return side.directory
 
 
 def _report(lines: Sequence[str], done: str, dry_run: bool) -> str:

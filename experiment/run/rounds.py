@@ -6,6 +6,7 @@ Each round is complete on disk before the next one starts.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,24 +15,21 @@ from ...student.student_file import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
 from ...teacher.accounting.plan import Plan
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
-from ...wall.datasets.table import scaling
+from ...wall.datasets.sources import DataConfig, describe, read_public
+from ...wall.datasets.tables import scaling
 from ...wall.labels.base import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
-from .asking import ask, asking_extractor
-from .budgets import custodian_place
+from ..config.parts import Round
+from ..config.settings import to_yaml
+from .asking import Experiment, ask, asking_extractor
 from .console import Console
-from .experiment import Experiment
-from .extractors import first_extractor
+from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
-from .public_features import PublicFeatures
-from .quality import Estimate, best_round, estimate_of, foreseen, plurality
-from .run_folder import RunFolder
+from .places import custodian_place, record, resumed
+from .quality import Estimate, best_round, estimate_of
+from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, train_round
-from .training_rows import check_student
-
-SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
+from .training import calibrated, check_student, train_round
 
 
 def run(
@@ -45,9 +43,10 @@ def run(
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
-    No data is read unless the plan is affordable. A killed run continues with the same command:
-    known queries are served from the ledger, finished rounds are not repeated, an interrupted
-    training continues from its checkpoint.
+    The entry, which splits the configuration into what each room needs. No data is read unless the
+    plan is affordable. A killed run continues with the same command: known queries are served from
+    the ledger, finished rounds are not repeated, an interrupted training continues from its
+    checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     ``custodian``: the private side's directory; ``custodian_place`` where it is None.
@@ -55,29 +54,29 @@ def run(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
     folder = RunFolder(run_dir)
-    config = folder.resumed(config)
+    config = resumed(config, folder)
     require_affordable(config.plan())
     require_devices(config.student)
     folder.create()
-    known = folder.known_dataset()
-    task = describe(config.data)
+    side, first, task = config.private_side(), config.first, describe(config.data)
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    check_student(config.student, first_extractor(config.first, task), task)  # fails early
+    check_student(config.student, first_extractor(first, task), task)  # fails early
     features = PublicFeatures(config.computing, public, console.progress)
-    if folder.metrics(1) is None:
-        _foresee(config, task, public, features, console)
-    directory = custodian or custodian_place(config, run_dir)
+    directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
+    child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
     with teacher_of(
-        config, task, directory, entropy, console, known_dataset=known, isolate=isolate
+        side, task, directory, entropy, console, known, child if isolate else None
     ) as teacher:
         teacher.export(folder.ledger)
         config = _fixed(config, folder, console)
-        folder.prepare(config)
-        experiment = Experiment(config, folder, task, public, teacher, console, features)
-        rounds = [_round(experiment, number) for number in range(1, len(config.rounds) + 1)]
-        return _summarise(experiment, rounds)
+        record(config, folder)
+        experiment = Experiment(
+            config.public_side(), folder, task, public, features, teacher, console
+        )
+        rounds = [_round(experiment, current) for current in experiment.settings.rounds]
+        return _summarise(experiment, rounds, config.data, config.plan())
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
@@ -94,40 +93,20 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     return fixed
 
 
-def _foresee(
-    config: Config,
-    task: Task,
-    public: PublicData,
-    features: PublicFeatures,
-    console: Console,
-) -> None:
-    """Say, before anything is charged, where public facts foresee a useless round."""
-
-    def share(part: float) -> float:
-        if task.labels.kind != "class":
-            return 1.0
-        spec, rows = first_extractor(config.first, task), slice(SHARE_ROWS)
-        test = features.quantised(spec, "test")[rows]
-        return plurality(test, public.test_labels[rows], part)
-
-    for line in foreseen(config, config.records(len(public.inputs)), share):
-        console.say(line)
-
-
-def _round(experiment: Experiment, number: int) -> dict:
+def _round(experiment: Experiment, current: Round) -> dict:
     """A round's metrics: read from its file when it is finished, otherwise by running it."""
-    folder, console = experiment.folder, experiment.console
+    folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:
         extractor = asking_extractor(experiment, number)
-        answers, rows, estimate = ask(experiment, number, extractor)
-        metrics = train_round(experiment, number, answers, rows, extractor, estimate)
-        folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+        answers, rows, estimate = ask(experiment, current, extractor)
+        metrics = train_round(experiment, current, answers, rows, extractor, estimate)
+        folder.save_metrics(number, metrics)
     folder.drop_checkpoints(number)
-    console.say(round_line(number, metrics, experiment.task.labels))
+    say(round_line(number, metrics, experiment.task.labels))
     estimates = experiment.estimates(number)
     if (kept := best_round(estimates)) < number:
-        console.say(
+        say(
             f"round {number} is worse than round {kept}: labels {_text(estimates[number - 1])} "
             f"against {_text(estimates[kept - 1])}. Round {kept}'s student and features are kept."
         )
@@ -138,20 +117,21 @@ def _text(estimate: Estimate | None) -> str:
     return "unknown" if estimate is None else estimate.text()
 
 
-def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
-    folder, config = experiment.folder, experiment.config
+def _summarise(
+    experiment: Experiment, rounds: list[dict], data: DataConfig, plan: Plan
+) -> dict[str, object]:
+    folder = experiment.folder
     experiment.teacher.export(folder.ledger)
     kept = best_round([estimate_of(metrics) for metrics in rounds])
-    rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
-    plan, labels = config.plan(), experiment.task.labels
+    settings, last = experiment.settings, rounds[kept - 1]
+    rounds[kept - 1] = calibrated(experiment, settings.rounds[kept - 1], last)
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
-    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed) | {
+    summary = run_summary(plan, folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
-    folder.write_bytes(
-        folder.student, described_student(folder, config.data, labels, summary, plan)
-    )
+    student = described_student(folder, data, experiment.task.labels, summary, plan)
+    write_file(folder.student, student)
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary
 

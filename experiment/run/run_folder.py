@@ -6,74 +6,55 @@ Nothing private enters it.
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import yaml
 
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
-from ...wall.format import FORMAT
+from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
-from ..config.config import Config
-from ..config.settings import load_config
-from .budgets import place_of
-from .matrices import PROBABILITIES
 
-# What may change between a run and its resumption.
-NOT_IDENTITY = (
-    "format",
-    "threads",
-    "workers",
-    "batch_size",
-    "device",
-    "teacher",
-    "expected_records",  # which decides nothing once a method is chosen
-)
+CLASSIFIER = "linear.safetensors"  # files of a round's folder
+PROBABILITIES = "probabilities.npy"
 
 
-RUNS = Path("runs")
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_bytes(content)
+    scratch.replace(path)
 
 
-def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
-    """runs/NAME: a new folder, or that of the same run, which continues.
+def npy(array: np.ndarray) -> bytes:
+    """An array as an npy file."""
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
 
-    ``name``: of the data or its configuration; the source's where it is empty. Says so
-    where there are runs of other settings: each has a ledger of its own, and what they release
-    adds up.
-    """
-    name, own = name or config.data.source, place_of(config.data) is not None
-    numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    for tried in (RUNS / entry for entry in numbered):
-        if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):
-            break
-        if own:  # which have one ledger
-            continue
-        say(
-            f"{tried} holds a run with other settings. Where its private records are these, the "
-            "epsilons of both add up."
-        )
-    return tried
+
+def npz(**arrays: np.ndarray) -> bytes:
+    """Arrays as an npz file."""
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    return content.getvalue()
 
 
 class RunFolder:
-    """Paths and atomic writes.
+    """Paths, and what lies there.
 
     A round is finished once its metrics.json exists, which is written last.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config = path / "config.yaml"  # resolved
         self.ledger = path / "ledger.sqlite"
         self.summary = path / "summary.json"
         self.student = path / "student.safetensors"
@@ -82,55 +63,15 @@ class RunFolder:
         self.choice = path / "chosen.yaml"  # of `auto`, with the table of its candidates
         self.candidates = path / "candidates.json"
 
-    def resumed(self, config: Config) -> Config:
-        """With the numbers that the folder records, where ``config`` leaves them to the budget.
-
-        Raises LabelwallError where another configuration is recorded.
-        """
-        config, resolved = self.decided(config), self.path / "config.yaml"
-        if not resolved.exists():
-            return config
-        config = config.as_given(load_config(resolved))
-        if differing := self.differing(config):
-            raise LabelwallError(
-                f"{self.path} holds a run with other settings ({', '.join(differing)}). "
-                "Choose another --run_dir."
-            )
-        return config
-
-    def decided(self, config: Config) -> Config:
-        """With the method that the folder records, where ``config`` leaves it open.
-
-        Before the run began, only where it was chosen for the same other settings.
-        """
-        if not config.open or not self.choice.exists():
-            return config
-        known = load_config(self.choice)
-        chosen = config.chosen(known)
-        same = not _differing(known, chosen) and known.expected_records == config.expected_records
-        return chosen if same or (self.path / "config.yaml").exists() else config
-
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""
+        rule = "a folder that can be written"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidInput("run_dir", "a folder that can be written", str(self.path)) from error
+            raise InvalidInput("run_dir", rule, str(self.path)) from error
         if not os.access(self.path, os.W_OK):
-            raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
-
-    def prepare(self, config: Config) -> None:
-        """Create the folder and record the resolved configuration, where none is recorded."""
-        self.create()
-        resolved = self.path / "config.yaml"
-        if not resolved.exists():
-            text = yaml.safe_dump({"format": FORMAT, **_json(config)}, sort_keys=False)
-            self.write_text(resolved, text)
-
-    def differing(self, config: Config) -> list[str]:
-        """Settings in which the recorded configuration is another."""
-        known, config = load_config(self.path / "config.yaml"), self.decided(config)
-        return _differing(known, config.as_given(known))
+            raise InvalidInput("run_dir", rule, str(self.path))
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""
@@ -142,6 +83,10 @@ class RunFolder:
         """A finished round's metrics, None while it is not finished."""
         path = self.round(number) / "metrics.json"
         return json.loads(path.read_text()) if path.exists() else None
+
+    def save_metrics(self, number: int, metrics: dict) -> None:
+        """Finish a round."""
+        self.write_text(self.round(number) / "metrics.json", json.dumps(metrics, indent=2))
 
     def drop_checkpoints(self, number: int) -> None:
         """Remove a finished round's training checkpoints."""
@@ -170,10 +115,8 @@ class RunFolder:
         ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n], or [n, c] for
         attributes; ``outcomes``: uint8 [n].
         """
-        scratch = self.round(number) / "answers.npz.part"
-        with scratch.open("wb") as file:
-            np.savez(file, rows=rows, labels=labels, outcomes=outcomes)
-        scratch.replace(self.round(number) / "answers.npz")
+        content = npz(rows=rows, labels=labels, outcomes=outcomes)
+        write_file(self.round(number) / "answers.npz", content)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(rows, labels, outcomes) as saved."""
@@ -182,9 +125,7 @@ class RunFolder:
 
     def save_training_labels(self, number: int, labels: np.ndarray) -> None:
         """Store the labels that the student of a round trains on: int64 [n_public], or [n, c]."""
-        content = io.BytesIO()
-        np.save(content, labels)
-        self.write_bytes(self.round(number) / "training_labels.npy", content.getvalue())
+        write_file(self.round(number) / "training_labels.npy", npy(labels))
 
     def load_training_labels(self, number: int) -> np.ndarray:
         """Labels as saved."""
@@ -192,7 +133,7 @@ class RunFolder:
 
     def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
         """Store the student's extractor: weights as safetensors, the other fields as JSON."""
-        self.write_bytes(self.round(number) / "student.safetensors", spec.weights)
+        write_file(self.round(number) / "student.safetensors", spec.weights)
         self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
 
     def load_extractor(self, number: int) -> ExtractorSpec:
@@ -212,7 +153,7 @@ class RunFolder:
         path = folder / "features.safetensors"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
-            self.write_bytes(path, encode_extractor(build()))
+            write_file(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
     def load_probabilities(self, number: int) -> np.ndarray | None:
@@ -225,19 +166,4 @@ class RunFolder:
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file atomically."""
-        self.write_bytes(path, text.encode())
-
-    def write_bytes(self, path: Path, content: bytes) -> None:
-        """Write a file atomically."""
-        scratch = path.with_name(path.name + ".part")
-        scratch.write_bytes(content)
-        scratch.replace(path)
-
-
-def _differing(known: Config, other: Config) -> list[str]:
-    before, now = _json(known), _json(other)
-    return [k for k in now if k not in NOT_IDENTITY and before[k] != now[k]]
-
-
-def _json(config: Config) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(config)))
+        write_file(path, text.encode())

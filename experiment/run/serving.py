@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
@@ -17,24 +16,23 @@ from ...teacher.custodian import Custodian
 from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import Records, open_records
 from ...teacher.service.app import create_app
-from ...teacher.service.config import ServiceConfig
+from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.process import Settings
 from ...teacher.service.server import address, end_in_time, listen, server
 from ...teacher.service.service import build_service
 from ...wall.adversary import EACH, POOLED
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
-from ..config.config import Config
+from ..config.parts import PrivateSide
 from .console import Console
+from .features import PROBE
 from .teachers import CHILD, custody, report_new_anchor, teacher_factory
 
 LOADING = threading.Lock()
-PROBE = 64  # public rows that test a received network
 
 
 def serve(
-    config: Config, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None
+    side: PrivateSide, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are accepted.
 
@@ -43,22 +41,21 @@ def serve(
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData, before anything is answered.
     """
-    if config.custodian_dir is None:
+    if side.directory is None:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
-    require_affordable(config.plan())
-    if service.budget == "per_analyst" and config.scale.shards:
+    require_affordable(side.plan(None))
+    if service.budget == "per_analyst" and side.scale.shards:
         # Refused before the directory is set up for analysts with their own budgets.
         rule = "0 with service.budget: per_analyst"
-        raise InvalidInput("scale.shards", rule, config.scale.shards)
-    directory = Path(config.custodian_dir)
+        raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if service.budget == "per_analyst" else POOLED
-    custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
+    custodian = custody(side, side.directory, entropy.unsafe, adversaries=[against])
     report_new_anchor(custodian, Console())
     try:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
-        app = app_of(config, service, custodian, Keys(directory, more), entropy)
+        app = app_of(side, service, custodian, Keys(side.directory, more), entropy)
         with listen(service) as bound:
             running = server(app, service)
             if child_of:
@@ -72,10 +69,10 @@ def serve(
 
 
 def app_of(
-    config: Config, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
+    side: PrivateSide, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    task, data, plan = describe(config.data), config.data, custodian.ledger.state.plan
+    task, data, plan = describe(side.data), side.data, custodian.ledger.state.plan
     assert plan is not None
     no_public = data.source == "folder" and data.public is None
     settings = Settings(
@@ -84,17 +81,17 @@ def app_of(
         entropy=entropy,
         certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
         probe=None if no_public else read_public(data).inputs[:PROBE],
-        sharded=teacher_factory(config, task) if config.scale.shards else None,
-        scale=config.scale,
-        batch_size=config.batch_size,
-        workers=config.workers,
-        device=config.device,
+        sharded=teacher_factory(side, task) if side.scale.shards else None,
+        scale=side.scale,
+        batch_size=side.computing.batch_size,
+        workers=side.computing.workers,
+        device=side.computing.device,
         progress=Console().progress,
-        load=partial(load_torch, config.threads),
+        load=partial(load_torch, side.computing.threads),
     )
 
     def records() -> Records:
-        return open_records(data, task, unit=config.privacy.unit)
+        return open_records(data, task, unit=side.unit)
 
     return create_app(build_service(custodian, records, settings), keys)
 

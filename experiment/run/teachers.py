@@ -10,8 +10,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -32,10 +31,9 @@ from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import protected
-from ..config.config import Config
-from ..config.settings import to_yaml
-from .budgets import publishable
+from ..config.parts import PrivateSide
 from .console import Console
+from .places import publishable
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
@@ -60,44 +58,44 @@ class Answering(Protocol):
 
 @contextmanager
 def teacher_of(
-    config: Config,
+    side: PrivateSide,
     task: Task,
     directory: Path,
     entropy: Entropy,
     console: Console,
-    *,
     known_dataset: str | None = None,
-    isolate: bool = False,
+    isolated: str | None = None,
 ) -> Iterator[Answering]:
     """The teacher that a configuration names.
 
     With a URL it is that service. Otherwise it works on the custodian's ``directory``: in this
-    process, or in a child process where ``isolate`` is set.
+    process, or in a child process, which serves the configuration ``isolated`` (YAML).
 
-    Raises InvalidInput for a URL together with ``isolate``; LedgerMismatch where the teacher has
+    Raises InvalidInput for a URL together with ``isolated``; LedgerMismatch where the teacher has
     another plan, another kind of entropy, or another data set than ``known_dataset``.
     """
-    if config.teacher is not None and isolate:
+    if side.url is not None and isolated:
         rule = "left out with a teacher's URL, which is a process of its own"
         raise InvalidInput("isolate", rule, True)
-    if config.data.split and (config.teacher is not None or isolate):
-        rule = "empty where the teacher is apart: the private rows need a file of their own"
-        raise InvalidInput("data.split", rule, config.data.split)
-    if config.teacher is None and not isolate:
-        with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
+    if side.url is None and not isolated:
+        with local_teacher(side, task, directory, entropy, console, known_dataset) as teacher:
             yield teacher
         return
-    service = nullcontext((config.teacher or "", os.environ.get(KEY)))
+    if side.data.split:
+        rule = "empty where the teacher is apart: the private rows need a file of their own"
+        raise InvalidInput("data.split", rule, side.data.split)
+    service: AbstractContextManager[tuple[str, str | None]]
+    service = child(isolated) if isolated else nullcontext((side.url or "", os.environ.get(KEY)))
     with (
-        child(config, directory) if isolate else service as (url, key),  # type: ignore[attr-defined]
-        remote(url, key, config, entropy.unsafe, console, known_dataset) as remote_teacher,
+        service as (url, key),
+        remote(url, key, side, entropy.unsafe, console, known_dataset) as remote_teacher,
     ):
         yield remote_teacher
 
 
 @contextmanager
 def local_teacher(
-    config: Config,
+    side: PrivateSide,
     task: Task,
     directory: Path,
     entropy: Entropy,
@@ -109,17 +107,17 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
+    custodian = custody(side, directory, entropy.unsafe, known_dataset, adversaries)
     report_new_anchor(custodian, console)
     try:
-        yield teacher_factory(config, task, console.progress)(
+        yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
             task.num_classes,
             entropy,
-            batch_size=config.batch_size,
-            workers=config.workers,
-            device=config.device,
+            batch_size=side.computing.batch_size,
+            workers=side.computing.workers,
+            device=side.computing.device,
             progress=console.progress,
         )
     finally:
@@ -127,24 +125,24 @@ def local_teacher(
 
 
 def custody(
-    config: Config,
+    side: PrivateSide,
     directory: Path,
     unsafe: bool,
     known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
 ) -> Custodian:
-    """Open, or set up, the custodian's directory that a configuration names.
+    """Open, or set up, the custodian's ``directory`` for the private side of a configuration.
 
     ``adversaries``: as for ``open_custodian``. Raises LedgerMismatch, InvalidInput.
     """
     return open_custodian(
         directory,
-        data=publishable(config.data),
-        plan=config.plan(),
-        recorded=lambda plan: config.recorded(plan).plan(),
+        data=publishable(side.data),
+        plan=side.plan(None),
+        recorded=side.plan,
         unsafe=unsafe,
-        anchor=config.anchor_place(),
-        ledger_url=config.ledger_url(),
+        anchor=side.anchor,
+        ledger_url=side.ledger,
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
@@ -161,20 +159,19 @@ def report_new_anchor(custodian: Custodian, console: Console) -> None:
 
 
 def teacher_factory(
-    config: Config, task: Task, progress: Progress = no_progress
+    side: PrivateSide, task: Task, progress: Progress = no_progress
 ) -> Callable[..., Teacher]:
     """The kind of teacher that a configuration names, over its private rows.
 
     It takes what the custodian holds: ledger, directory, number of classes, entropy, options.
     """
-    if not config.scale.shards:
+    if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
-        unit = config.privacy.unit
-        return partial(Teacher, lambda: open_records(config.data, task, reading, unit))
-    stream = partial(stream_records, config.data, task, unit=config.privacy.unit)
+        return partial(Teacher, lambda: open_records(side.data, task, reading, side.unit))
+    stream = partial(stream_records, side.data, task, unit=side.unit)
     from ...teacher.sharded_rows import ShardedRows  # torch
 
-    rows = partial(ShardedRows, scale=config.scale, input_shape=task.input_shape)
+    rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)
 
 
@@ -182,7 +179,7 @@ def teacher_factory(
 def remote(
     url: str,
     key: str | None,
-    config: Config,
+    side: PrivateSide,
     unsafe: bool,
     console: Console,
     known_dataset: str | None,
@@ -198,7 +195,7 @@ def remote(
     try:
         budget = teacher.budget()
         plan = Plan.from_json(budget["plan"])
-        if config.recorded(plan).plan() != plan or budget["unsafe"] != unsafe:
+        if side.plan(plan) != plan or budget["unsafe"] != unsafe:
             raise LedgerMismatch(
                 "the service has another budget, mechanism, caps or rounds than the "
                 "configuration. Ask its custodian."
@@ -218,15 +215,16 @@ def remote(
 
 
 @contextmanager
-def child(config: Config, directory: Path) -> Iterator[tuple[str, str]]:
+def child(configuration: str) -> Iterator[tuple[str, str]]:
     """(URL, API key) of a service in a child process, which alone opens private files.
 
-    The child ends with this context. Raises LabelwallError where it does not start.
+    ``configuration``: the YAML that it serves. The child ends with this context. Raises
+    LabelwallError where it does not start.
     """
     secret = secrets.token_hex(32)
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "teacher.yaml"
-        settings.write_text(to_yaml(replace(config, custodian_dir=str(directory), teacher=None)))
+        settings.write_text(configuration)
         options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", PROGRAM, *options],

@@ -1,35 +1,119 @@
-"""A round's student: trained on all labels that were released, scored, calibrated."""
+"""A round's student: what it is trained on, its training on all labels that were released, its
+scores and its temperature.
+"""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from ...student.calibrate import temperature
-from ...student.drop_doubtful import drop_doubtful
-from ...student.parallel import parallel, process_count, share_of_threads, threads
-from ...student.train import TrainedStudent, train
-from ...wall.errors import LabelwallError
+from ...student.config import StudentConfig
+from ...student.data import Pool
+from ...student.held_out import Cleaned, drop_doubtful, temperature
+from ...student.linear import LINEAR, LinearRows, with_head
+from ...student.train import check, export, outputs, train
+from ...teacher.features.embedder import Embedder, integers
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.labels.base import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+from ...wall.preprocessing import Preprocessing
+from ..config.groups import FirstFeatures
+from ..config.parts import Round
 from ..linear.model import stored_probabilities, virtual_rows
-from .asking import asking_extractor
-from .experiment import Experiment
-from .matrices import CLASSIFIER
+from .asking import Experiment, asking_extractor
+from .features import PublicFeatures, first_extractor
 from .metrics import calibration, round_metrics
 from .quality import Estimate, best_round, by_agreement
-from .run_folder import RunFolder
-from .training_rows import TrainingRows
+from .run_folder import CLASSIFIER, RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """``pool``, ``test_inputs``: what the student sees of public and test rows."""
+
+    pool: Pool
+    test_inputs: np.ndarray = field(repr=False)
+    backbone: str
+
+    def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``Embedder.embed`` of rows like the pool's, which are vectors."""
+        return Embedder(extractor, probe=rows[:1]).embed(rows)
+
+    def outputs(self, student: ExtractorSpec) -> np.ndarray:
+        """An exported student's outputs for the test rows: float32 [n, c]."""
+        return outputs(student, self.test_inputs)
+
+    def export(self, weights: bytes) -> ExtractorSpec:
+        """The trained student as it goes back to the teacher."""
+        return export(self.pool, self.backbone, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTrainingRows(TrainingRows):
+    """``rows``: the features; ``network``: what makes them of images, None for vectors."""
+
+    rows: LinearRows
+    vectors: Pool
+    network: ExtractorSpec | None
+
+    def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of standardised features."""
+        plain = self.rows.unscaled(rows)
+        return (
+            super().embed(extractor, plain) if self.network is None else integers(extractor, plain)
+        )
+
+    def outputs(self, student: ExtractorSpec) -> np.ndarray:
+        """By its last layer, from stored features."""
+        return self.rows.outputs(student.weights)
+
+    def export(self, weights: bytes) -> ExtractorSpec:
+        """On plain rows."""
+        layer = self.rows.plain(weights)
+        if self.network is not None:
+            return with_head(self.network, layer)
+        return export(self.vectors, self.backbone, layer)
+
+
+def training_rows_of(
+    backbone: str, first: FirstFeatures, task: Task, public: PublicData, features: PublicFeatures
+) -> TrainingRows:
+    """What trains the student's ``backbone``."""
+    labels, inputs = task.labels, public.inputs
+    statistics = Preprocessing.of_public(inputs)
+    pool = Pool(inputs, labels, statistics.mean, statistics.std)
+    if backbone != LINEAR:
+        return TrainingRows(pool, public.test_inputs, backbone)
+    network = first_extractor(first, task) if inputs.ndim == 4 else None
+    plain, test = inputs, public.test_inputs
+    if network is not None:
+        plain, test = features.plain(network), features.plain(network, "test")
+    rows = LinearRows.of(plain, test, labels)
+    return LinearTrainingRows(rows.pool, rows.test, backbone, rows, pool, network)
+
+
+def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
+    """Raises InvalidInput where the student can not be trained on such inputs.
+
+    ``features``: of the first round.
+    """
+    shape = task.input_shape
+    if student.backbone == LINEAR and len(shape) == 3:
+        if not features.weights:
+            rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
+            raise InvalidInput("student.backbone", rule, LINEAR)
+        shape = (1,)
+    check(student, shape, task.labels)
 
 
 def train_round(
     experiment: Experiment,
-    number: int,
+    current: Round,
     answers: Answers,
     rows: np.ndarray,
     extractor: ExtractorSpec,
@@ -39,54 +123,65 @@ def train_round(
 
     ``answers``, ``rows``, ``estimate``: of ``ask``. Raises LabelwallError where no row has a label.
     """
-    started = time.perf_counter()
-    config, folder, task = experiment.config, experiment.folder, experiment.task
+    started, number = time.perf_counter(), current.number
+    folder, public = experiment.folder, experiment.public
     estimates = [*experiment.estimates(number - 1), estimate]
     worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
-    labels = released_labels(folder, number, len(experiment.public.inputs), worse)
+    labels = released_labels(folder, number, len(public.inputs), worse)
     _require_labels(labels, answers)
     soft = released_probabilities(folder, number, labels, worse)
-    training_rows = experiment.training_rows()
-    judging = partial(experiment.console.progress, "checking labels")
-    cleaned = drop_doubtful(
-        config.student,
-        training_rows.pool,
-        labels,
-        seed=config.round_seed(number),
-        progress=judging,
-        soft=soft,
-        workers=config.workers,
-    )
-    estimate = estimate or by_agreement(cleaned)
-    last = number == len(config.rounds) and best_round([*estimates[:-1], estimate]) == number
-    initial = training_rows.initial(extractor)
-    taught = training_rows, cleaned.labels, soft
+    training_rows = _training_rows(experiment)
+    cleaned = _cleaned(experiment, current, training_rows.pool, labels, soft)
+    seen, taught, chances = training_rows, cleaned.labels, soft
     if number not in worse:
-        taught = with_virtual_rows(experiment, number, *taught)
-    trained, chosen = _trained(experiment, number, *taught, initial, last)
-    exported = training_rows.export(trained.weights)
+        seen, taught, chances = with_virtual_rows(experiment, current, seen, taught, chances)
+    model = train(
+        experiment.settings.student,
+        seen.pool,
+        taught,
+        run_dir=folder.round(number),
+        seed=current.seed,
+        test_x=training_rows.test_inputs,
+        test_y=public.test_labels,
+        progress=partial(experiment.console.progress, "training the student"),
+        soft=chances,
+    )
+    exported = training_rows.export(model.weights)
     folder.save_extractor(number, exported)
     folder.save_training_labels(number, cleaned.labels)
-    outputs = training_rows.outputs(exported)
     metrics = round_metrics(
-        task.labels,
-        experiment.public,
+        experiment.task.labels,
+        public,
         folder.ledger_state(),
         answers,
         rows,
-        extractor,
-        trained,
-        outputs,
-        estimate,
+        training_rows.outputs(exported),
+        estimate or by_agreement(cleaned),
     )
-    for divisor in chosen:
-        metrics |= calibration(task.labels, outputs, experiment.public.test_labels, divisor)
-    doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
-    return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+    return metrics | {
+        "extractor": extractor.backbone,
+        "history": model.history,
+        "dropped": int((labels != cleaned.labels).sum()),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def _cleaned(
+    experiment: Experiment, current: Round, pool: Pool, labels: np.ndarray, soft: np.ndarray | None
+) -> Cleaned:
+    """The labels without the doubtful ones."""
+    return drop_doubtful(
+        experiment.settings.student,
+        pool,
+        labels,
+        seed=current.seed,
+        progress=partial(experiment.console.progress, "checking labels"),
+        soft=soft,
+        workers=experiment.settings.computing.workers,
+    )
 
 
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:
-    """Raises LabelwallError where no row has a label."""
     if has_label(labels).any():
         return
     cure = "Lower the threshold or ask more queries."
@@ -95,70 +190,34 @@ def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
 
 
-def _trained(
-    experiment: Experiment,
-    number: int,
-    training_rows: TrainingRows,
-    labels: np.ndarray,
-    soft: np.ndarray | None,
-    initial: bytes | None,
-    last: bool,
-) -> tuple[TrainedStudent, Iterator[float]]:
-    """A round's student and, of the ``last`` one where it can be chosen beside the training, its
-    temperature.
-    """
-    config = experiment.config
-    processes = 1
-    if last and config.student.calibration_folds:
-        processes = min(2, process_count(config.workers, config.student, training_rows.pool))
-    choosing = _choosing(experiment, number, training_rows, labels, soft)
-    chosen = parallel(processes, [choosing] if processes > 1 else [])
-    with threads(share_of_threads(processes)):
-        trained = train(
-            config.student,
-            training_rows.pool,
-            labels,
-            run_dir=experiment.folder.round(number),
-            seed=config.round_seed(number),
-            test_x=training_rows.test_inputs,
-            test_y=experiment.public.test_labels,
-            progress=partial(experiment.console.progress, "training the student"),
-            initial=initial,
-            soft=soft,
-        )
-    return trained, chosen
+def _training_rows(experiment: Experiment) -> TrainingRows:
+    backbone, first = experiment.settings.student.backbone, experiment.settings.first
+    task, public = experiment.task, experiment.public
+    return training_rows_of(backbone, first, task, public, experiment.features)
 
 
-def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
-    """A round's metrics with the temperature of its student, chosen now where it was not chosen
-    beside the training.
-    """
-    folder, console = experiment.folder, experiment.console
+def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
+    """A round's metrics with the temperature of its student, chosen where it was not."""
     if "temperature" in metrics:
         return metrics
+    folder, number = experiment.folder, current.number
     labels = folder.load_training_labels(number)
-    training_rows = experiment.training_rows()
+    training_rows = _training_rows(experiment)
     soft = released_probabilities(folder, number, labels)
-    taught = with_virtual_rows(experiment, number, training_rows, labels, soft)
-    choosing = _choosing(experiment, number, *taught)
-    chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
+    seen, taught, chances = with_virtual_rows(experiment, current, training_rows, labels, soft)
+    chosen = temperature(
+        experiment.settings.student,
+        seen.pool,
+        taught,
+        seed=current.seed,
+        progress=partial(experiment.console.progress, "choosing the temperature"),
+        soft=chances,
+    )
     outputs = training_rows.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
     metrics = metrics | calibration(space, outputs, truth, chosen)
-    folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+    folder.save_metrics(number, metrics)
     return metrics
-
-
-def _choosing(
-    experiment: Experiment,
-    number: int,
-    training_rows: TrainingRows,
-    labels: np.ndarray,
-    soft: np.ndarray | None,
-) -> partial[float]:
-    """The choice of a temperature for the student of a round, which trains on ``labels``."""
-    student, seed = experiment.config.student, experiment.config.round_seed(number)
-    return partial(temperature, student, training_rows.pool, labels, seed=seed, soft=soft)
 
 
 def released_labels(
@@ -206,7 +265,7 @@ def released_probabilities(
 
 def with_virtual_rows(
     experiment: Experiment,
-    number: int,
+    current: Round,
     training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
@@ -217,16 +276,18 @@ def with_virtual_rows(
     any vector. Nothing is added where the student sees images or learns no probabilities, and where
     the round left no classifier of classes. A resumed run has the same rows.
     """
-    path = experiment.folder.round(number) / CLASSIFIER
+    path = experiment.folder.round(current.number) / CLASSIFIER
     public = training_rows.pool.inputs
-    learned = experiment.config.student.soft
-    if soft is None or not learned or public.ndim != 2 or not path.exists():
+    if (
+        soft is None
+        or not experiment.settings.student.soft
+        or public.ndim != 2
+        or not path.exists()
+    ):
         return training_rows, labels, soft
-    rows = virtual_rows(public, experiment.config.round_seed(number))
-    features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
+    rows = virtual_rows(public, current.seed)
+    features, finite = training_rows.embed(asking_extractor(experiment, current.number), rows)
     rows, chances = rows[finite], stored_probabilities(path, features[finite])
-    taught = replace(
-        training_rows, pool=replace(training_rows.pool, inputs=np.concatenate([public, rows]))
-    )
+    pool = replace(training_rows.pool, inputs=np.concatenate([public, rows]))
     labels = np.concatenate([labels, chances.argmax(axis=1)])
-    return taught, labels, np.concatenate([soft, chances])
+    return replace(training_rows, pool=pool), labels, np.concatenate([soft, chances])

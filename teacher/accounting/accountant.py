@@ -8,31 +8,28 @@ record, or needs more than curves and the plan.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.messages import canonical_json
-from .conversion import epsilon_from_rdp, float_above, round_up
+from .conversion import epsilon_from_rdp, epsilons_from_rdp, float_above, round_up
 from .curves import ORDERS, ROUND_UP, check_release, pure_epsilon, release_rdp
-from .curves.cache import cached
-from .discrete_pld import discrete_pld_epsilon
 from .plan import Plan, Release
-from .quick import NEAR, estimates, is_slow
-from .smoothed import smoothed_epsilon
+from .pld import pld_epsilon
 
 # Plans whose certificates are kept: `plan`, `run` and the ledger ask about the same one.
 _CACHED_PLANS = 64
-_KEPT_SECONDS = 0.1  # of computing: certificates that took longer are kept on disk
+SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
+# By which the estimate at an order may exceed the smallest one: where noise decides it is within 1%
+# of the exact epsilon.
+NEAR = 1.012
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,11 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
 
     - ``tight``: exact curves (screening, contest with three outcomes), RDP.
     - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
-    - ``pld_discrete``: privacy loss distribution of the discrete laws. Absent where a release of
-      the list has no dominating pair.
-    - ``pld_smoothed``: the same of continuous pairs, which discrete noise post-processes
-      (smoothed.py). Absent where a release has neither Gaussian noise nor a pure epsilon.
+    - ``pld``: privacy loss distribution (pld.py). Absent where a release has neither Gaussian noise
+      nor a pure epsilon.
 
-    Raises InvalidInput for an unknown curve or a parameter outside its range. Takes seconds
-    the first time, more where an argmax curve is new (curves.argmax_rdp); later it reads a file.
+    Raises InvalidInput for an unknown curve or a parameter outside its range. Takes about a second
+    the first time, more where an argmax curve is new (curves.argmax_rdp).
     """
     releases = plan.releases()
     # First, so that a parameter JSON can not represent is refused by its rule.
@@ -69,58 +64,17 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
 
 
 @lru_cache(maxsize=_CACHED_PLANS)
-def _certificates(serialised: bytes, delta: float) -> tuple[tuple[str, Certificate], ...]:
-    """``serialised``: canonical JSON, because a Release contains a dictionary and is no key.
-
-    Kept on disk where it took long (curves/cache.py), for this source text of the accounting alone.
-    """
-    key: dict[str, object] = {
-        "certificates": _source(),
-        "releases": serialised.decode(),
-        "delta": float(delta).hex(),
-    }
+def _certificates(serialised: bytes, delta: float) -> dict[str, Certificate]:
+    """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
     releases = [Release(**fields) for fields in json.loads(serialised)]
-    table = cached(
-        key,
-        2 * len(_NOTES),
-        lambda: _computed(releases, delta).ravel(),
-        lambda kept: bool((kept[::2] >= 0).any()) and not (kept[::2] < 0).any(),
-        seconds=_KEPT_SECONDS,
-    )
-    return tuple(
-        (name, Certificate(float(epsilon), None if np.isnan(order) else float(order), note))
-        for (name, note), (epsilon, order) in zip(_NOTES.items(), table.reshape(-1, 2), strict=True)
-        if not np.isnan(epsilon)
-    )
-
-
-def _computed(releases: Sequence[Release], delta: float) -> np.ndarray:
-    """(epsilon, order) of each name of ``_NOTES``; nan where there is none."""
-    pure = any(pure_epsilon(release) is not None for release in releases if release.cap)
-    rows: list[tuple[float | None, float | None]] = [
-        _renyi(releases, delta),
-        _pure_added(releases, delta) if pure else (None, None),
-        (discrete_pld_epsilon(releases, delta), None),
-        (smoothed_epsilon(releases, delta), None),
-    ]
-    return np.array(rows, dtype=np.float64)
-
-
-def _own_text() -> str:
-    """SHA-256 of the accounting's source text."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-_TEXT = _own_text()  # as loaded: an upgrade under a running process is not mistaken for it
-
-
-@lru_cache(maxsize=1)
-def _source() -> list[str]:
-    """What certificates follow from: another version of it computes anew."""
-    return [_TEXT, *(f"{name} {version(name)}" for name in ("dp-accounting", "numpy", "scipy"))]
+    exact = "exact screening, exact argmax contest, RDP"
+    known = {"tight": Certificate(*_renyi(releases, delta), exact)}
+    if any(pure_epsilon(release) is not None for release in releases if release.cap):
+        added = "pure releases add up, the rest by exact curves and RDP"
+        known["pure_added"] = Certificate(*_pure_added(releases, delta), added)
+    if (epsilon := pld_epsilon(releases, delta)) is not None:
+        known["pld"] = Certificate(epsilon, None, "privacy loss distribution of dominating pairs")
+    return known
 
 
 def certified_epsilon(plan: Plan) -> float:
@@ -160,15 +114,6 @@ def odometer(plan: Plan, counts: Sequence[int]) -> float:
     return _smallest(releases, counts, plan.delta)[0]
 
 
-# What each certificate is; their order is that of ``_computed``.
-_NOTES = {
-    "tight": "exact screening, exact argmax contest, RDP",
-    "pure_added": "pure releases add up, the rest by exact curves and RDP",
-    "pld_discrete": "privacy loss distribution of the discrete laws",
-    "pld_smoothed": "continuous Gaussian pairs, which the discrete laws post-process",
-}
-
-
 def _renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
     """The smallest epsilon, and the order that attains it."""
     return _smallest(releases, [release.cap for release in releases], delta)
@@ -186,8 +131,9 @@ def _smallest(
     """
     if not any(count and is_slow(r) for r, count in zip(releases, counts, strict=True)):
         return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS), delta)
-    estimated = np.maximum(estimates(releases, counts, delta), 0.0)
-    left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, math.nan)
+    cheap = _total([quick(release) for release in releases], counts, ORDERS)
+    estimated = np.maximum(epsilons_from_rdp(ORDERS, cheap, delta), 0.0)
+    left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, float(ORDERS[-1]))
     while (chosen := left & (estimated <= min(best[0], NEAR * estimated.min()))).any():
         orders, left = ORDERS[chosen], left & ~chosen
         best = min(best, epsilon_from_rdp(orders, _total(releases, counts, orders), delta))
@@ -220,3 +166,24 @@ def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float
     if math.isinf(epsilon):
         return epsilon, order
     return float_above(total + Fraction(epsilon)), order
+
+
+def is_slow(release: Release) -> bool:
+    """Whether the release's exact curve takes seconds."""
+    return release.curve == "argmax" and release.parameters["sigma"] <= SLOWEST_SIGMA
+
+
+def quick(release: Release) -> Release:
+    """The release, or one of nearly the same price. No guarantee rests on it.
+
+    A contest of two classes is nearly the bit of one count with noise of sigma / sqrt(2), within a
+    percent at the orders that decide; an argmax without a swap is the bit of one count.
+    """
+    if not is_slow(release):
+        return release
+    swap = release.parameters.get("swap", True)
+    sigma = float(release.parameters["sigma"]) / math.sqrt(2 if swap else 1)
+    votes = math.ceil(6 * sigma) + 1  # where a threshold costs most lies within
+    bit = {"max_votes": 2 * votes, "threshold": votes, "sigma": sigma}
+    gamma = release.parameters["sampling_probability"]
+    return replace(release, curve="screening", parameters={**bit, "sampling_probability": gamma})

@@ -10,7 +10,7 @@ from .accountant import Certificate, certificates
 from .conversion import gaussian_delta
 from .curves import pure_epsilon, release_rdp
 from .plan import Plan, Release
-from .smoothed import composed_mu, gaussian_pair
+from .pld import closed_epsilon, composed_mu, gaussian_pair
 
 
 def explain(plan: Plan) -> list[str]:
@@ -41,7 +41,7 @@ def _price(release: Release, name: str, best: Certificate) -> str:
     if best.order is not None:
         price = _divergence(release, best.order)
         return f"Renyi divergence of order {best.order:g}, at most {price:.6g}"
-    if name == "pld_discrete" or pair is None:
+    if pair is None:
         return "a function of the discrete Gaussian against its shift, on a Poisson sample if any"
     against = f"N({pair.mu:.9f}, 1)"
     if pair.gamma < 1:
@@ -51,11 +51,10 @@ def _price(release: Release, name: str, best: Certificate) -> str:
 
 def _composition(plan: Plan, name: str, best: Certificate) -> list[str]:
     releases = [release for release in plan.releases() if release.cap]
-    pairs = [pair for pair in map(gaussian_pair, releases) if pair is not None]
-    closed = len(pairs) == len(releases) and all(pair.gamma == 1 for pair in pairs)
     if best.order is not None:
         return _renyi(plan.delta, releases, name, best.order)
-    if name == "pld_smoothed" and closed:
+    if name == "pld" and closed_epsilon(releases, plan.delta) == best.epsilon:
+        pairs = [pair for pair in map(gaussian_pair, releases) if pair is not None]
         mu = composed_mu(pairs)
         delta = gaussian_delta(mu, best.epsilon)
         terms = " + ".join(f"{pair.cap} x {pair.mu:.9f}^2" for pair in pairs)
@@ -64,7 +63,7 @@ def _composition(plan: Plan, name: str, best: Certificate) -> list[str]:
             f"Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) = {delta:.7g} at e = {best.epsilon:.6f}",
         ]
     return [
-        "the losses of all copies are convolved (sections 6 and 19): "
+        "the losses of all copies are convolved (section 19): "
         f"delta is {plan.delta:g} at epsilon {best.epsilon:.6f}"
     ]
 

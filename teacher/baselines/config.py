@@ -3,117 +3,100 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...wall.errors import InvalidInput
+from ..mechanisms.fields import check, count, describe, param
 
 
 @dataclass(frozen=True)
-class GradientDescent:
-    """Settings of both NoisySGD baselines.
-
-    Args:
-        batch_size: expected records per step, a count; divided by expected_records it is the
-            sampling rate.
-        expected_records: a public guess of the number of records, a count.
-        epochs: passes over expected_records records, a count.
-        clip: bound on a record's gradient (L2).
-        learning_rate: of plain SGD with momentum 0.9, per step.
-    """
-
-    batch_size: int = 1024
-    expected_records: int = 60_000
-    epochs: int = 10
-    clip: float = 1.0
-    learning_rate: float = 0.5
+class Baseline:
+    """Base of all baselines."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.batch_size <= self.expected_records:
+        check(self, "baseline")
+
+
+def _positive(default: float, help: str) -> Any:
+    return param(default, help, gt=0, lt=1e6)
+
+
+CLIP, RATE = "bound on a record's gradient (L2)", "of plain SGD with momentum 0.9, per step"
+BATCH = "expected records per step; divided by expected_records it is the sampling rate"
+
+
+@dataclass(frozen=True)
+class GradientDescent(Baseline):
+    """Settings of both NoisySGD baselines."""
+
+    batch_size: int = param(1024, BATCH, unit="a count", ge=1)
+    expected_records: int = param(
+        60_000, "a public guess of the number of records", unit="a count", ge=1
+    )
+    epochs: int = param(10, "passes over expected_records records", unit="a count", ge=1)
+    clip: float = _positive(1.0, CLIP)
+    learning_rate: float = _positive(0.5, RATE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size > self.expected_records:
             raise InvalidInput("baseline.batch_size", "from 1 to expected_records", self.batch_size)
-        if self.epochs < 1:
-            raise InvalidInput("baseline.epochs", "at least 1", self.epochs)
-        for name, value in (("clip", self.clip), ("learning_rate", self.learning_rate)):
-            if not 0 < value < 1e6:  # also catches NaN
-                raise InvalidInput(f"baseline.{name}", "positive and finite", value)
 
 
 @dataclass(frozen=True)
 class NoisySgd(GradientDescent):
-    """NoisySGD on the private images, end to end (Abadi et al. 2016), with Poisson sampled batches.
-
-    Args:
-        kind: the baseline's name.
-    """
+    """NoisySGD on the private images, end to end (Abadi et al. 2016), Poisson sampled batches."""
 
     kind: Literal["noisy_sgd"] = "noisy_sgd"
 
 
 @dataclass(frozen=True)
 class LinearNoisySgd(GradientDescent):
-    """NoisySGD of a linear model on the first round's features (Tramer and Boneh 2021).
-
-    Args:
-        kind: the baseline's name.
-    """
+    """NoisySGD of a linear model on the first round's features (Tramer and Boneh 2021)."""
 
     kind: Literal["linear_noisy_sgd"] = "linear_noisy_sgd"
-    batch_size: int = 256
-    clip: float = 0.1
-    learning_rate: float = 1.0
+    batch_size: int = param(256, BATCH, unit="a count", ge=1)
+    clip: float = _positive(0.1, CLIP)
+    learning_rate: float = _positive(1.0, RATE)
 
 
 @dataclass(frozen=True)
-class DpLogisticRegression:
+class DpLogisticRegression(Baseline):
     """Logistic regression by objective perturbation (Chaudhuri et al. 2011), from diffprivlib.
 
     Trained on the first round's features.
-
-    Args:
-        kind: the baseline's name.
-        penalty: factor of half the squared norm of the weights, which is added to the sum of the
-            records' losses; 1/C of scikit-learn.
     """
 
     kind: Literal["dp_logistic_regression"] = "dp_logistic_regression"
-    penalty: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.penalty < 1e9:  # also catches NaN
-            raise InvalidInput("baseline.penalty", "positive and finite", self.penalty)
+    penalty: float = param(
+        10.0,
+        "factor of half the squared norm of the weights, which is added to the sum of the records' "
+        "losses; 1/C of scikit-learn",
+        gt=0,
+        lt=1e9,
+    )
 
 
 @dataclass(frozen=True)
-class DpNaiveBayes:
-    """Gaussian naive Bayes (Vaidya et al. 2013) from diffprivlib, on the first round's features.
-
-    Args:
-        kind: the baseline's name.
-    """
+class DpNaiveBayes(Baseline):
+    """Gaussian naive Bayes (Vaidya et al. 2013) from diffprivlib, on the first round's features."""
 
     kind: Literal["dp_naive_bayes"] = "dp_naive_bayes"
 
 
 @dataclass(frozen=True)
-class DpForest:
+class DpForest(Baseline):
     """Random decision trees with private leaves (Fletcher and Islam 2017), from diffprivlib.
 
     Trained on the first round's features.
-
-    Args:
-        kind: the baseline's name.
-        trees: number of trees, a count; each record trains one of them.
-        depth: splits from the root to a leaf, a count.
     """
 
     kind: Literal["dp_forest"] = "dp_forest"
-    trees: int = 10
-    depth: int = 5
-
-    def __post_init__(self) -> None:
-        for name, value, maximum in (("trees", self.trees, 1000), ("depth", self.depth, 12)):
-            if not 1 <= value <= maximum:
-                raise InvalidInput(f"baseline.{name}", f"from 1 to {maximum}", value)
+    trees: int = count(10, "number of trees; each record trains one of them", 1000)
+    depth: int = count(5, "splits from the root to a leaf", 12)
 
 
 PrivateClassification = DpLogisticRegression | DpNaiveBayes | DpForest
 AnyBaseline = NoisySgd | LinearNoisySgd | PrivateClassification
+for _known in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest):
+    describe(_known, "baseline")

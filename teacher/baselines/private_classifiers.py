@@ -93,7 +93,7 @@ def fit_privately(
     LabelwallError where it would read a bound from the records.
     """
     library = require_diffprivlib()
-    prepare = _unit_rows if isinstance(config, DpLogisticRegression) else _identity
+    prepare = _unit_rows if isinstance(config, DpLogisticRegression) else np.asarray
     estimator, settings = _estimator(config, library, num_classes)
     count = config.trees if isinstance(config, DpForest) else 1
     models = []
@@ -123,9 +123,6 @@ def _estimator(
             "classes": list(range(num_classes)),
         }
         return library.models.DecisionTreeClassifier, settings
-    # The intercept is a column of the rows: the proof needs it penalised, and diffprivlib does not
-    # penalise its own. The curvature that diffprivlib assumes is the proof's at norm 1 only. The
-    # proof is about the exact minimiser, hence the small tolerance.
     return library.models.LogisticRegression, {
         "data_norm": 1.0,
         "C": 1 / config.penalty,
@@ -138,11 +135,7 @@ def _estimator(
 def _parts(
     count: int, inputs: np.ndarray, labels: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Disjoint records for ``count`` trees. Each record's tree is drawn independently.
-
-    diffprivlib's own forest splits the records by position, so that one more record moves many, and
-    seeds each tree's noise with 31 bits.
-    """
+    """Disjoint records for ``count`` trees. Each record's tree is drawn independently."""
     system = secrets.SystemRandom()
     part = np.array([system.randrange(count) for _ in labels], dtype=np.int64)
     for number in range(count):
@@ -174,12 +167,8 @@ def with_every_class(
 
 
 def _unit_rows(inputs: np.ndarray) -> np.ndarray:
-    """float64 [n, d + 1]: rows with a column of ones, scaled so that no norm exceeds 1."""
+    """float64 [n, d + 1], with a column of ones; no norm exceeds 1."""
     return np.column_stack([inputs, np.ones(len(inputs))]) / np.sqrt(inputs.shape[1] + 1)
-
-
-def _identity(inputs: np.ndarray) -> np.ndarray:
-    return inputs
 
 
 @contextmanager

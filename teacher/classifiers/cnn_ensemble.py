@@ -4,25 +4,19 @@ A classifier is a function of its own shard, its number and the custodian's key:
 the rows of each step come from SHAKE-256 of key and number, so seeds are independent of one another
 and of all records. The numbers of steps and of rows per step are constants, so that nothing about
 one shard depends on the size of another. Hence a record changes one vote at most, as in
-teacher/classifiers/linear_ensemble.py, which defines the shards. A shard without records votes
-for class 0.
+linear_ensemble.py, which defines the shards. A shard without records votes for class 0.
 
-On a CPU they are trained one by one (batching is no faster there), in as many processes as allowed.
-On an accelerator torch.func trains them in batches of one size: each at the place of its number,
-with blanks where no other is due, so that a classifier does not depend on which others are trained.
-Whether it depends on their contents is tested on synthetic images before private ones are read; if
-so, each is trained by itself. A classifier is stored in the custodian's directory as soon as it is
-trained, under a digest of all its inputs: an interrupted training resumes, and adding or removing a
-record costs one training (of a batch). A file is replaced when its shard's records change, which
-deletes what was learned from a removed record.
+Each is trained by itself on one CPU thread, in as many processes as allowed. It is stored in the
+custodian's directory as soon as it is trained, under a digest of all its inputs: an interrupted
+training resumes, and adding or removing a record costs one training. A file is replaced when its
+shard's records change, which deletes what was learned from a removed record.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +28,12 @@ from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress
 from ..features.cache import row_digests
 from ..records.sources import Records
-from ..search.devices import device_of, reproducible
 from .linear_ensemble import shard_numbers
 
-VERSION = 1  # raise when the same shard would give another classifier
+VERSION = 2  # raise when the same shard would give another classifier
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows
 PEAK_RATE, MOMENTUM, DECAY = 0.05, 0.9, 1e-3  # of SGD, falling linearly to 0
 CHANNELS = 16, 32
-CLASSIFIERS_PER_BATCH = 64  # trained at once on an accelerator
 IMAGES_PER_CALL = 256
 
 Weights = dict[str, torch.Tensor]
@@ -50,9 +42,8 @@ Weights = dict[str, torch.Tensor]
 class CnnEnsemble:
     """``teachers`` networks over images, read from the custodian's ``directory`` or trained.
 
-    ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes, on a CPU.
-    ``device``: type of the training device; each type has its own classifiers. Votes are counted on
-    the CPU. Raises InvalidInput for feature vectors and for images below 8 x 8 pixels.
+    ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes. Raises
+    InvalidInput for feature vectors and for images below 8 x 8 pixels.
     """
 
     def __init__(
@@ -64,7 +55,6 @@ class CnnEnsemble:
         key: bytes,
         directory: Path,
         workers: int = 1,
-        device: str = "cpu",
         progress: TaskProgress | None = None,
     ) -> None:
         shape = records.inputs.shape[1:]
@@ -72,9 +62,8 @@ class CnnEnsemble:
             rule = "linear for feature vectors and for images below 8 x 8 pixels"
             raise InvalidInput("mechanism.classifier", rule, "cnn")
         self._num_classes = num_classes
-        jobs = _jobs(records, num_classes, teachers, key, device)
-        train = partial(_train, jobs, workers, device_of(device))
-        self._weights = _load_or_train(jobs, directory, train, progress)
+        jobs = _jobs(records, num_classes, teachers, key)
+        self._weights = _load_or_train(jobs, directory, workers, progress)
 
     def __repr__(self) -> str:
         return f"CnnEnsemble(teachers={len(self._weights)})"
@@ -116,9 +105,7 @@ class Job:
     digest: bytes = field(repr=False)
 
 
-def _jobs(
-    records: Records, num_classes: int, teachers: int, key: bytes, device: str = "cpu"
-) -> list[Job]:
+def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list[Job]:
     digests = row_digests(records)
     shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")
@@ -128,18 +115,14 @@ def _jobs(
         settings = f"cnn {VERSION} {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
         seed = hashlib.blake2b(settings.encode(), key=key).digest()
         inputs, labels = records.inputs[rows], records.labels[rows]
-        content = f"{device} ".encode() + seed + b"".join(digests[row] for row in rows)
-        digest = hashlib.blake2b(content).digest()
+        digest = hashlib.blake2b(seed + b"".join(digests[row] for row in rows)).digest()
         name = f"{teachers}-{number}.npz"
         jobs.append(Job(name, number, seed, inputs, labels, num_classes, digest))
     return jobs
 
 
 def _load_or_train(
-    jobs: list[Job],
-    directory: Path,
-    train: Callable[[list[Job]], Iterator[tuple[Job, Weights]]],
-    progress: TaskProgress | None,
+    jobs: list[Job], directory: Path, workers: int, progress: TaskProgress | None
 ) -> list[Weights]:
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -150,7 +133,7 @@ def _load_or_train(
     for job in missing:
         # of other rows: deleted before anything else can fail
         (folder / job.name).unlink(missing_ok=True)
-    for done, (job, weights) in enumerate(train(missing), start=1):
+    for done, (job, weights) in enumerate(_train(missing, workers), start=1):
         _save(folder / job.name, job.digest, weights)
         trained[job.name] = weights
         if progress is not None:
@@ -158,109 +141,38 @@ def _load_or_train(
     return [each for job in jobs if (each := trained[job.name]) is not None]
 
 
-def _train(
-    jobs: list[Job], workers: int, device: torch.device, missing: list[Job]
-) -> Iterator[tuple[Job, Weights]]:
+def _train(missing: list[Job], workers: int) -> Iterator[tuple[Job, Weights]]:
     """Each missing job with its weights, in order, as soon as it is trained."""
     from joblib import Parallel, delayed
 
-    if device.type != "cpu" and missing:
-        yield from _in_batches(missing, min(CLASSIFIERS_PER_BATCH, len(jobs)), device)
-        return
     # max_nbytes=None: private rows reach a process through a pipe, never through a temporary file
     processes = min(workers, max(1, len(missing)))
     parallel = Parallel(n_jobs=processes, return_as="generator", max_nbytes=None)
     yield from zip(missing, parallel(delayed(train_one)(job) for job in missing), strict=True)
 
 
-def _in_batches(
-    missing: list[Job], size: int, device: torch.device
-) -> Iterator[tuple[Job, Weights]]:
-    """Jobs by ascending number, ``size`` at a time; one at a time where ``depends_on_others``."""
-    if size > 1 and depends_on_others(missing[0], size, device):
-        size = 1
-    batches: dict[int, list[Job]] = {}
-    for job in missing:
-        batches.setdefault(job.number // size, []).append(job)
-    for batch in batches.values():
-        places = [job.number % size for job in batch]
-        padded = [_blank(batch[0])] * size
-        for place, job in zip(places, batch, strict=True):
-            padded[place] = job
-        weights = train_batch(padded, device)
-        yield from ((job, weights[place]) for place, job in zip(places, batch, strict=True))
-
-
-def depends_on_others(like: Job, size: int, device: torch.device) -> bool:
-    """Whether a bit of a classifier depends on the others of its batch.
-
-    Tried with PUBLIC synthetic images of the shape of ``like``'s.
-    """
-    shape, labels = (2 * BATCH, *like.inputs.shape[1:]), np.arange(2 * BATCH) % like.num_classes
-    jobs = []
-    for seed in (bytes([place]) for place in range(size)):
-        pixels = 256 * _uniform(seed, int(np.prod(shape)))
-        inputs = pixels.astype(np.uint8).reshape(shape)
-        jobs.append(replace(like, seed=seed, inputs=inputs, labels=labels))
-    beside_others = train_batch(jobs, device)
-    blanked = [job if place % 2 else _blank(like) for place, job in enumerate(jobs)]
-    beside_blanks = train_batch(blanked, device)
-    return any(
-        not torch.equal(beside_others[place][name], beside_blanks[place][name])
-        for place in range(1, size, 2)
-        for name in beside_others[place]
-    )
-
-
-def _blank(like: Job) -> Job:
-    """A job without records."""
-    return replace(like, inputs=like.inputs[:0], labels=like.labels[:0])
-
-
 def train_one(job: Job) -> Weights:
-    """One classifier by plain steps, on one thread."""
+    """One classifier, on one thread; zeros for a job without records."""
+    weights, rows = _start(job)
+    if not len(job.labels):
+        return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+    pixels, labels = _pixels(job.inputs), torch.from_numpy(job.labels)
+    leaves = {name: tensor.requires_grad_() for name, tensor in weights.items()}
+    optimizer = torch.optim.SGD(
+        leaves.values(), lr=PEAK_RATE, momentum=MOMENTUM, weight_decay=DECAY
+    )
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _sgd(torch.func.grad(_loss), *_start(job))
+        for batch in rows:
+            optimizer.zero_grad()
+            F.cross_entropy(logits(leaves, pixels[batch]), labels[batch]).backward()
+            optimizer.step()
+            falling.step()
     finally:
         torch.set_num_threads(threads)
-
-
-def train_batch(jobs: list[Job], device: torch.device) -> list[Weights]:
-    """Many classifiers by the same steps, batched by torch.func, with deterministic kernels."""
-    initial, inputs, targets = zip(*(_start(job) for job in jobs), strict=True)
-    weights = {
-        name: torch.stack([each[name] for each in initial]).to(device) for name in initial[0]
-    }
-    pixels, labels = (torch.stack(each, dim=1).to(device) for each in (inputs, targets))
-    with reproducible():
-        weights = _sgd(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
-    return [
-        {name: tensor[row].cpu() for name, tensor in weights.items()} for row in range(len(jobs))
-    ]
-
-
-def _sgd(
-    gradient: Callable[..., Weights], weights: Weights, pixels: torch.Tensor, labels: torch.Tensor
-) -> Weights:
-    """Final weights of SGD with momentum.
-
-    ``pixels``: float32 [STEPS, (classifiers,) BATCH, c, h, w]; ``labels``: int64 [STEPS,
-    (classifiers,) BATCH].
-    """
-    velocity = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
-    for step in range(STEPS):
-        rate = PEAK_RATE * (1 - step / STEPS)
-        slope = gradient(weights, pixels[step], labels[step])
-        for name in weights:
-            velocity[name] = MOMENTUM * velocity[name] + slope[name] + DECAY * weights[name]
-            weights[name] = weights[name] - rate * velocity[name]
-    return weights
-
-
-def _loss(weights: Weights, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits(weights, pixels), labels)
+    return {name: tensor.detach() for name, tensor in leaves.items()}
 
 
 def logits(weights: Weights, pixels: torch.Tensor) -> torch.Tensor:
@@ -274,11 +186,8 @@ def logits(weights: Weights, pixels: torch.Tensor) -> torch.Tensor:
     return F.linear(pixels.flatten(1), weights["head"], weights["head_bias"])
 
 
-def _start(job: Job) -> tuple[Weights, torch.Tensor, torch.Tensor]:
-    """(initial weights, float32 [STEPS, BATCH, c, h, w] pixels, int64 [STEPS, BATCH] labels).
-
-    All are zeros for a job without records.
-    """
+def _start(job: Job) -> tuple[Weights, torch.Tensor]:
+    """(initial weights, int64 [STEPS, BATCH] rows of each step)."""
     height, width, channels = job.inputs.shape[1:]
     flat = CHANNELS[1] * (height // 4) * (width // 4)
     shapes = {
@@ -295,13 +204,8 @@ def _start(job: Job) -> tuple[Weights, torch.Tensor, torch.Tensor]:
         values = (2 * drawn - 1) * bound
         weights[name] = torch.from_numpy(values.astype(np.float32).reshape(shape))
         weights[f"{name}_bias"] = torch.zeros(shape[0])
-    if not len(job.labels):
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
-        pixels = torch.zeros(STEPS, BATCH, channels, height, width)
-        return zeros, pixels, torch.zeros(STEPS, BATCH, dtype=torch.int64)
     rows = np.minimum((stream * len(job.labels)).astype(np.int64), len(job.labels) - 1)
-    pixels = _pixels(job.inputs)[rows].reshape(STEPS, BATCH, channels, height, width)
-    return weights, pixels, torch.from_numpy(job.labels[rows]).reshape(STEPS, BATCH)
+    return weights, torch.from_numpy(rows).reshape(STEPS, BATCH)
 
 
 def _uniform(seed: bytes, count: int) -> np.ndarray:

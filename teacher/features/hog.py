@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from ...wall.errors import InvalidInput
 from ...wall.progress import TaskProgress
-from ..search.top_k import compiled
+from ..search.compiled import compiled
 
 ORIENTATIONS = 9
 BLOCK = 2  # cells of a block, each way
@@ -108,10 +108,7 @@ def _hog(
     bins: np.ndarray,
     features: np.ndarray,
 ) -> None:
-    """Fill ``features``, float64 [n, d], of uint8 images [n, height, width, channels].
-
-    ``rows``, ``columns``: pixels per cell. ``magnitudes``, ``bins``: of ``_gradients``.
-    """
+    """``rows``, ``columns``: pixels per cell. ``magnitudes``, ``bins``: of ``_gradients``."""
     _, height, width, _ = images.shape
     cells = np.empty((height // rows, width // columns, ORIENTATIONS), dtype=np.float32)
     for number in range(len(images)):

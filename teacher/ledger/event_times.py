@@ -1,14 +1,16 @@
 """Event times: when queries were charged and records changed, for the custodian alone.
 
 The ledger's entries are public and carry no time of day, since a time can depend on private work.
-This table is private: it is in no export, no reply to an analyst, no log and no metric. A row is
-written in the transaction of the event that it describes.
+This table is private: it is in no export, log or metric, and its times are in no reply to an
+analyst. A row is written in the transaction of the event that it describes. ``metadata`` creates
+the table, with that of the records' updates.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,6 +25,7 @@ event_times = sa.Table(
     sa.Column("size", sa.Integer, nullable=False),
     sa.Column("caller", sa.Text),
     sa.Column("position", sa.Integer),
+    sa.Column("slot", sa.Integer),
 )
 
 
@@ -32,7 +35,7 @@ class EventTime:
 
     ``time``: seconds since 1970, UTC. ``size``: a count, of new queries about to be CHARGED to
     ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of
-    the ledger's newest entry before a charge.
+    the ledger's newest entry before a charge. ``slot``: the entry of the plan that pays.
     """
 
     time: int
@@ -40,34 +43,25 @@ class EventTime:
     size: int
     caller: str | None = None
     position: int | None = None
+    slot: int | None = None
 
 
-def note(
-    connection: sa.Connection,
-    kind: str,
-    size: int,
-    caller: str | None = None,
-    position: int | None = None,
-    *,
-    new_table: bool = True,
-) -> None:
+def note(connection: sa.Connection, kind: str, size: int, **charge: Any) -> None:
     """Write down an event at the present time; nothing where ``size`` is 0.
 
-    ``new_table``: whether the table may not exist yet. Looking for it takes longer than writing.
+    ``charge``: caller, position and slot of a charge.
     """
     if size:
-        if new_table:
-            metadata.create_all(connection)
-        row = vars(EventTime(int(time.time()), kind, size, caller, position))
+        row = vars(EventTime(int(time.time()), kind, size, **charge))
         connection.execute(event_times.insert(), row)
 
 
-def listed(connection: sa.Connection, *kinds: str, newest: int | None = None) -> list[EventTime]:
-    """Events of these kinds, in order: all of them, or the ``newest``."""
-    if not sa.inspect(connection).has_table(event_times.name):
-        return []
-    chosen = sa.select(event_times).where(event_times.c.kind.in_(kinds))
+def listed(
+    connection: sa.Connection, *kinds: str, newest: int | None = None, caller: str | None = None
+) -> list[EventTime]:
+    """Events of these kinds, in order: all or the ``newest``, of all callers or of one."""
+    chosen = sa.select(*list(event_times.c)[1:]).where(event_times.c.kind.in_(kinds))
+    if caller is not None:
+        chosen = chosen.where(event_times.c.caller == caller)
     rows = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
-    return [
-        EventTime(row.time, row.kind, row.size, row.caller, row.position) for row in reversed(rows)
-    ]
+    return [EventTime(**row._mapping) for row in reversed(rows)]

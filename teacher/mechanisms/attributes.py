@@ -22,16 +22,15 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
-from ..accounting.plan import Release
-from ..noise.scales import more_noise
-from .base import Classifiers, Mechanism
-from .fields import noise_scale, param, sampling
+from .base import Classifiers
+from .fields import count, noise_scale, param, sampling
+from .sums import NoisySum
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -43,22 +42,19 @@ MAX_VOTERS = 10_000
 
 
 @dataclass(frozen=True)
-class AttributeVotes(Mechanism):
+class AttributeVotes(NoisySum):
     """Noisy counts of clipped votes on attributes, by neighbours or by classifiers.
 
     Guarantee, for one query under add/remove of one record: the Gaussian bound
     (``curves.gaussian_rdp``) at L2 sensitivity sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi
     DP (CVPR20 Theorem 13), and less where records are sampled. No query is screened. All fields are
     publishable and fixed without looking at private rows.
-
     """
 
-    tau: int = param(
+    tau: int = count(
         10,
         "bound on the sum of one voter's votes; with more attributes its votes are scaled down",
-        unit="a count",
-        ge=1,
-        le=MOST_ATTRIBUTES,
+        MOST_ATTRIBUTES,
     )
     sigma_vote: float | None = noise_scale("each attribute's count", ge=1e-3, le=1e5)
     threshold: float = param(
@@ -76,55 +72,31 @@ class AttributeVotes(Mechanism):
 
     stages = (COUNTS,)
     label_space = "attributes"
-    sharded = True
-    persons = True
+    scale = "sigma_vote"
+    grid = GRID
+
+    @property
+    def sensitivity(self) -> float:
+        """Two voters with tau attributes each."""
+        return math.sqrt(2 * self.tau)
 
     @property
     @abstractmethod
     def max_voters(self) -> int:
         """The largest number of voters, public."""
 
-    @property
-    def rate(self) -> float:
-        """The probability with which a record is sampled."""
-        return 1.0
-
-    @abstractmethod
-    def votes(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Sums of the voters' clipped votes, in 1 / GRID votes: int64 [n_queries, c]."""
-
-    def with_noise(self, level: float, asked: int) -> Self:
-        """See ``Mechanism.with_noise``. Votes move by sqrt(2 tau)."""
-        return self.with_values(sigma_vote=more_noise(level * math.sqrt(2 * self.tau)))
-
-    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """The price of ``asked`` queries; each of them is answered."""
-        priced = {
-            "sigma": self.require("sigma_vote") * GRID,
-            "sensitivity": GRID * math.sqrt(2 * self.tau),
-            "sampling_probability": self.rate,
-        }
-        return (Release(COUNTS, "gaussian", priced, asked),)
-
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy counts of every attribute, in 1 / GRID votes: int64 [n_queries, c].
-
-        A power of two times a float is exact, so the scale drawn is the accounted one.
-        """
-        votes = self.votes(voters, keys, entropy)
-        scale = self.require("sigma_vote") * GRID
-        return votes + entropy.discrete_gaussian(scale, keys, stage, votes.shape[1])
-
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """(outcome, labels): 1 (present), 0 (absent) or -1 (within the margin) by attribute."""
-        counts = results.get(COUNTS)
-        assert isinstance(counts, list)
-        cut, margin = round(self.threshold * self.max_voters * GRID), round(self.margin * GRID)
-        labels = [
-            1 if count - cut > margin else 0 if cut - count >= margin else ABSTAINED
-            for count in counts
-        ]
+        """(outcome, labels); a query is answered if any attribute is."""
+        labels = self.label(results[COUNTS])
         return (Outcome.ANSWERED if max(labels) > ABSTAINED else Outcome.ABSTAINED), labels
+
+    def label(self, value: Any) -> list[int]:
+        """1 (present), 0 (absent) or -1 (within the margin) by attribute."""
+        cut, margin = round(self.threshold * self.max_voters * GRID), round(self.margin * GRID)
+        return [
+            1 if count - cut > margin else 0 if cut - count >= margin else ABSTAINED
+            for count in value
+        ]
 
 
 def clipped(bits: np.ndarray, tau: int) -> np.ndarray:
@@ -154,16 +126,13 @@ class PrivateKnnAttributes(AttributeVotes):
 
     @property
     def max_voters(self) -> int:
-        """See ``AttributeVotes.max_voters``."""
         return self.k
 
     @property
     def rate(self) -> float:
-        """See ``AttributeVotes.rate``."""
         return self.sampling_probability
 
-    def votes(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """See ``AttributeVotes.votes``."""
+    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         cast = ballots(voters.labels, voters.num_classes, self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
 
@@ -176,27 +145,22 @@ class GnmaxAttributes(AttributeVotes):
     """
 
     kind: Literal["gnmax_attributes"] = "gnmax_attributes"
-    teachers: int = param(
+    teachers: int = count(
         300,
         "disjoint shards of the private records; each is one linear classifier on the round's "
         "features",
-        unit="a count",
-        ge=1,
-        le=MAX_VOTERS,
+        MAX_VOTERS,
     )
 
     @property
     def max_voters(self) -> int:
-        """See ``AttributeVotes.max_voters``."""
         return self.teachers
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
-        """The classifiers that vote."""
         return (Classifiers("linear", self.teachers),)
 
-    def votes(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """See ``AttributeVotes.votes``."""
+    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
         for bits in voters.teacher_attributes(self.teachers):
             votes += clipped(bits, self.tau)

@@ -6,22 +6,18 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from ...wall.messages import ExtractorSpec, Outcome, Value
+from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome, Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release, Slot
-from .fields import check, described, params
+from .fields import check, params
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..noise.entropy import Entropy
-    from ..search.kernels import Select, Similar
-    from .earlier_answers import EarlierAnswers, Reused
     from .voters import Voters
 
 
@@ -33,16 +29,16 @@ class Charging(Enum):
 
     PER_QUERY = "by the query"  # each release of a query is charged before it is drawn
     PER_BATCH = "by the batch"  # one charge for all queries of a call, which is never split
-    PREPAID = "in advance"  # one charge for all answers ever; every record has a budget
+    PREPAID = "in advance"  # one charge for all answers ever; every record has a budget (ind_knn)
 
 
 @dataclass(frozen=True)
 class QueryForm:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/matrices.py), ``cells`` of them in a set, serve all rows in them: a row adds the
-    noisy counts of its ``reach`` nearest cells, and is labelled where the best class leads the next
-    by more than ``margin`` noisy votes.
+    Cells (wall/matrices.py), ``centroids`` of them in a set, serve all rows in them: a row adds the
+    noisy counts of its ``row_neighbours`` nearest, and is labelled where the best class leads the
+    next by more than ``margin`` noisy votes.
 
     Weights (wall/matrices.py), ``steps`` of them in a round, give a linear model of ``labels``, a
     label space's kind; a row is labelled where the best class leads the next by more than
@@ -56,8 +52,8 @@ class QueryForm:
     1 / ``parts`` votes. ``gain``: sums are of so many times the gradients, clipped.
     """
 
-    cells: int | None = None
-    reach: int = 1
+    centroids: int | None = None
+    row_neighbours: int = 1
     margin: float = 0.0
     noise: float | None = None
     steps: int | None = None
@@ -79,13 +75,13 @@ class QueryForm:
     @property
     def matrix(self) -> str | None:
         """The kind of matrix (wall/matrices.py); None where a query is a row."""
-        if self.cells is not None:
+        if self.centroids is not None:
             return "cells"
         return None if self.steps is None else "weights"
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         """The matrix's shape for features of ``dimensions`` and so many outputs."""
-        return (dimensions + 1, outputs) if self.cells is None else (self.cells, dimensions)
+        return (dimensions + 1, outputs) if self.centroids is None else (self.centroids, dimensions)
 
 
 @dataclass(frozen=True)
@@ -109,27 +105,18 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/labels).
         charging: how answers are paid for.
-        sharded: whether lists, sets and sums over disjoint records are enough for it.
-        open: whether it only stands for one that is still to be chosen (auto.py).
-        by_unit: fields that the unit of privacy decides where they are null (``for_unit``).
+        open: whether it only stands for one that is still to be chosen (registry.py).
+        of_persons: values of fields that are null, where the unit of privacy is a person.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
-        audited_unit: what a record of its statistical audit is (teacher/audits/harness.py).
         stages: names of its releases for one query, in order; each is charged before it is drawn.
     """
 
     label_space: ClassVar[LabelKind] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
-    by_unit: ClassVar[tuple[str, ...]] = ()
-    sharded: ClassVar[bool] = False
     open: ClassVar[bool] = False
+    of_persons: ClassVar[Mapping[str, int]] = {}
     persons: ClassVar[bool] = False
-    audited_unit: ClassVar[Unit] = "row"
-
-    def __init_subclass__(cls) -> None:
-        """The fields' sentences stand in the docstring of every kind."""
-        if "kind" in vars(cls).get("__annotations__", {}):
-            cls.__doc__ = described(cls)
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for a field out of its range; kinds add rules between fields."""
@@ -172,8 +159,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
     def require_sharded(self) -> None:
         """Raise InvalidInput where all rows must be in one process."""
-        if not self.sharded:
-            raise InvalidInput("scale.shards", "0 for this mechanism", self.kind)
+        return
 
     def require_unit(self, unit: Unit) -> None:
         """Raise InvalidInput where its price does not hold for the unit of privacy."""
@@ -182,7 +168,8 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
     def for_unit(self, unit: Unit) -> Self:
         """With the fields filled in that are null and that the unit of privacy decides."""
-        return self
+        null = [name for name in self.of_persons if vars(self)[name] is None]
+        return replace(self, **{n: self.of_persons[n] for n in null}) if unit == "person" else self
 
     def require_batch(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
@@ -194,7 +181,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """The fields that the budget decides where they are null (``with_noise``, solve.py)."""
+        """The fields that the budget decides where they are null (calibration.py)."""
         return tuple(name for name, known in params(type(self)).items() if known.calibrated)
 
     @property
@@ -212,20 +199,21 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return self
 
     def with_values(self, **values: float) -> Self:
-        """With those of ``values`` that are ``uncalibrated``."""
-        return replace(self, **{name: values[name] for name in self.uncalibrated})
+        """With those of ``values`` that are ``uncalibrated``, none above the field's range."""
+        highest = {name: params(type(self))[name].le for name in self.uncalibrated}
+        return replace(self, **{n: min(values[n], le or values[n]) for n, le in highest.items()})
 
     def recorded(self, fields: Mapping[str, object], unit: Unit = "row") -> Self:
         """With the null numbers that the budget or the unit decides, as a ledger records them for
         this kind."""
         if fields.get("kind") != self.kind:
             return self
-        names = (*self.calibrated, *(self.by_unit if unit != "row" else ()))
+        names = (*self.calibrated, *(self.of_persons if unit != "row" else ()))
         known = {name: fields.get(name) for name in names if vars(self)[name] is None}
         return replace(self, **{n: v for n, v in known.items() if isinstance(v, int | float)})
 
     def require(self, name: str) -> float:
-        """A calibrated field. Raises InvalidInput where it is null: solve.py fills it in."""
+        """A calibrated field. Raises InvalidInput where it is null: calibration fills it in."""
         value: float | None = vars(self)[name]
         if value is None:
             raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
@@ -242,7 +230,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
 
         ``voters``: the records and the queries; ``keys``: the queries' identities, charged for
-        this stage already. A prepaid mechanism has ``answer`` instead.
+        this stage already.
         """
         raise NotImplementedError
 
@@ -250,57 +238,20 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """The release a query still needs, given what it has; None when it is settled."""
         return next((stage for stage in self.stages if stage not in results), None)
 
-    @abstractmethod
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, label) of a settled query; a list where rows have attributes."""
+        value = results.get(self.stages[-1])
+        if value is None:
+            return Outcome.ABSTAINED, ABSTAINED
+        return Outcome.ANSWERED, self.label(value)
+
+    def label(self, value: Any) -> Value:
+        """The label that a value of the last stage means: post-processing."""
+        return value  # type: ignore[no-any-return]
 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers about a batch for its receipt."""
         return {}
-
-
-@dataclass(frozen=True)
-class Prepaid(Mechanism):
-    """A mechanism with a budget for each record, which ``answer`` spends in place of ``draw``."""
-
-    charging = Charging.PREPAID
-
-    @abstractmethod
-    def select(self, length: float) -> Select:
-        """Which records are neighbours, where a unit vector has this public ``length``."""
-
-    @abstractmethod
-    def hashing(self) -> tuple[int, int, int] | None:
-        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
-
-    @abstractmethod
-    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
-        """Earlier answers under one extractor, kept at ``path``; None where they do not vote."""
-
-    @abstractmethod
-    def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
-        """The most that a batch may cost each record: int64 [n] units, at most ``left``.
-
-        ``similar``: for each query; ``left``: int64 [n] units. For each record it is a function of
-        its own similarities and budget.
-        """
-
-    @abstractmethod
-    def answer(
-        self,
-        similar: Sequence[Similar],
-        left: np.ndarray,
-        labels: np.ndarray,
-        num_classes: int,
-        keys: Sequence[str],
-        entropy: Entropy,
-        reused: Reused | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Released values int64 [n_queries, m], and the units each record paid: int64 [n].
-
-        ``left``: int64 [n] units before the first query, reserved already; ``labels``: int64 [n],
-        unless ``similar`` says its own. Nothing of it may leave before the payments are committed.
-        """
 
 
 M = TypeVar("M", bound=Mechanism)

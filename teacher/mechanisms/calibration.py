@@ -22,12 +22,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ...wall.progress import Progress, no_progress
-from ..accounting.accountant import certified_epsilon, odometer
+from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
+from ..accounting.cache import cached
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.curves.cache import cached
 from ..accounting.plan import Plan, Release, Slot
-from ..accounting.quick import is_slow, quick
-from ..accounting.smoothed import smoothed_epsilon
+from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
 VERSION = 2  # raise when a level would be calibrated otherwise
@@ -51,22 +50,18 @@ def calibrate(
 
     The certificate is at most epsilon and at least 0.99 of it, except where no noise that can be
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
-    kept on disk (curves/cache.py).
+    kept on disk (accounting/cache.py).
     """
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
-    return [entry.mechanism for entry in _with_noise(entries, np.array(levels))]
-
-
-def _with_noise(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
     return [
-        replace(entry, mechanism=entry.mechanism.with_noise(float(level), entry.asked))
+        entry.mechanism.with_noise(level, entry.asked)
         for entry, level in zip(entries, levels, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The search for the level of ``entries`` at (``epsilon``, ``delta``)."""
+    """The search for the levels of ``entries`` at (``epsilon``, ``delta``)."""
 
     entries: tuple[Priced, ...]
     epsilon: float
@@ -74,7 +69,10 @@ class _Search:
     progress: Progress = field(compare=False)
 
     def plan(self, levels: np.ndarray) -> Plan:
-        slots = tuple(entry.slot() for entry in _with_noise(self.entries, levels))
+        slots = tuple(
+            replace(e, mechanism=e.mechanism.with_noise(float(level), e.asked)).slot()
+            for e, level in zip(self.entries, levels, strict=True)
+        )
         return Plan(self.epsilon, self.delta, slots)
 
     def still_holds(self, levels: np.ndarray) -> bool:
@@ -113,25 +111,24 @@ class _Search:
         1 + 2 log(1 / delta) / epsilon and leaves half of epsilon for it (Mironov 2017,
         Proposition 3).
         """
-        missing = [bool(entry.mechanism.uncalibrated) for entry in self.entries]
-        total = sum(e.share for e, solved in zip(self.entries, missing, strict=True) if solved)
+        missing = [i for i, e in enumerate(self.entries) if e.mechanism.uncalibrated]
+        total = sum(self.entries[i].share for i in missing)
         levels = np.ones(len(self.entries))
-        if sum(missing) == 1:
+        if len(missing) == 1:
             return levels
         decisive = 1 - 2 * math.log(self.delta) / self.epsilon
         curves = [release_rdp(quick(r), ORDERS) for r in self.plan(levels).releases()]
         finite = ORDERS[np.isfinite(curves).all(axis=0)]  # some curves hold up to one order
         order = finite[[min(int(np.searchsorted(finite, decisive)), len(finite) - 1)]]
-        for i, entry in enumerate(self.entries):
-            if missing[i]:
-                one = replace(self, entries=(entry,))
+        for i in missing:
+            one = replace(self, entries=self.entries[i : i + 1])
 
-                def divergence(level: float, one: _Search = one) -> float:
-                    releases = one.plan(np.array([level])).releases()
-                    return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
+            def divergence(level: float, one: _Search = one) -> float:
+                releases = one.plan(np.array([level])).releases()
+                return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
 
-                goal = entry.share / total * self.epsilon / 2
-                levels[i] = _root(divergence, (1 - CLOSE) * goal, goal, CLOSE)
+            goal = self.entries[i].share / total * self.epsilon / 2
+            levels[i] = _root(divergence, (1 - CLOSE) * goal, goal, CLOSE)
         return levels
 
 
@@ -146,7 +143,8 @@ def _levels(search: _Search) -> tuple[float, ...]:
         "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
         "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
     }
-    levels = cached(key, len(entries), search.levels, search.still_holds)
+    width, holds = len(entries), search.still_holds
+    (levels,) = cached([key], lambda _: search.levels()[None], width=width, holds=holds)
     return tuple(levels.tolist())
 
 
@@ -155,18 +153,15 @@ def estimate(plan: Plan) -> float:
     releases = [quick(release) for release in plan.releases()]
     cheap = replace(plan, slots=(Slot({}, tuple(releases)),))
     epsilon = odometer(cheap, [release.cap for release in releases])
-    if all(map(_closed, releases)):
-        closed = smoothed_epsilon(plan.releases(), plan.delta)
-        epsilon = epsilon if closed is None else min(epsilon, closed)
+    closed = closed_epsilon([release for release in plan.releases() if release.cap], plan.delta)
+    epsilon = epsilon if closed is None else min(epsilon, closed)
     pure = [pure_epsilon(release) for release in releases]
     exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
     return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
 
 
-def _closed(release: Release) -> bool:
-    """Whether the certificate by continuous pairs is a closed formula."""
-    sampled = release.parameters.get("sampling_probability", 1.0) < 1
-    return not sampled and pure_epsilon(release) is None
+def _sampled(release: Release) -> bool:
+    return release.parameters.get("sampling_probability", 1.0) < 1
 
 
 def _demands(plan: Plan) -> tuple[float, float, float]:
@@ -174,11 +169,7 @@ def _demands(plan: Plan) -> tuple[float, float, float]:
     releases = plan.releases()
     if any(map(is_slow, releases)):
         return ENOUGH_SLOW, AIM_SLOW, CLOSE
-    sums = any(
-        release.curve in ("screening", "argmax")
-        or release.parameters.get("sampling_probability", 1.0) < 1
-        for release in releases
-    )
+    sums = any(r.curve in ("screening", "argmax") or _sampled(r) for r in releases)
     return ENOUGH, 1.0, CLOSE if sums else EXACT
 
 

@@ -7,28 +7,17 @@ ledger and private rows do not enter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ...wall.messages import Outcome, Value
+from ...wall.messages import Value
 from ..search.cpu import ExactIndex
 from ..search.kernels import Select
+from .ind_knn import IndKnn, Reused
 
 IDENTITY_BYTES = 32
-
-
-@dataclass(frozen=True, eq=False)
-class Reused:
-    """What earlier answers say on a batch; public.
-
-    ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
-    """
-
-    sums: np.ndarray
-    counts: np.ndarray
 
 
 class EarlierAnswers:
@@ -37,16 +26,9 @@ class EarlierAnswers:
     ``path``: in the custodian's directory, though its content is public. A row is an identity (32
     bytes) and int8 [d]. Labels are read from the ledger only: a row without a recorded answer does
     not vote, and a torn row at the end is cut off. Losing the file only costs accuracy.
-    ``outcome``: the mechanism's.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        dimensions: int,
-        outcome: Callable[[Mapping[str, Value]], tuple[Outcome, Value]],
-    ) -> None:
-        self._outcome = outcome
+    def __init__(self, path: Path, dimensions: int) -> None:
         self._path, self._dimensions, self._row = path, dimensions, IDENTITY_BYTES + dimensions
         size = path.stat().st_size if path.exists() else 0
         if size % self._row:
@@ -74,7 +56,8 @@ class EarlierAnswers:
         num_classes: int,
     ) -> Reused:
         """Votes of earlier answers on ``queries`` (int8 [q, d]); ``results``: by identity."""
-        answers = [self._outcome(results.get(key, {}))[1] for key in self._keys]
+        outcome = IndKnn().outcome
+        answers = [outcome(results.get(key, {}))[1] for key in self._keys]
         labels = np.array(answers, dtype=np.int64)
         self._features = [np.concatenate(self._features)]
         known = labels >= 0

@@ -17,8 +17,8 @@ import numpy as np
 from ...wall.labels.attributes import unpack
 from ...wall.labels.values import STEPS
 from ...wall.matrices import CLIP, COUNT, FRACTION
+from ..search.compiled import compiled
 from ..search.index import Counted
-from ..search.top_k import compiled
 
 ROWS = 4096  # records whose gradients are computed together
 PARTS = 1 << 22  # entries of persons' parts in memory together

@@ -5,28 +5,25 @@ which pays for its votes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from ...wall.messages import ABSTAINED, Outcome, Value
+from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..ledger.individual_budgets import FULL
 from ..noise.scales import less_spent
 from ..search.kernels import GRID, Select, Similar, cosine, rbf
-from .base import Prepaid
+from .base import Charging, Mechanism
 from .fields import param
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ..noise.entropy import Entropy
-    from .earlier_answers import EarlierAnswers, Reused
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"
@@ -36,8 +33,19 @@ MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
 MAX_SCALE = 1e6  # of a field
 
 
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """What earlier answers say on a batch (earlier_answers.py); public.
+
+    ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
+    """
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
-class IndKnn(Prepaid):
+class IndKnn(Mechanism):
     """Weighted votes of similar records, each with a budget of ``rho`` for all answers together.
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
@@ -120,7 +128,7 @@ class IndKnn(Prepaid):
     )
 
     stages = (ANSWER,)
-    sharded = True
+    charging = Charging.PREPAID
     persons = True
 
     def __post_init__(self) -> None:
@@ -130,14 +138,14 @@ class IndKnn(Prepaid):
             rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
-    def with_noise(self, level: float, asked: int) -> IndKnn:
-        """See ``Mechanism.with_noise``. rho is rounded down to a multiple of 1e-7 at least.
+    def with_noise(self, level: float, asked: int) -> Self:
+        """rho is rounded down to a multiple of 1e-7 at least.
 
         Counts take a third of it: sigma_count follows from the queries and rho.
         """
         rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
         count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
-        return self.with_values(rho=rho, sigma_count=min(count, MAX_SCALE))
+        return self.with_values(rho=rho, sigma_count=count)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release, however many queries are asked.
@@ -147,33 +155,26 @@ class IndKnn(Prepaid):
         self.require("sigma_count")
         return (Release(ANSWER, "zcdp", {"rho": self.require("rho")}, 1, prepaid=True),)
 
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query; every query is answered."""
-        value = results.get(ANSWER)
-        if isinstance(value, list):
-            return Outcome.ANSWERED, value[1]
-        return Outcome.ABSTAINED, ABSTAINED
-
-    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
-        """Answered queries under one extractor, where they vote (``reuse``)."""
-        if not self.reuse:
-            return None
-        from .earlier_answers import EarlierAnswers
-
-        return EarlierAnswers(path, dimensions, self.outcome)
+    def label(self, value: Any) -> Value:
+        """Every query is answered."""
+        return int(value[1])
 
     def select(self, length: float) -> Select:
-        """See ``Prepaid.select``: the kernel with its threshold."""
+        """Which records are neighbours, where a unit vector has this public ``length``."""
         if self.kernel == "cosine":
             return cosine(self.threshold)
         return rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
-        """See ``Prepaid.hashing``."""
+        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
         return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
-        """See ``Prepaid.reserve``: a vote costs most where noise is smallest."""
+        """The most that a batch may cost each record: int64 [n] units, at most ``left``.
+
+        ``similar``: for each query; ``left``: int64 [n] units. For each record it is a function of
+        its own similarities and budget. A vote costs most where noise is smallest.
+        """
         highest = self._count_units() + int(self._prices(self._noise(0))[GRID])
         times = np.zeros(len(left), dtype=np.int64)
         for neighbours in similar:
@@ -190,9 +191,13 @@ class IndKnn(Prepaid):
         entropy: Entropy,
         reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Answer queries one after the other (UAI23 Algorithm 3); see ``Prepaid.answer``.
+        """Answer queries one after the other (UAI23 Algorithm 3).
 
-        Values are (noisy number of neighbours, label). For each query:
+        Returns values int64 [n_queries, 2], (noisy number of neighbours, label), and the units that
+        each record paid: int64 [n]. Nothing of it may leave before the payments are committed.
+
+        ``left``: int64 [n] units before the first query, reserved already; ``labels``: int64 [n],
+        unless ``similar`` says its own. For each query:
 
         1. Neighbours are the similar records whose budget covers a count.
         2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).

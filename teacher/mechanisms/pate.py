@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from ...wall.errors import InvalidInput
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from .base import Classifiers
-from .fields import noise_scale, param, ratio
+from .fields import count, noise_scale, param, ratio
 from .votes import AGGREGATE, Votes, vote_threshold
 
 if TYPE_CHECKING:
@@ -25,37 +25,26 @@ if TYPE_CHECKING:
     from ..noise.entropy import Entropy
     from .voters import Voters
 
-Classifier = Literal["linear", "cnn"]
-
-
-def shard_count(default: int, trained: str = "one classifier and one vote") -> Any:
-    """The number of shards."""
-    text = f"disjoint shards of the private records; each is {trained}"
-    return param(default, text, unit="a count", ge=1, le=MAX_TEACHERS)
-
-
-def trained_as() -> Any:
-    """What is trained on a shard."""
-    text = (
-        "what is trained on a shard: linear (ridge regression on the round's features, anew each "
-        "round) or cnn (a small network on the images themselves, once)"
-    )
-    return param("linear", text)
-
 
 @dataclass(frozen=True)
 class Pate(Votes):
     """Base of the three kinds: classifiers of one form on disjoint shards of the records."""
 
-    if TYPE_CHECKING:  # declared by each kind, which decides the order of its fields
-        teachers: int
-        classifier: Classifier
+    teachers: int = count(
+        250,
+        "disjoint shards of the private records; each is one classifier and one vote",
+        MAX_TEACHERS,
+    )
+    classifier: Literal["linear", "cnn"] = param(
+        "linear",
+        "what is trained on a shard: linear (ridge regression on the round's features, anew each "
+        "round) or cnn (a small network on the images themselves, once)",
+    )
 
     limit = "teachers"
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
-        """The classifiers that vote."""
         return (Classifiers(self.classifier, self.teachers),)
 
     def require_sharded(self) -> None:
@@ -67,7 +56,6 @@ class Pate(Votes):
     def votes(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """See ``Votes.votes``."""
         return voters.teacher_votes(self.teachers, self.classifier)
 
 
@@ -82,16 +70,13 @@ class Lnmax(Pate):
     """
 
     kind: Literal["lnmax"] = "lnmax"
-    teachers: int = shard_count(250)
     scale: float | None = noise_scale("every class's count, discrete Laplace (1 / gamma)")
-    classifier: Classifier = trained_as()
 
-    def with_noise(self, level: float, asked: int) -> Lnmax:
-        """See ``Mechanism.with_noise``. Votes move by 2 in L1."""
+    def with_noise(self, level: float, asked: int) -> Self:
+        """Votes move by 2 in L1."""
         return self.with_values(scale=more_noise(2 * level))
 
     def answer_release(self, cap: int) -> Release:
-        """See ``Screened.answer_release``."""
         priced = {"scale": self.require("scale"), "sensitivity": 2.0}
         return Release(AGGREGATE, "laplace", priced, cap)
 
@@ -108,9 +93,7 @@ class Gnmax(Pate):
     """
 
     kind: Literal["gnmax"] = "gnmax"
-    teachers: int = shard_count(250)
     sigma_vote: float | None = noise_scale("every class's count")
-    classifier: Classifier = trained_as()
 
 
 @dataclass(frozen=True)
@@ -121,9 +104,7 @@ class ConfidentGnmax(Pate):
     """
 
     kind: Literal["confident_gnmax"] = "confident_gnmax"
-    teachers: int = shard_count(250)
     threshold: int = vote_threshold(200)
     sigma_screen: float | None = noise_scale("the plurality")
     sigma_vote: float | None = noise_scale("every class's count")
-    classifier: Classifier = trained_as()
     screen_ratio: float = ratio()

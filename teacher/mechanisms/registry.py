@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from ...wall.errors import InvalidInput, LedgerMismatch
@@ -12,17 +12,14 @@ from ...wall.labels.registry import numbered_space
 from ...wall.messages import canonical_json
 from ..accounting.plan import Release, Slot
 from .attributes import GnmaxAttributes, PrivateKnnAttributes
-from .auto import Auto
 from .base import Mechanism
-from .batch import RadiusNeighbours
-from .batch_knn import BatchKnn
+from .batch import BatchKnn, RadiusNeighbours
+from .fields import describe
 from .ind_knn import IndKnn
 from .pate import ConfidentGnmax, Gnmax, Lnmax
-from .private_knn import NaiveKnn, PrivateKnn
-from .private_linear import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue
-from .private_radius import PrivateRadius
-from .reverse_knn import ReverseKnn
+from .sums import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue, ReverseKnn
 from .values import PrivateKnnMean, PrivateKnnMedian
+from .votes import NaiveKnn, PrivateKnn, PrivateRadius
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default
@@ -44,13 +41,41 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateLinearValue,
 )
 
+for _known in REGISTERED:
+    describe(_known, "mechanism")
+
+
+@dataclass(frozen=True)
+class Auto(Mechanism):
+    """Chosen by rehearsals on public rows before the run: a word in configurations alone.
+
+    Args:
+        kind: `auto`: mechanism, features and their settings are searched for on public rows.
+    """
+
+    kind: Literal["auto"] = "auto"
+
+    stages = ()
+    open = True
+
+    @property
+    def once_a_round(self) -> bool:
+        """Queries may be left out, as for the mechanisms that it usually becomes."""
+        return True
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """Raises InvalidInput: it has no price before it is chosen."""
+        rule = "chosen first: `labelwall plan --out FILE` writes it, and a run has its chosen.yaml"
+        raise InvalidInput("mechanism.kind", rule, self.kind)
+
+
 if TYPE_CHECKING:
     AnyMechanism: TypeAlias = Mechanism
 else:
     AnyMechanism = Union[(*REGISTERED, Auto)]  # told apart by `kind`: configurations are read by it
 
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
-AUTO = str(Auto.kind)  # in configurations alone
+AUTO = str(Auto.kind)
 DEFAULT_KIND = str(REGISTERED[0].kind)
 
 

@@ -17,17 +17,15 @@ displaces the k-th: one value is added, and one may be removed. Hence, in intege
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
-from ...wall.messages import ABSTAINED, Outcome, Value
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
 from .fields import noise_scale, param, pure_epsilon, ratio, sampling
@@ -84,7 +82,6 @@ class Regression(Screened):
 
     @property
     def max_votes(self) -> int:
-        """See ``Screened.max_votes``."""
         return self.k
 
     def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -98,17 +95,6 @@ class Regression(Screened):
         cell = np.multiply(voters.labels, self.cells, dtype=np.int64) // (STEPS + 1)
         counted = replace(voters, labels=cell, num_classes=self.cells)
         return counted.votes(self.k, self.sampling_probability, keys, stage, entropy)
-
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query: steps above the lower bound, 0..STEPS."""
-        value = results.get(self.aggregate)
-        if isinstance(value, int):
-            return Outcome.ANSWERED, self.label(value)
-        return Outcome.ABSTAINED, ABSTAINED
-
-    @abstractmethod
-    def label(self, value: int) -> int:
-        """The steps that a released number means."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +117,12 @@ class PrivateKnnMean(Regression):
 
     aggregate = MEAN
 
-    def with_noise(self, level: float, asked: int) -> PrivateKnnMean:
-        """See ``Mechanism.with_noise``. The sum moves by one range."""
+    def with_noise(self, level: float, asked: int) -> Self:
+        """The sum moves by one range."""
         screen = more_noise(self.screen_ratio * level)
         return self.with_values(sigma_screen=screen, sigma_mean=more_noise(level))
 
     def answer_release(self, cap: int) -> Release:
-        """See ``Screened.answer_release``."""
         priced = {
             "sigma": self.require("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
@@ -157,7 +142,7 @@ class PrivateKnnMean(Regression):
         scale = self.require("sigma_mean") * RANGE
         return (sums + entropy.discrete_gaussian(scale, keys, MEAN, 1))[:, 0]
 
-    def label(self, value: int) -> int:
+    def label(self, value: Any) -> int:
         """The mean to the nearest step, clipped to the range: post-processing of the stored sum."""
         return min(STEPS, max(0, (value + self.k * STEPS + self.k) // (2 * self.k)))
 
@@ -182,13 +167,12 @@ class PrivateKnnMedian(Regression):
 
     aggregate = MEDIAN
 
-    def with_noise(self, level: float, asked: int) -> PrivateKnnMedian:
-        """See ``Mechanism.with_noise``; epsilon costs as Gaussian noise of 2 / epsilon does."""
+    def with_noise(self, level: float, asked: int) -> Self:
+        """Epsilon costs as Gaussian noise of 2 / epsilon does."""
         screen = more_noise(self.screen_ratio * level)
         return self.with_values(sigma_screen=screen, epsilon=less_spent(2 / level))
 
     def answer_release(self, cap: int) -> Release:
-        """See ``Screened.answer_release``."""
         priced = {
             "epsilon": self.require("epsilon"),
             "sampling_probability": self.sampling_probability,
@@ -203,10 +187,6 @@ class PrivateKnnMedian(Regression):
         rate = Fraction(self.require("epsilon")) / 2
         drawn = entropy.choose(losses, [rate] * len(keys), keys, MEDIAN)
         return (2 * drawn + 1) * (STEPS + 1) // (2 * self.cells)
-
-    def label(self, value: int) -> int:
-        """See ``Regression.label``: it is a label already."""
-        return value
 
 
 def windows(counts: np.ndarray, width: int) -> np.ndarray:

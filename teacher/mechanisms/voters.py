@@ -15,13 +15,7 @@ from ..search.by_person import ByPerson
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
-from .counts import (
-    BallCounts,
-    BallVotes,
-    CellVotes,
-    GridCounts,
-    OneRowEach,
-)
+from .counts import BallCounts, BallVotes, CellVotes, GridCounts, OneRowEach
 from .gradient import GradientSum
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Noisy votes on a query: screened by how many agree, then the class that leads.
 
-Nearest neighbours, a ball's records or classifiers vote: a kind says which, and its fields. Values
-(values.py) are screened likewise.
+The nearest neighbours, a ball's records or PATE's classifiers vote: a kind says which, and its
+fields. Values (values.py) are screened likewise.
 """
 
 from __future__ import annotations
@@ -10,22 +10,29 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from ...wall.messages import ABSTAINED, Outcome, Value
+from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
-from .base import Mechanism
-from .fields import param
+from ..search.cpu import ExactIndex
+from .base import Mechanism, QueryForm
+from .fields import noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
     from .voters import Voters
 
 SCREEN, AGGREGATE = "screen", "aggregate"
+LANDMARKS = 2_000  # public rows that radii are measured by, at most
+# Deviations of the noise above the threshold at which a plurality of a ball is cut off: it passes
+# but once in 10^9 queries, whether it is cut or not.
+CUT = 6
+MOST_VOTES = 10**6  # of the curve
+EVERYWHERE = 1 << 26  # above every squared distance
 
 
 @dataclass(frozen=True)
@@ -43,10 +50,8 @@ class Screened(Mechanism):
 
     if TYPE_CHECKING:  # fields of the kinds that screen
         threshold: int  # null, or not there, where nothing is screened
-        screen_ratio: float
 
     aggregate: ClassVar[str]
-    sharded = True
     persons = True
 
     @property
@@ -66,7 +71,7 @@ class Screened(Mechanism):
 
     @property
     def uncalibrated(self) -> tuple[str, ...]:
-        """See ``Mechanism.uncalibrated``; without a screening it needs no noise."""
+        """Without a screening it needs no noise."""
         names = super().uncalibrated
         return tuple(n for n in names if n != "sigma_screen" or self.screened)
 
@@ -101,10 +106,7 @@ class Screened(Mechanism):
         return Release(SCREEN, "screening", screening, asked), self.answer_release(answered)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Screening bits, or answers, of all queries: int64 [n_queries].
-
-        ``keys``: the queries' identities, charged for this stage already.
-        """
+        """Screening bits, or answers: int64 [n_queries]."""
         if stage != SCREEN:
             return self.draw_answer(voters, keys, entropy)
         largest = np.minimum(self.largest(voters, keys, entropy), self.max_votes)
@@ -112,7 +114,7 @@ class Screened(Mechanism):
         return (largest + noise[:, 0] > self.threshold).astype(np.int64)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The release a query still needs, given what it has; None when it is settled."""
+        """A query that was rejected is settled."""
         rejected = SCREEN in results and results[SCREEN] != 1
         return None if rejected else super().next_stage(results)
 
@@ -150,7 +152,6 @@ class Votes(Screened):
 
     @property
     def max_votes(self) -> int:
-        """See ``Screened.max_votes``."""
         return int(vars(self)[self.limit])
 
     @abstractmethod
@@ -164,13 +165,12 @@ class Votes(Screened):
         return entropy.discrete_gaussian(self.require("sigma_vote"), keys, AGGREGATE, width)
 
     def with_noise(self, level: float, asked: int) -> Self:
-        """See ``Mechanism.with_noise``. Votes move by sqrt(2), or by 1 without a swap."""
+        """Votes move by sqrt(2), or by 1 without a swap."""
         sigma = level * math.sqrt(2 if self.swap else 1)
         screen = vars(self).get("screen_ratio", 1.0) * sigma
         return self.with_values(sigma_screen=more_noise(screen), sigma_vote=more_noise(sigma))
 
     def answer_release(self, cap: int) -> Release:
-        """See ``Screened.answer_release``."""
         argmax: dict[str, Any] = {
             "sigma": self.require("sigma_vote"),
             "sampling_probability": self.rate,
@@ -186,22 +186,16 @@ class Votes(Screened):
         votes = self.votes(AGGREGATE, voters, keys, entropy)
         return (votes + self.noise(keys, votes.shape[1], entropy)).argmax(axis=1)
 
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query."""
-        label = results.get(AGGREGATE)
-        if isinstance(label, int):
-            return Outcome.ANSWERED, label
-        return Outcome.ABSTAINED, ABSTAINED
-
 
 @dataclass(frozen=True)
 class SampledVotes(Votes):
     """Votes of records of a new Poisson sample for each release, screened by their plurality."""
 
-    if TYPE_CHECKING:  # declared by each kind, which decides the order of its fields
-        sigma_screen: float | None
-        sigma_vote: float | None
-        sampling_probability: float
+    threshold: int = vote_threshold(180)
+    sigma_screen: float | None = noise_scale("the plurality")
+    sigma_vote: float | None = noise_scale("each class's count")
+    sampling_probability: float = sampling(0.15)
+    screen_ratio: float = ratio()
 
     @abstractmethod
     def expected_votes(self, records: int) -> float:
@@ -215,3 +209,120 @@ class SampledVotes(Votes):
     @abstractmethod
     def sized(cls, votes: int, sampling_probability: float, records: int, **fields: float) -> Self:
         """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""
+
+
+@dataclass(frozen=True)
+class PrivateKnn(SampledVotes):
+    """Votes of the k nearest of a new Poisson sample, screened (CVPR20 Algorithm 1).
+
+    Guarantee: that of ``Votes``, Poisson-subsampled. A sampled record joins the k nearest (e_a) or
+    displaces one of them (e_a - e_b).
+    """
+
+    kind: Literal["private_knn"] = "private_knn"
+    k: int = param(300, "neighbours that vote", unit="records", ge=1)
+
+    @property
+    def sample(self) -> tuple[int, float]:
+        return self.k, self.sampling_probability
+
+    def expected_votes(self, records: int) -> float:
+        return min(float(self.k), self.sampling_probability * records)
+
+    @classmethod
+    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
+        return cls(k=votes, sampling_probability=sampling_probability, **fields)
+
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        return voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
+
+
+@dataclass(frozen=True)
+class PrivateRadius(SampledVotes):
+    """Votes of all of a new Poisson sample within a public radius, screened by their plurality.
+
+    A query's radius is its distance to its j-th nearest landmark (a public row), with j = share x
+    landmarks. Dense regions get a small one, so that about as many records vote everywhere.
+
+    Guarantee: that of ``Votes`` without a swap, Poisson-subsampled: a record moves the votes by 0
+    or e_a, whatever the radius, so that less noise hides it than one of the k nearest. Proof:
+    docs/privacy.md, section 5.
+    """
+
+    kind: Literal["private_radius"] = "private_radius"
+    threshold: int = vote_threshold(150, MOST_VOTES)
+    share: float = param(
+        0.03,
+        "part of the public rows that a query's radius has within; about share x "
+        "sampling_probability of the private records vote",
+        gt=0,
+        le=1,
+    )
+
+    swap = False
+    limit = ""
+
+    @property
+    def query_form(self) -> QueryForm:
+        return QueryForm(landmarks=LANDMARKS)
+
+    @property
+    def max_votes(self) -> int:
+        return min(self.threshold + math.ceil(CUT * self.require("sigma_screen")), MOST_VOTES)
+
+    def expected_votes(self, records: int) -> float:
+        return self.share * self.sampling_probability * records
+
+    def spread(self, votes: int) -> float:
+        """Poisson, and the radius varies with the landmarks."""
+        return 1 / max(votes, 1) + 1 / max(self.share * LANDMARKS, 1)
+
+    @classmethod
+    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
+        share = min(1.0, float(f"{votes / (sampling_probability * records):.4g}"))
+        return cls(share=share, sampling_probability=sampling_probability, **fields)
+
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        radii = squared_radii(voters.queries, voters.landmarks, self.share)
+        return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
+
+
+def squared_radii(queries: np.ndarray, landmarks: bytes, share: float) -> np.ndarray:
+    """The squared distance of each query to its j-th nearest landmark: int64 [q].
+
+    j = ``share`` of the landmarks, at least 1. A landmark at distance 0 does not count: it may be
+    the query itself. Where fewer than j are left, every record is within.
+
+    ``queries``: int8 [q, d]; ``landmarks``: int8 [m, d] as bytes.
+    """
+    rows = np.frombuffer(landmarks, dtype=np.int8).reshape(-1, queries.shape[1]).copy()
+    wanted = max(1, round(share * len(rows)))
+    index = ExactIndex(rows, np.arange(len(rows)), threads=1)
+    radii = np.full(len(queries), EVERYWHERE, dtype=np.int64)
+    for query, squared in enumerate(index.distances(queries)):
+        apart = squared[squared > 0]
+        if len(apart) >= wanted:
+            radii[query] = np.partition(apart, wanted - 1)[wanted - 1]
+    return radii
+
+
+@dataclass(frozen=True)
+class NaiveKnn(Votes):
+    """Votes of the k nearest of all records (UAI23 Algorithm 2), a baseline.
+
+    Ind-KNN and Private-kNN improve upon it. Guarantee: that of ``Votes`` without sampling; every
+    query is answered, and charged. A record joins the k nearest (e_a) or displaces one (e_a - e_b).
+    """
+
+    kind: Literal["naive_knn"] = "naive_knn"
+    k: int = param(300, "neighbours that vote", unit="records", ge=1)
+    sigma_vote: float | None = noise_scale("each class's count")
+
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        return voters.votes(self.k, 1.0, keys, stage, entropy)

@@ -16,10 +16,9 @@ from .sources import Records
 
 TABLE = "updates"
 PERSON_BYTES = 8  # of a person's code, before the input where the unit of privacy is a person
-updates_metadata = sa.MetaData()
 updates = sa.Table(
     TABLE,
-    updates_metadata,
+    event_times.metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.BigInteger),  # null: removed
     sa.Column("input", sa.LargeBinary),
@@ -58,7 +57,7 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
 
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
-    updates_metadata.create_all(connection)
+    event_times.metadata.create_all(connection)
     event_times.note(connection, event_times.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     heads = [b""] * len(records.ids)
@@ -74,7 +73,7 @@ def add(connection: sa.Connection, records: Records) -> None:
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
-    updates_metadata.create_all(connection)
+    event_times.metadata.create_all(connection)
     event_times.note(connection, event_times.REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
@@ -137,6 +136,5 @@ def check(records: Records, like: Records, num_labels: int) -> None:
 
 
 def _alike(records: Records, like: Records) -> bool:
-    """Whether inputs have the same dtype and shape of a row."""
     one, other = records.inputs, like.inputs
     return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

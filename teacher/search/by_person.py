@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import weakref
 
 import numpy as np
 
+from .compiled import compiled
 from .index import PrefixCache, Ranked
 from .kernels import Similar
-from .top_k import compiled
 
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
-MARGIN = 1.25  # of the rows that the tried lists took
-TRIED = 8  # queries whose lists show how many rows so many persons take
 
 
 class ByPerson:
     """The persons of an index, ranked by their nearest rows: by (squared distance, id) of these.
 
     An order of persons that no other person changes. A list of rows is walked until it has shown
-    as many persons as are asked for; where it ends before, a longer one is searched, up to all
+    as many persons as are asked for; where it ends before, one twice as long is searched, up to all
     rows. How long a list is tried first changes the time alone.
 
     ``persons``: int64 [n], by row of ``index``.
@@ -32,7 +29,7 @@ class ByPerson:
         self.codes, numbers = np.unique(persons, return_inverse=True)
         self.numbers = numbers.astype(np.int32).reshape(-1)
         self._recent = PrefixCache()
-        self._enough: dict[int, int] = {}  # rows that lists of so many persons took
+        self._enough: dict[int, int] = {}  # rows that show so many persons to most queries
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -61,55 +58,35 @@ class ByPerson:
 
     def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
         lists = np.empty((len(queries), width), dtype=np.int64)
-        tried = 0 if width in self._enough else min(TRIED, len(queries))
-        if tried:
-            used = self._fill(queries[:tried], lists[:tried], min(width, len(self._index)))
-            self._enough[width] = min(math.ceil(MARGIN * used), len(self._index))
-        self._fill(queries[tried:], lists[tried:], self._enough.get(width, 0))
-        return lists
-
-    def _fill(self, queries: np.ndarray, lists: np.ndarray, rows: int) -> int:
-        """Fill int64 [q, width] from lists of ``rows`` and more.
-
-        Returns how many rows the longest list needed.
-        """
-        pending, longest = np.arange(len(queries)), 0
-        while len(pending) and lists.shape[1]:
-            short = []
+        pending, rows = np.arange(len(queries)), self._enough.get(width, width)
+        while len(pending) and width:
             size = max(1, LIST_ENTRIES // rows)
             for start in range(0, len(pending), size):
                 part = pending[start : start + size]
-                near = self._index.prefix(queries[part], rows)
-                first = np.empty((len(part), lists.shape[1]), dtype=np.int64)
-                used = np.empty(len(part), dtype=np.int64)
-                _firsts(np.ascontiguousarray(near), self.numbers, len(self), first, used)
-                done = used >= 0
-                lists[part[done]] = first[done]
-                longest = max(longest, int(used.max()))
-                short.append(part[~done])
-            pending, rows = np.concatenate(short), min(2 * rows, len(self._index))
-        return longest
+                near = np.ascontiguousarray(self._index.prefix(queries[part], rows))
+                first = np.full((len(part), width), -1, dtype=np.int64)
+                _firsts(near, self.numbers, len(self), first)
+                lists[part] = first
+            pending = pending[lists[pending, -1] < 0]
+            if 8 * len(pending) <= len(queries):
+                self._enough.setdefault(width, rows)
+            rows = min(2 * rows, len(self._index))
+        return lists
 
 
 @compiled
-def _firsts(
-    lists: np.ndarray, numbers: np.ndarray, persons: int, first: np.ndarray, used: np.ndarray
-) -> None:
+def _firsts(lists: np.ndarray, numbers: np.ndarray, persons: int, first: np.ndarray) -> None:
     """The first row of each person in each list, as many as ``first`` takes: int64 [q, width].
 
-    ``lists``: int64 [q, m], rows; ``numbers``: int32 [n], 0..``persons`` - 1, by row. ``used``:
-    int64 [q], how much of a list that takes, -1 where the list is too short.
+    ``lists``: int64 [q, m], rows; ``numbers``: int32 [n], 0..``persons`` - 1, by row.
     """
     seen = np.full(persons, -1, dtype=np.int32)
     for query in range(len(lists)):
-        count, used[query] = 0, -1
-        for place in range(lists.shape[1]):
-            row = lists[query, place]
-            number = numbers[row]
-            if seen[number] != query:
-                seen[number] = query
+        count = 0
+        for row in lists[query]:
+            if seen[numbers[row]] != query:
+                seen[numbers[row]] = query
                 first[query, count] = row
                 count += 1
                 if count == first.shape[1]:
-                    used[query] = place + 1
                     break

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+from numba import int32, int64, uint64
 
 from ...wall.errors import InvalidInput
 from .by_person import ByPerson
-from .index import (
-    Count,
-    Nearest,
-    PrefixCache,
-    Ranked,
-    check_features,
-    check_queries,
-    squared_norms,
-)
+from .compiled import compiled
+from .index import Count, PrefixCache, Ranked, check_features, check_queries, squared_norms
 from .int8_matmul import Product, best_product, minus_twice
 from .kernels import Select, Similar
 from .lsh import HashTables, codes, gathered_products
 from .threads import default_threads, parallel_map
-from .top_k import Lists, sample_bounds, sampled_rank, sampling_stride
 
 COMPARED_IDS = 1 << 20  # ids compared together
 QUERY_BATCH = 256  # queries searched together
-CACHED_BYTES = 2 << 20  # a block of a search: its scores are read while in a core's cache
-SCORE_BYTES = 256 << 20  # a block of int32 scores of all records
-KEY_ROWS = 1 << 20  # records that are sorted together
+SCORES = 1 << 19  # of a block: 2 MiB, which are read while in a core's cache
+CHUNK = 1 << 18  # records whose scores may all be in memory together, 8 bytes for each query
 # Pairs of a query and a record that a selection looks at together: 20 bytes for each that is near.
 SELECTED_PAIRS = 1 << 26
+STRIDE = 31  # of the sample that bounds are guessed from: a prime, since data sets can be periodic
 ROW_BITS = 32  # of a key: scores are below 2^26 in absolute value, rows below 2^31
 ROW_MASK = (1 << ROW_BITS) - 1
+ANY_SCORE = np.iinfo(np.int32).max
 
 # Costs in units of a batch's product with one record: to gather a candidate for one query, and to
 # read a record.
@@ -52,15 +47,15 @@ class ExactIndex:
     the lower row; methods return rows, features and distances in the order the records were given.
 
     Memory beyond the features and ids, which may be memory-mapped files: 4 bytes a record, a sample
-    of the features (a 31st, from 2^18 records a 127th) and under 1 GiB for two threads, for any
-    number of records. Features whose ids do not ascend are copied once.
+    of the features (a 31st) and under 1 GiB for two threads, for any number of records. Features
+    whose ids do not ascend are copied once.
 
     Args:
         features: int8 [n, d], entries in -63..63, d <= 4000.
         ids: int64 [n], unique.
         persons: int64 [n], where the unit of privacy is a person.
         product: another one than the fastest.
-        threads: of the selection, torch's number if None.
+        threads: of the search, torch's number if None.
 
     Raises InvalidInput for any other shape, dtype or entry. n = 0 is allowed.
     """
@@ -117,12 +112,17 @@ class ExactIndex:
         """
         check_queries(queries, m, self.dimensions)
         width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._nearest(queries, width).rows)
+        return self._recent.lists(queries, width, lambda: self._rows(self._keys(queries, width)))
 
-    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
-        """The min(m, n) nearest records with their squared distances. The result is not cached."""
+    def nearest(self, queries: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
+        """The min(m, n) nearest records: rows, int64, and squared distances, int32 [q, min(m, n)].
+
+        The result is not cached.
+        """
         check_queries(queries, m, self.dimensions)
-        return self._nearest(queries, min(m, len(self)))
+        keys = self._keys(queries, min(m, len(self)))
+        scores = (keys >> ROW_BITS).astype(np.int32)
+        return self._rows(keys), scores + squared_norms(queries)[:, None]
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Squared distances of each query to all records, in the order they were given.
@@ -130,10 +130,9 @@ class ExactIndex:
         ``queries``: int8 [q, d]. Yields int32 [n] for each.
         """
         check_features("queries", queries, self.dimensions)
-        norms = squared_norms(queries)
-        for start, scores in self._all_scores(queries):
-            for own, norm in zip(scores, norms[start : start + len(scores)], strict=True):
-                yield self._in_given_order(own + norm)  # below 2^26
+        for part, norms in self._parts(queries):
+            for keys, norm in zip(self._within(part, _any(part)), norms, strict=True):
+                yield self._in_given_order((keys >> ROW_BITS).astype(np.int32) + norm)
 
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
@@ -153,123 +152,107 @@ class ExactIndex:
             return similar
         return [Similar(self._order[near.rows].astype(np.int32), near.weights) for near in similar]
 
-    def _nearest(self, queries: np.ndarray, width: int) -> Nearest:
-        rows, scores = self._search(queries, width)
-        scores += squared_norms(queries)[:, None]
-        return Nearest(rows if self._order is None else self._order[rows], scores)
+    def _rows(self, keys: np.ndarray) -> np.ndarray:
+        """Rows of keys, which they replace."""
+        keys &= ROW_MASK
+        return keys if self._order is None else self._order[keys]
 
-    def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Stored rows of the ``width`` nearest, and |x - q|^2 - |q|^2, in order.
-
-        int64 and int32, both [q, width].
-        """
-        rows = np.empty((len(queries), width), dtype=np.int64)
-        scores = np.empty((len(queries), width), dtype=np.int32)
+    def _keys(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """Each query's ``width`` <= n smallest keys, ascending: int64 [q, width]."""
+        keys = np.empty((len(queries), width), dtype=np.int64)
         for start in range(0, len(queries) if width else 0, QUERY_BATCH):
             batch = queries[start : start + QUERY_BATCH]
-            own = rows[start : start + QUERY_BATCH], scores[start : start + QUERY_BATCH]
-            self._search_all(batch, self._search_within_bounds(batch, *own), *own)
-        return rows, scores
+            lists = self._within(batch, self._guessed_bounds(batch, width), width)
+            short = [place for place, own in enumerate(lists) if len(own) < width]
+            whole = self._within(batch[short], _any(batch[short]), width)
+            for place, own in zip(short, whole, strict=True):
+                lists[place] = own
+            np.stack(lists, out=keys[start : start + QUERY_BATCH])
+        return keys
 
-    def _search_within_bounds(
-        self, queries: np.ndarray, rows: np.ndarray, scores: np.ndarray
-    ) -> np.ndarray:
-        """Fill the lists of a batch from the scores within guessed bounds.
+    def _within(
+        self, queries: np.ndarray, bounds: np.ndarray, most: int | None = None
+    ) -> list[np.ndarray]:
+        """Keys (score << 32 | row) of each query's scores up to its bound, by row: int64 [m].
 
-        Returns the places of queries whose bounds were too low, or far too high: int64 [s].
+        A score is |x - q|^2 - |q|^2 = -2 q.x + |x|^2. ``bounds``: int32 [q]. ``most``: where it is
+        given, only so many of the smallest keys, ascending.
         """
-        width, stride = rows.shape[1], self._stride
-        rank, sample = sampled_rank(width, stride), self._features[::stride]
+        left, lists = minus_twice(queries), [np.zeros(0, dtype=np.int64)] * len(queries)
+        size = max(1, SCORES // max(1, len(queries)))
+
+        def part(rows: range) -> list[list[np.ndarray]]:
+            # Used again and again: fresh pages cost as much as the selection
+            buffer = np.empty(len(left) * min(size, len(rows)), dtype=np.int32)
+            keys, ends = np.empty(buffer.size, dtype=np.int64), np.empty(len(left), dtype=np.int64)
+            blocks = []
+            for start in rows[::size]:
+                features = self._features[start : min(start + size, rows.stop)]
+                shape = len(left), len(features)
+                cross = buffer[: math.prod(shape)].reshape(shape)
+                self._product(left, features, cross)
+                norms = self._norms[start : start + len(features)]
+                _collect(cross, norms, start, bounds, keys, ends)
+                blocks.append(split(keys[: ends[-1]].copy(), ends))
+            return blocks
+
+        for first in range(0, len(self) if len(queries) else 0, CHUNK):
+            rows = range(first, min(first + CHUNK, len(self)))
+            each = -(-len(rows) // self._number_of_threads())
+            parts = self._map(
+                part, [rows[start : start + each] for start in range(0, len(rows), each)]
+            )
+            lists = self._joined(lists, [block for blocks in parts for block in blocks], most)
+        return lists
+
+    def _joined(
+        self, lists: list[np.ndarray], blocks: list[list[np.ndarray]], most: int | None
+    ) -> list[np.ndarray]:
+        """Each query's list and its lists in ``blocks``, or the ``most`` smallest keys of them."""
+
+        def join(*parts: np.ndarray) -> np.ndarray:
+            keys = np.concatenate(parts)
+            if most is None:
+                return keys
+            if len(keys) > most:
+                keys.partition(most - 1)
+            keys = keys[:most]
+            keys.sort()
+            return keys
+
+        return self._map(join, lists, *blocks)
+
+    def _guessed_bounds(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """Bounds that the ``width``-th smallest scores seldom exceed, from a sample: int32 [q]."""
+        sample, norms = self._sample
+        share = width / STRIDE
+        rank = int(share + 4 * math.sqrt(share) + 3)
         if rank >= len(sample):
-            return np.arange(len(queries))
-        threads = self._number_of_threads()
-        ranges, shares = _split(len(self), threads), _split(len(queries), threads)
-        bounds = np.concatenate(
-            self._map(lambda share: self._guess(queries[share.start : share.stop], rank), shares)
-        )
-        lists = Lists(bounds, 2 * stride * rank, len(ranges))
-
-        def fill(part: int, own: range) -> None:
-            for first, cross in self._blocks(queries, own):
-                # |x - q|^2 - |q|^2 = -2 q.x + |x|^2
-                lists.add(part, cross, self._norms[first : first + cross.shape[1]], first)
-
-        self._map(fill, range(len(ranges)), ranges)
-        complete = self._map(lambda share: lists.order(share, rows, scores), shares)
-        return np.flatnonzero(~np.concatenate(complete))
-
-    def _search_all(
-        self, queries: np.ndarray, places: np.ndarray, rows: np.ndarray, scores: np.ndarray
-    ) -> None:
-        """Fill lists from all scores. ``places``: of the queries that need it, int64 [s]."""
-        width = rows.shape[1]
-
-        def order(place: int, own: np.ndarray) -> None:
-            keys = _smallest_keys(own, width)
-            rows[place], scores[place] = keys & ROW_MASK, keys >> ROW_BITS
-
-        for start, some in self._all_scores(queries[places]):
-            self._map(order, places[start : start + len(some)].tolist(), some)
+            return _any(queries)
+        scores = np.empty((len(queries), len(sample)), dtype=np.int32)
+        self._product(minus_twice(queries), sample, scores)
+        scores += norms
+        return np.partition(scores, rank, axis=1)[:, rank].copy()
 
     @cached_property
     def _sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every so many-th record's features and squared norm."""
-        part = slice(None, None, self._stride)
-        return np.ascontiguousarray(self._features[part]), np.ascontiguousarray(self._norms[part])
-
-    @property
-    def _stride(self) -> int:
-        return sampling_stride(len(self))
-
-    def _guess(self, queries: np.ndarray, rank: int) -> np.ndarray:
-        """A bound of each query's scores from the sample: int32 [q]."""
-        sample, norms = self._sample
-        cross = np.empty((len(queries), len(sample)), dtype=np.int32)
-        self._product(minus_twice(queries), sample, cross)
-        return sample_bounds(cross, norms, rank)
-
-    def _all_scores(self, queries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """(first query, |x - q|^2 - |q|^2 for all records) of each batch: int32 [b, n]."""
-        size = max(1, SCORE_BYTES // (4 * max(1, len(self))))
-        for start in range(0, len(queries), size):
-            batch = queries[start : start + size]
-            cross = np.empty((len(batch), len(self)), dtype=np.int32)
-            self._product(minus_twice(batch), self._features, cross)
-            cross += self._norms
-            yield start, cross
+        """Every STRIDE-th record's features and squared norm."""
+        return np.ascontiguousarray(self._features[::STRIDE]), self._norms[::STRIDE]
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
         """What ``select`` selects for each query, as stored rows."""
-        norms, similar = squared_norms(queries), list[Similar]()
-        size = max(1, min(QUERY_BATCH, SELECTED_PAIRS // max(1, len(self))))
-        for start in range(0, len(queries), size):
-            part = slice(start, start + size)
-            near = self._near(queries[part], norms[part], select)
-            similar += self._map(
-                lambda rows, cross, norm: self._selected(select, rows, cross, norm),
-                *zip(*near, strict=True),
-                norms[part].tolist(),
-            )
+        positive, similar = self._norms[self._norms > 0], list[Similar]()
+        ends = (int(positive.min()), int(positive.max())) if len(positive) else (0, 0)
+        for part, norms in self._parts(queries):
+            lists = self._within(part, select.bounds(*ends, norms))
+
+            def selected(keys: np.ndarray, norm: int) -> Similar:
+                rows = keys & ROW_MASK
+                cross = (keys >> ROW_BITS).astype(np.int32) - self._norms[rows]
+                return self._selected(select, rows, cross, norm)
+
+            similar += self._map(selected, lists, norms.tolist())
         return similar
-
-    def _near(
-        self, queries: np.ndarray, norms: np.ndarray, select: Select
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(stored rows int64 [m], cross terms int32 [m]) of each query, those that
-        ``select.max_cross`` does not rule out, by ascending row.
-        """
-
-        def part(rows: range) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-            near = []
-            for first, cross in self._blocks(queries, rows):
-                min_norm = int(self._norms[first : first + cross.shape[1]].min())
-                hits = np.flatnonzero(cross <= select.max_cross(min_norm, norms)[:, None])
-                numbers, columns = np.divmod(hits, cross.shape[1])
-                near.append((numbers, columns + first, cross.ravel()[hits]))
-            return near
-
-        parts = self._map(part, _split(len(self), self._number_of_threads()))
-        return by_query(len(queries), [block for blocks in parts for block in blocks])
 
     def _selected(self, select: Select, rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
         near = select(cross, self._norms[rows], norm)
@@ -302,19 +285,12 @@ class ExactIndex:
             self._tables = hashing, HashTables.build(self._features, *hashing, self._product)
         return self._tables[1]
 
-    def _blocks(self, queries: np.ndarray, rows: range) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, -2 q.x) of each block of the ``rows``, ascending.
-
-        Products are int32 [q, r], in a buffer that the next block overwrites: fresh pages cost as
-        much as a selection.
-        """
-        doubled, size = minus_twice(queries), max(1, CACHED_BYTES // (4 * max(1, len(queries))))
-        buffer = np.empty(len(queries) * min(size, len(rows)), dtype=np.int32)
-        for first in rows[::size]:
-            block = self._features[first : min(first + size, rows.stop)]
-            cross = buffer[: len(queries) * len(block)].reshape(len(queries), len(block))
-            self._product(doubled, block, cross)
-            yield first, cross
+    def _parts(self, queries: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Queries whose scores of all records may be in memory together, and |q|^2 of each."""
+        norms, size = squared_norms(queries), SELECTED_PAIRS // max(1, len(self))
+        size = max(1, min(QUERY_BATCH, size))
+        for start in range(0, len(queries), size):
+            yield queries[start : start + size], norms[start : start + size]
 
     def _in_given_order(self, stored: np.ndarray) -> np.ndarray:
         """Entries by stored row, in the order the records were given."""
@@ -331,30 +307,44 @@ class ExactIndex:
         return self._threads or default_threads()
 
 
-def by_query(
-    count: int, blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(rows, cross terms) of each of ``count`` queries, rows ascending.
+def split(keys: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+    """``keys`` as consecutive lists, of which each ends at one of ``ends`` (int64 [q])."""
+    stops = ends.tolist()
+    return [keys[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
-    ``blocks``: (query's number, row, cross term) of pairs, by ascending rows.
+
+def _any(queries: np.ndarray) -> np.ndarray:
+    """Bounds that every score satisfies: int32 [q]."""
+    return np.full(len(queries), ANY_SCORE, dtype=np.int32)
+
+
+@compiled
+def _collect(
+    cross: np.ndarray,
+    norms: np.ndarray,
+    first: int,
+    bounds: np.ndarray,
+    keys: np.ndarray,
+    ends: np.ndarray,
+) -> None:
+    """Write the keys of a block's scores ``cross`` + ``norms`` up to each query's bound, in order.
+
+    ``keys``: int64, as many as scores; ``ends``: int64 [q], where each query's keys end. No branch
+    depends on a single score, which the processor would mispredict; and indices are unsigned, since
+    numba checks each signed one for being negative.
     """
-    none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    numbers, rows, cross = (np.concatenate(column) for column in zip(none, *blocks, strict=True))
-    order = np.argsort(numbers, kind="stable")
-    ends = np.cumsum(np.bincount(numbers, minlength=count))[:-1]
-    return list(zip(np.split(rows[order], ends), np.split(cross[order], ends), strict=True))
-
-
-def _smallest_keys(scores: np.ndarray, m: int) -> np.ndarray:
-    """The ``m`` smallest keys (score << 32 | row) of int32 [n], ascending: int64 [m], m > 0."""
-    best = np.zeros(0, dtype=np.int64)
-    for start in range(0, len(scores), KEY_ROWS):
-        part = scores[start : start + KEY_ROWS].astype(np.int64)
-        best = np.append(best, (part << ROW_BITS) | np.arange(start, start + len(part)))
-        if len(best) > m:
-            best = np.partition(best, m - 1)[:m]
-    best.sort()
-    return best
+    count, columns = uint64(0), np.empty(len(norms) + 1, dtype=np.uint32)
+    for query in range(len(cross)):
+        line, bound, hits = cross[query], bounds[query], uint64(0)
+        for column in range(uint64(len(norms))):
+            columns[hits] = column
+            hits += uint64(int32(line[column] + norms[column]) <= bound)
+        for number in range(hits):
+            column = uint64(columns[number])
+            score = int64(line[column] + norms[column])
+            keys[count + number] = (score << ROW_BITS) | int64(first + column)
+        count += hits
+        ends[query] = count
 
 
 def _order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
@@ -374,9 +364,3 @@ def _order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
     if (np.diff(ids[order]) == 0).any():
         raise InvalidInput("ids", "unique", "duplicates")
     return order
-
-
-def _split(count: int, workers: int) -> list[range]:
-    """0 to count - 1 as at most ``workers`` ranges of about equal length; one range if empty."""
-    step = max(1, -(-count // workers))
-    return [range(start, min(start + step, count)) for start in range(0, max(count, 1), step)]

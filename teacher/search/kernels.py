@@ -39,16 +39,13 @@ class Select(Protocol):
     """A similarity kernel with its threshold. It decides for each record by its own numbers."""
 
     def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
-        """The similar records.
-
-        ``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2.
-        """
+        """``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2."""
         ...
 
-    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
-        """Cross terms above which no record with |x|^2 >= ``min_norm`` is selected: int32 [q].
+    def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
+        """Scores |x|^2 - 2 q.x above which no record is selected: int32 [q].
 
-        ``norms``: |q|^2 int32 [q].
+        ``least``, ``largest``: of |x|^2 above 0; ``norms``: |q|^2 int32 [q].
         """
         ...
 
@@ -64,10 +61,7 @@ def threshold_steps(threshold: float) -> int:
 
 
 def cosine(threshold: float) -> Select:
-    """max(0, q.x / (|q| |x|)) >= threshold, its square compared as integers.
-
-    A zero vector is similar to nothing.
-    """
+    """max(0, q.x / (|q| |x|)) >= threshold. A zero vector is similar to nothing."""
     return _Cosine(threshold_steps(threshold))
 
 
@@ -92,10 +86,11 @@ class _Cosine:
         weights = _roots()[GRID * GRID * squared[exact] // product[exact]]
         return Similar(rows[exact].astype(np.int32), weights)
 
-    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
-        """The coarse bounds at ``min_norm``: they fall with |x|."""
-        coarse = np.floor(math.sqrt(min_norm) * self._slope(norms) + 1)
-        return np.minimum(-1, coarse).astype(np.int32)
+    def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
+        """The coarse bound of the score is convex in |x|: its largest value is at an end."""
+        slope = self._slope(norms)
+        ends = [norm + math.sqrt(norm) * slope + 1 for norm in (least, largest)]
+        return np.floor(np.maximum(*ends)).astype(np.int32)
 
     def _slope(self, norms: np.ndarray) -> np.ndarray:
         """The coarse bounds' factors of |x|, for each |q|^2."""
@@ -139,9 +134,8 @@ class _Rbf:
         weights = GRID - np.searchsorted(self.reach, distances[rows].astype(np.int64), side="left")
         return Similar(rows.astype(np.int32), weights.astype(np.uint8))
 
-    def max_cross(self, min_norm: int, norms: np.ndarray) -> np.ndarray:
-        """The squared distance is |x|^2 + |q|^2 plus the cross term."""
-        return self.farthest - np.int32(min_norm) - norms
+    def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
+        return self.farthest - norms
 
 
 @lru_cache(maxsize=1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..noise.entropy import BITS, Entropy, inclusion_bound
 from .index import Ranked
-from .top_k import compiled
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
@@ -43,26 +42,42 @@ def sampled_votes(
     need: the law is that of sampling the whole data set first. A query without k hits keeps its
     bits and continues along a prefix twice as long, until the data set ends.
     """
-    bound = inclusion_bound(sampling_probability)
-    length = prefix_length(k, sampling_probability)
+    length = min(prefix_length(k, sampling_probability), len(index))
     votes = np.zeros((len(queries), num_classes), dtype=np.int64)
-    step = max(1, PREFIX_ENTRIES // max(1, min(length, len(index))))
+    hits = np.zeros(len(queries), dtype=np.int64)
+    step = max(1, PREFIX_ENTRIES // max(1, length))
     for start in range(0, len(queries), step):
-        part = slice(start, start + step)
-
-        def included(
-            near: np.ndarray, rows: np.ndarray, keys: Sequence[str] = keys[part]
-        ) -> np.ndarray:
-            if bound == 1 << BITS:
-                return np.ones(near.shape, dtype=bool)
-            own = [keys[i] for i in rows.tolist()]
-            # Only a test's tape draws by id. The system's bits are fresh: rows name records as well
-            # as ids do, which are in memory for a tape alone.
-            ids = index.ids[near] if entropy.unsafe else near
-            return entropy.inclusion(sampling_probability, own, release, ids)
-
-        _count(index, labels, queries[part], k, length, included, votes[part])
+        pending, drawn, width = np.arange(start, min(start + step, len(queries))), 0, length
+        while len(pending) and drawn < len(index):
+            near = index.prefix(queries[pending], width)[:, drawn:]  # not yet drawn
+            own = [keys[query] for query in pending.tolist()]
+            bits = _included(index, near, sampling_probability, own, release, entropy)
+            bits &= bits.cumsum(axis=1, dtype=np.int32) <= k - hits[pending, None]
+            query, place = pending[bits.nonzero()[0]], labels[near[bits]]
+            if labels.ndim == 1:
+                np.add.at(votes, (query, place), 1)
+            else:
+                np.add.at(votes, query, place)
+            hits[pending] += bits.sum(axis=1)
+            pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
     return votes
+
+
+def _included(
+    index: Ranked,
+    near: np.ndarray,
+    sampling_probability: float,
+    keys: Sequence[str],
+    release: str,
+    entropy: Entropy,
+) -> np.ndarray:
+    """Fresh bits of the records at rows ``near`` (int64 [q, m]), a row of them for each key."""
+    if inclusion_bound(sampling_probability) == 1 << BITS:
+        return np.ones(near.shape, dtype=bool)
+    # Only a test's tape draws by id. The system's bits are fresh: rows name records as well as ids
+    # do, which are in memory for a tape alone.
+    ids = index.ids[near] if entropy.unsafe else near
+    return entropy.inclusion(sampling_probability, keys, release, ids)
 
 
 def thinned(
@@ -102,55 +117,3 @@ def prefix_length(k: int, sampling_probability: float) -> int:
     if sampling_probability == 1:
         return k
     return math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
-
-
-def _count(
-    index: Ranked,
-    labels: np.ndarray,
-    queries: np.ndarray,
-    k: int,
-    length: int,
-    included: Callable[[np.ndarray, np.ndarray], np.ndarray],
-    votes: np.ndarray,
-) -> None:
-    """Add to ``votes`` (int64 [q, c], zeros).
-
-    ``included(near, rows)``: fresh bits for the records at rows ``near`` of queries ``rows``.
-    """
-    hits = np.zeros(len(queries), dtype=np.int64)
-    pending, drawn = np.arange(len(queries)), 0
-    while len(pending) and drawn < len(index):
-        near = index.prefix(queries[pending], length)[:, drawn:]  # [len(pending), not yet drawn]
-        bits = included(near, pending)
-        _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
-        drawn += near.shape[1]
-        pending, length = pending[hits[pending] < k], 2 * length
-
-
-@compiled
-def _first_hits(
-    near: np.ndarray,
-    bits: np.ndarray,
-    labels: np.ndarray,
-    k: int,
-    queries: np.ndarray,
-    hits: np.ndarray,
-    votes: np.ndarray,
-) -> None:
-    """Walk the lists ``near`` (int64 [p, m]) of ``queries`` (int64 [p]) until a query has k hits.
-
-    ``bits``: bool [p, m]. Each hit adds its vote or ballot to ``votes`` and one to ``hits`` (int64
-    [q]).
-    """
-    for place in range(len(near)):
-        query = queries[place]
-        for column in range(near.shape[1]):
-            if hits[query] == k:
-                break
-            if bits[place, column]:
-                hits[query] += 1
-                record = near[place, column]
-                if labels.ndim == 1:
-                    votes[query, labels[record]] += 1
-                else:
-                    votes[query] += labels[record]

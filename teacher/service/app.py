@@ -1,4 +1,7 @@
-"""The FastAPI application: routes, one form of error, a log line and a count per request."""
+"""The FastAPI application: routes, one form of error, and a log line and a count per request.
+
+There are no durations in logs or metrics: these can depend on records.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,26 @@ import asyncio
 import ctypes
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
-from .auth import Authenticator, Custodian
+from .auth import Callers, Custodian
 from .keys import Keys, KeysDamaged
-from .limits import ConnectionLimits
-from .metrics import Metrics
-from .page import Pages, page
+from .page import page
+from .queue import RequestQueue
 from .refusals import refused, response
-from .requests import PROBLEMS, VERSION
-from .routes import router
+from .routes import PROBLEMS, VERSION, router
+from .server import ConnectionLimits
 from .service import Service
 
 Log = Callable[..., None]
@@ -71,29 +75,27 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # a redirect repeats the Host that was sent
     )
-    metrics = Metrics(service)
-    app.state.service, app.state.pages = service, Pages(keys)
-    app.state.authenticator = Authenticator(keys, config.requests_per_second)
+    app.state.service = service
+    app.state.callers = Callers(keys, config.requests_per_second)
     app.state.connections = ConnectionLimits(config.connections_by_address)
     app.include_router(router)
     app.include_router(page)
+    metrics = Metrics(service)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
         """Prometheus metrics, for the custodian. They count the custodian's requests, too."""
-        return Response(metrics.text(), media_type="text/plain")
-
-    report = service.process.report
+        return Response(generate_latest(metrics.registry), media_type="text/plain")
 
     async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, KeysDamaged):
-            report()
+            service.shared.report()
         return _reply_to(error)
 
     for kind in (Refused, InvalidInput, LedgerMismatch, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)
-    watch = {"metrics": metrics, "limits": app.state.connections, "report": report, "log": log}
-    app.add_middleware(Observed, **watch)
+    watch = {"limits": app.state.connections, "report": service.shared.report, "log": log}
+    app.add_middleware(Observed, requests=metrics.requests, **watch)
     return app
 
 
@@ -137,6 +139,38 @@ def _reply_to(error: Exception) -> Response:
     return response(error if isinstance(error, Refused) else Refused("invalid_input", str(error)))
 
 
+class Metrics:
+    """Counts of requests and of the ledger's entries, in Prometheus' registry."""
+
+    def __init__(self, service: Service) -> None:
+        self.registry, self._service = CollectorRegistry(), service
+        labels = ["method", "route", "status"]  # route: the pattern, not the requested address
+        name, text = "labelwall_requests", "Requests answered"
+        self.requests = Counter(name, text, labels, registry=self.registry)
+        self.registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics that are computed when read."""
+        analysts, register = self._service.analysts, self._service.queue
+        names, ledgers = list[str](), dict[tuple[str, ...], RequestQueue]({(): register})
+        if analysts is not None:
+            names = ["analyst"]
+            ledgers |= {(name,): own.queue for name, own in analysts.open_services().items()}
+        labels = [*names, "slot", "release"]
+        spent = GaugeMetricFamily("labelwall_releases_spent", "Releases charged", labels=labels)
+        left = GaugeMetricFamily("labelwall_releases_left", "Releases not charged", labels=labels)
+        for name, queue in ledgers.items():
+            for each in queue.snapshot.releases:
+                spent.add_metric([*name, str(each.slot), each.release], each.spent)
+                left.add_metric([*name, str(each.slot), each.release], each.left)
+        yield from (spent, left)
+        for metric, text, value in (
+            ("ledger_position", "Number of the ledger's newest entry", register.snapshot.position),
+            ("waiting", "Requests for the teacher", sum(q.waiting for q in ledgers.values())),
+        ):
+            yield GaugeMetricFamily(f"labelwall_{metric}", text, value=value)
+
+
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
@@ -146,12 +180,12 @@ class Observed:
     def __init__(
         self,
         app: ASGIApp,
-        metrics: Metrics,
+        requests: Counter,
         limits: ConnectionLimits,
         report: Callable[[], None],
         log: Log,
     ) -> None:
-        self._app, self._metrics, self._limits = app, metrics, limits
+        self._app, self._requests, self._limits = app, requests, limits
         self._report, self._log = report, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -197,6 +231,6 @@ class Observed:
             self._limits.end(*state["admitted"])
         pattern = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.count_request(method, pattern, status)
+        self._requests.labels(method, pattern, str(status)).inc()
         caller = state.get("caller")
         self._log("request", method=method, route=pattern, status=status, caller=caller)

@@ -6,7 +6,6 @@ import base64
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPBearer
 
 from ...wall.adversary import NAME
@@ -17,71 +16,42 @@ from .service import Service
 
 FAILURES = 120  # wrong keys of one address at once
 FAILURE_RATE = 2.0  # and then each second
-BEARER, BASIC = "bearer ", "basic "
 
 
-class Authenticator:
-    """Finds the caller of a request and checks the role."""
+class Callers:
+    """What is known of callers: their keys, and how often each and each address may try."""
 
     def __init__(self, keys: Keys, requests_per_second: float) -> None:
-        self.keys, self._rates = keys, RateLimiter(requests_per_second)
-        self._failures = RateLimiter(FAILURE_RATE, burst=FAILURES, refusal="too_many_failures")
+        self.keys, self.rates = keys, RateLimiter(requests_per_second)
+        self.failures = RateLimiter(FAILURE_RATE, burst=FAILURES, refusal="too_many_failures")
 
-    def caller(self, request: Request, *roles: str) -> Key:
-        """The key of a request.
 
-        Raises Refused for a missing, unknown, expired or revoked key, a role not among ``roles``,
-        too many requests, or too many wrong keys from the same address.
-        """
-        key = self.keys.authenticate(_credentials(request, BEARER))
-        if key is None:
-            self._note_failure(request)
-            raise refused("unauthorized")
-        self._admit(request, key)
-        if key.role not in roles:
-            raise refused("forbidden")
-        return key
+def _caller(request: Request, token: str, roles: tuple[str, ...], unknown: str) -> Key:
+    """The key of a request.
 
-    def browser_custodian(self, request: Request) -> Key:
-        """The key of a custodian in a browser, sent as the password of HTTP Basic authentication.
-
-        A browser adds the password to every request for this address, whichever page makes it. So
-        the password opens only the custodian's page, and all methods but GET must come from that
-        page. Raises Refused, upon which a browser asks for another key.
-        """
-        key = self.keys.authenticate(_password(_credentials(request, BASIC)))
-        if key is None or key.role != "custodian":
-            self._note_failure(request)
-            raise refused("sign_in")
-        self._admit(request, key)
-        if request.method != "GET" and request.headers.get("sec-fetch-site") != "same-origin":
-            raise refused("another_site")
-        return key
-
-    def _note_failure(self, request: Request) -> None:
+    Raises Refused, with the code ``unknown`` for a missing, unknown, expired or revoked key; for a
+    role not among ``roles``, too many requests, or too many wrong keys from the same address.
+    """
+    callers: Callers = request.app.state.callers
+    key = callers.keys.authenticate(token)
+    if key is None or (unknown == "sign_in" and key.role not in roles):
         if request.headers.get("authorization"):  # a browser first asks without a key
-            self._failures.take(request.client.host if request.client else "")
-
-    def _admit(self, request: Request, key: Key) -> None:
-        request.state.caller = key.name
-        self._rates.take(key.name)
-        place = request.client, key.name if key.role == "analyst" else None
-        request.app.state.connections.begin(*place)
-        request.state.admitted = place
+            callers.failures.take(request.client.host if request.client else "")
+        raise refused(unknown)
+    request.state.caller = key.name
+    callers.rates.take(key.name)
+    place = request.client, key.name if key.role == "analyst" else None
+    request.app.state.connections.begin(*place)
+    request.state.admitted = place
+    if key.role not in roles:
+        raise refused("forbidden")
+    return key
 
 
 def _credentials(request: Request, scheme: str) -> str:
     """The credentials that a request sends under a scheme, empty if none."""
     header = request.headers.get("authorization", "")
     return header[len(scheme) :] if header.lower().startswith(scheme) else ""
-
-
-def _password(credentials: str) -> str:
-    """The part after the first colon of base64 text. The user name before it is ignored."""
-    try:
-        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
-    except ValueError:
-        return ""
 
 
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
@@ -91,14 +61,24 @@ def _holder(*roles: str) -> Any:
     """The holder of a key with one of these roles, as a parameter of a route."""
 
     async def caller(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
-        return request.app.state.authenticator.caller(request, *roles)
+        return _caller(request, _credentials(request, "bearer "), roles, "unauthorized")
 
     return Depends(caller)
 
 
 async def browser_custodian(request: Request) -> Key:
-    """The custodian in a browser."""
-    return request.app.state.authenticator.browser_custodian(request)
+    """The key of a custodian in a browser, sent as the password of HTTP Basic authentication.
+
+    A browser adds the password to every request for this address, whichever page makes it. So the
+    password opens the custodian's page alone, which changes nothing. Raises Refused, upon which a
+    browser asks for another key.
+    """
+    try:
+        content = base64.b64decode(_credentials(request, "basic "), validate=True).decode()
+    except ValueError:
+        content = ""
+    token = content.partition(":")[2]  # after any name of a user
+    return _caller(request, token, ("custodian",), "sign_in")
 
 
 def app_service(request: Request) -> Service:
@@ -106,8 +86,8 @@ def app_service(request: Request) -> Service:
     return request.app.state.service
 
 
-async def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
-    """The service of a key: the analyst's own where each has one.
+def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
+    """The service of a key: the analyst's own where each has one. Waits: for a thread.
 
     A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst or
     an unknown one, LedgerMismatch where a ledger cannot be opened.
@@ -119,9 +99,9 @@ async def service_for(request: Request, key: Key, analyst: str | None = None) ->
         if analyst is not None:
             raise refused("not_found")
         return service
-    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.names):
+    if analyst is not None and analyst not in service.analysts.names():
         raise refused("not_found")
-    return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
+    return service.analysts.of(key.name if analyst is None else analyst)
 
 
 Anyone = Annotated[Key, _holder("analyst", "custodian")]

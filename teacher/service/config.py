@@ -1,12 +1,24 @@
-"""Addresses and limits of the service. Imports neither torch nor a web framework."""
+"""Settings of the service. Imports neither torch nor a web framework."""
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ...wall.errors import InvalidInput
+from ...wall.progress import Progress, no_progress
+from ..shards.config import ScaleConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...wall.datasets.sources import Task
+    from ..noise.entropy import Entropy
+    from ..teacher import Teacher
+
+MIB = 1 << 20
 
 OWN_BACKBONES = (
     "hog",
@@ -31,7 +43,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """Addresses and limits of `labelwall serve`. What is no setting is a constant of limits.py.
+    """Addresses and limits of `labelwall serve`. Other limits are constants of limits.py.
 
     Args:
         host: address to listen on; any but this machine's loopback needs certfile and keyfile.
@@ -78,3 +90,40 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all services of one process share.
+
+    Args:
+        config: addresses and limits.
+        task: the public form of the rows and their labels.
+        entropy: the source of sampling bits and noise.
+        certified: the plan's epsilon, None where nothing is certified.
+        probe: PUBLIC rows of the custodian on which received networks are tested. Without them a
+            network runs one row at a time.
+        sharded: makes the teacher where the rows are in shards, as set in ``scale``.
+        batch_size: queries of one step, gathered from all callers.
+        workers, device: as of the Teacher.
+        progress: receives progress over private rows, for the custodian only. It is in no reply.
+        load: loads what the first step needs, while requests are accepted already.
+    """
+
+    config: ServiceConfig
+    task: Task
+    entropy: Entropy
+    certified: float | None
+    probe: np.ndarray | None = None
+    sharded: Callable[..., Teacher] | None = None
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+    batch_size: int = 256
+    workers: int = 1
+    device: str = "cpu"
+    progress: Progress = no_progress
+    load: Callable[[], None] = lambda: None
+
+    @property
+    def body_room(self) -> int:
+        """Bytes of bodies, and of queued requests, at the same time."""
+        return 4 * MIB * self.config.max_body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
+import timeit
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..features.cache import cache_name
 from ..teacher import Teacher
-from .config import ServiceConfig
+from .config import MIB, Settings
 from .jobs import Extractor
-from .limits import MIB, OneAtATime
-from .process import Settings
+from .limits import OneAtATime
 from .refusals import refused
 
 MAX_EXTRACTORS = 8  # kept in memory
@@ -29,8 +27,9 @@ MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
 
 
-def accepted(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
+def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extractor:
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
+    config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
     if spec.backbone not in config.backbones:
         rule = f"one of {', '.join(config.backbones)}"
@@ -106,32 +105,23 @@ class NetworkTests:
         A network is tested with its own weights and, since a caller could choose weights that
         behave well on known rows only, with fresh ones. If one test fails, rows run one by one.
         """
-        return self._probe if self._rows_independent(spec) else None
-
-    def _require_fast(self, spec: ExtractorSpec) -> None:
-        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
-        alone = self._teacher.embedder(spec, None)
-        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-        row, seconds = np.zeros((1, *spec.input_shape), dtype=dtype), list[float]()
-        for _ in range(3):
-            started = time.perf_counter()
-            alone.features(row)
-            seconds.append(time.perf_counter() - started)
-        if min(seconds) > MAX_ROW_SECONDS:
-            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
-            raise InvalidInput("extractor.backbone", rule, spec.backbone)
-
-    def _rows_independent(self, spec: ExtractorSpec) -> bool:
-        """Whether the architecture with fresh weights embeds rows independently in batches."""
         if spec.backbone in NO_NETWORKS or self._probe is None:
-            return False
+            return None
         architecture = spec.backbone, spec.input_shape
         if architecture not in self._independent:
             from ...wall.networks.architectures import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-            tested = self._teacher.embedder(
-                replace(spec, weights=to_safetensors(fresh)), self._probe
-            )
+            other = replace(spec, weights=to_safetensors(fresh))
+            tested = self._teacher.embedder(other, self._probe)
             self._independent[architecture] = tested.batch_size == self._settings.batch_size
-        return self._independent[architecture]
+        return self._probe if self._independent[architecture] else None
+
+    def _require_fast(self, spec: ExtractorSpec) -> None:
+        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
+        alone = self._teacher.embedder(spec, None)
+        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+        row = np.zeros((1, *spec.input_shape), dtype=dtype)
+        if min(timeit.repeat(lambda: alone.features(row), number=1, repeat=3)) > MAX_ROW_SECONDS:
+            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
+            raise InvalidInput("extractor.backbone", rule, spec.backbone)

@@ -11,20 +11,13 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...wall.errors import Refused
-from ...wall.messages import (
-    Answers,
-    ExtractorSpec,
-    Queries,
-    Receipt,
-    canonical_json,
-    join_answers,
-)
+from ...wall.messages import Answers, ExtractorSpec, Queries, canonical_json, join_answers
 
 Result = dict[str, Any]
 HALF = 32  # hex digits of a job's identity that name its caller and content
@@ -48,16 +41,18 @@ class Job:
     ``extractor``: the features that the work needs, None if it needs none.
     ``size``: bytes.
     ``from_custodian``: a change of the records, which no analyst may notice.
+    ``repeatable``: the same call gets this result again; otherwise the work is done again.
     """
 
     id: str
     caller: str
     kind: str
-    total: int
+    total: int = 1
     extractor: Extractor | None = None
     size: int = 0
     slot: int = 0
     from_custodian: bool = False
+    repeatable: bool = True
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future, repr=False)
@@ -77,6 +72,11 @@ class Job:
         """The part of the identity that names caller and content."""
         return self.id[:HALF]
 
+    @property
+    def needs(self) -> str:
+        """Identity of the extractor that the work needs, empty if it needs none."""
+        return "" if self.extractor is None else self.extractor.sha256
+
     def finish(self, outcome: Result | Refused) -> None:
         """End the job and drop its inputs: finished jobs are kept for a while."""
         if isinstance(outcome, Refused):
@@ -95,6 +95,7 @@ class EmbeddingJob(Job):
     answers.
     """
 
+    repeatable: bool = False
     turns: int = 0
 
 
@@ -120,16 +121,9 @@ class QueryJob(Job):
         super().finish(outcome)
         self.rows, self.answers = self.rows[:0].copy(), []
 
-    def can_batch_with(self, other: Job) -> bool:
+    def can_batch_with(self, other: QueryJob) -> bool:
         """Whether one batch can answer both jobs."""
-        return (
-            isinstance(other, QueryJob)
-            and not self.single_batch
-            and other.slot == self.slot
-            and other.extractor is not None
-            and self.extractor is not None
-            and other.extractor.sha256 == self.extractor.sha256
-        )
+        return not self.single_batch and (other.slot, other.needs) == (self.slot, self.needs)
 
     def next_batch(self, size: int) -> Queries:
         """The next at most ``size`` distinct queries."""
@@ -143,19 +137,20 @@ class QueryJob(Job):
     def all_answers(self) -> Answers:
         """All answers, in the order of the request."""
         joined = join_answers(self.answers)
-        receipt = Receipt(**{**vars(joined.receipt), "asked": len(self.inverse)})
+        receipt = replace(joined.receipt, asked=len(self.inverse))
         return Answers(joined.labels[self.inverse], joined.outcomes[self.inverse], receipt)
 
 
 def distinct_rows(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distinct rows by their bytes, in order of appearance; int64 [n] index of each row there)."""
     known: dict[bytes, int] = {}
-    inverse = np.array(
-        [known.setdefault(row.tobytes(), len(known)) for row in inputs], dtype=np.int64
-    )
-    first = np.full(len(known), -1)
-    first[inverse[::-1]] = np.arange(len(inputs))[::-1]
-    return inputs[first], inverse
+    places, inverse = list[int](), list[int]()
+    for place, row in enumerate(inputs):
+        number = known.setdefault(row.tobytes(), len(known))
+        inverse.append(number)
+        if number == len(places):
+            places.append(place)
+    return inputs[places], np.array(inverse, dtype=np.int64)
 
 
 def job_id(

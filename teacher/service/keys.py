@@ -18,7 +18,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
@@ -76,9 +76,6 @@ class Key:
         return not self.revoked and not self.is_expired(now)
 
 
-COLUMNS = tuple(column.name for column in fields(Key))
-
-
 class Keys:
     """The keys of one custodian's directory, in a file of mode 0600.
 
@@ -119,7 +116,7 @@ class Keys:
             if any(other.name == name and other.is_valid(time.time()) for other in keys):
                 rule = "of nobody who holds a valid key"
                 raise InvalidInput("name", rule, name, "Revoke that key first.")
-            database.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(row))})", row)
+            database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
         return token_of(identity, secret)
 
     def revoke(self, name: str) -> None:
@@ -205,7 +202,8 @@ def _stored(database: sqlite3.Connection) -> dict[str, Key]:
         return {}
     if version != FORMAT:
         raise ValueError
-    rows = database.execute(f"SELECT identity, {', '.join(COLUMNS)} FROM keys ORDER BY rowid")
+    columns = "identity, name, role, digest, queries, expires, revoked, expired"
+    rows = database.execute(f"SELECT {columns} FROM keys ORDER BY rowid")
     return {
         identity: Key(name, role, digest, queries, expires, bool(revoked), bool(expired))
         for identity, name, role, digest, queries, expires, revoked, expired in rows
@@ -222,16 +220,17 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def minute(seconds: float) -> str:
+    """A time (seconds since 1970, UTC) as text, to the minute."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def render(keys: dict[str, Key]) -> str:
     """The keys as text, one a line, without secrets. For the custodian."""
     now = time.time()
     lines = [f"{'name':24} {'role':10} {'queries':>9}  valid until"]
     for key in keys.values():
-        until = (
-            "never ends"
-            if key.expires is None
-            else datetime.fromtimestamp(key.expires, UTC).isoformat(timespec="minutes")
-        )
+        until = "never ends" if key.expires is None else minute(key.expires)
         state = "revoked" if key.revoked else f"expired {until}" if key.is_expired(now) else until
         cap = "no cap" if key.queries is None else key.queries
         lines.append(f"{key.name:24} {key.role:10} {cap:>9}  {state}")

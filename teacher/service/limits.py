@@ -6,34 +6,33 @@ None looks at a record.
 from __future__ import annotations
 
 import asyncio
-import resource
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol
+from functools import partial
+from pathlib import Path
 
 from fastapi import Request
 
 from ...wall.errors import Refused
+from ..private_files import log_failure
+from .config import Settings
 from .jobs import Job
 from .refusals import refused
 
-MIB = 1 << 20
 DAY = 86400.0  # seconds
 MAX_BUCKETS = 10_000
 BODY_SECONDS = 300.0  # for a whole body
 STALL_SECONDS = 10.0  # without a byte of it
 BODY_RATE = 64 << 10  # bytes per second on average, after STALL_SECONDS
 WAITING = 256  # jobs that wait for the teacher
-CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
 EXTRACTORS_PER_DAY = 100  # new ones of a caller
 UPLOADS_PER_DAY = 2 << 30  # their bytes
 GROWTH_PER_DAY = 64 << 20  # bytes of the ledger's entries that a caller may cause
 COPIES_PER_DAY = 2 << 30  # bytes of copies of the ledger that a caller may read
-
-Peer = tuple[str, int]  # address and port of the other side
 
 
 class RateLimiter:
@@ -56,23 +55,20 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, caller: str, tokens: float = 1.0) -> None:
-        """Take tokens. Raises Refused, and takes none, when the caller has fewer."""
-        self._spend(caller, tokens, needed=tokens)
+    @classmethod
+    def daily(cls, amount: float) -> RateLimiter:
+        """A limiter of ``amount`` a day, all of which may be taken at once."""
+        return cls(amount / DAY, burst=amount, refusal="too_much")
 
-    def require(self, caller: str) -> None:
-        """Raise Refused when the caller has no token at all."""
-        self._spend(caller, 0.0, needed=1e-9)
+    def take(self, caller: str, tokens: float = 1.0, needed: float | None = None) -> None:
+        """Take tokens. Raises Refused, and takes none, when the caller has fewer than ``needed``.
 
-    def spend(self, caller: str, tokens: float) -> None:
-        """Take tokens for what is done already, also where the caller has fewer."""
-        self._spend(caller, tokens, needed=float("-inf"))
-
-    def _spend(self, caller: str, tokens: float, needed: float) -> None:
+        ``needed``: ``tokens`` if None.
+        """
         with self._lock:
             now = self._clock()
             left = self._left(caller, now)
-            if left < needed:
+            if left < (tokens if needed is None else needed):
                 raise refused(self._refusal)
             self._buckets[caller] = (left - tokens, now)
             if len(self._buckets) > MAX_BUCKETS:
@@ -80,26 +76,17 @@ class RateLimiter:
                 for name in full:
                     del self._buckets[name]
 
+    def require(self, caller: str) -> None:
+        """Raise Refused when the caller has no token at all."""
+        self.take(caller, 0.0, needed=1e-9)
+
+    def spend(self, caller: str, tokens: float) -> None:
+        """Take tokens for what is done already, also where the caller has fewer."""
+        self.take(caller, tokens, needed=float("-inf"))
+
     def _left(self, caller: str, now: float) -> float:
         left, since = self._buckets.get(caller, (self._burst, now))
         return min(self._burst, left + (now - since) * self._rate)
-
-
-def daily(amount: float) -> RateLimiter:
-    """A limiter of ``amount`` a day, all of which may be taken at once."""
-    return RateLimiter(amount / DAY, burst=amount, refusal="too_much")
-
-
-class Allowances:
-    """What each caller may send, read and let the service store in a day without being charged.
-
-    ``extractors``: a count; ``uploads``: bytes of extractors; ``growth``: bytes of the ledger's
-    entries; ``copies``: bytes of copies of the ledger. A restart begins a new day.
-    """
-
-    def __init__(self) -> None:
-        self.extractors, self.uploads = daily(EXTRACTORS_PER_DAY), daily(UPLOADS_PER_DAY)
-        self.growth, self.copies = daily(GROWTH_PER_DAY), daily(COPIES_PER_DAY)
 
 
 class OneAtATime:
@@ -123,20 +110,33 @@ class OneAtATime:
                 self._callers.remove(caller)
 
 
-class QueueLimits:
-    """Limits on queued jobs and their bytes, separate for analysts' and for custodians' requests.
+class Shared:
+    """What all services of one process use together.
 
-    Beyond them a caller may still use an equal part, so that nobody fills the queue alone; at most
-    twice the limits are ever used.
+    ``report``: records an unexpected failure (its traceback) for the custodian only.
+    ``machine``: one thread, which takes the steps of all queues in the order of asking.
+    ``extractors`` (a count), ``uploads`` (bytes of extractors), ``growth`` (bytes of the ledger's
+    entries), ``copies`` (bytes of copies of the ledger): what a caller may use in a day without
+    being charged. A restart begins a new day.
+    ``copying``: one copy of a ledger at a time for each caller.
+    ``max_jobs``, ``max_bytes``: of queued jobs.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_jobs, self.max_bytes = WAITING, max_bytes
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
+        self.machine = ThreadPoolExecutor(1, "machine")
+        self.extractors = RateLimiter.daily(EXTRACTORS_PER_DAY)
+        self.uploads = RateLimiter.daily(UPLOADS_PER_DAY)
+        self.growth, self.copies = map(RateLimiter.daily, (GROWTH_PER_DAY, COPIES_PER_DAY))
+        self.copying = OneAtATime()
+        self.max_jobs, self.max_bytes = WAITING, settings.body_room
 
-    def require(self, job: Job, pending: Collection[Job]) -> None:
+    def require_room(self, job: Job, pending: Collection[Job]) -> None:
         """Raise Refused where the queue is full and the caller has an equal part of it.
 
-        ``pending``: the jobs that wait.
+        Beyond the limits, which are separate for analysts' and for custodians' requests, a caller
+        may still use an equal part, so that nobody fills the queue alone; at most twice the limits
+        are ever used. ``pending``: the jobs that wait.
         """
         peers = [other for other in pending if other.from_custodian == job.from_custodian]
         mine = [other for other in peers if other.caller == job.caller]
@@ -170,7 +170,7 @@ class BodyReader:
             text = "`content-encoding` must be identity: bodies are not unpacked here."
             raise Refused("invalid_input", text)
         declared = request.headers.get("content-length", str(self._limit))
-        if not (declared.isdigit() and len(declared) < 16) or int(declared) > self._limit:
+        if not (declared.isdecimal() and len(declared) < 16) or int(declared) > self._limit:
             raise refused("too_large")
         caller, body = request.state.caller, bytearray()
         try:
@@ -183,8 +183,7 @@ class BodyReader:
             raise Refused("invalid_request", text) from error
         finally:
             self._received[caller] -= len(body)
-            if not self._received[caller]:
-                del self._received[caller]
+            self._received = +self._received
         return bytes(body)
 
     async def _receive(self, request: Request, caller: str, body: bytearray) -> None:
@@ -205,66 +204,3 @@ class BodyReader:
             late = passed > STALL_SECONDS and len(body) < BODY_RATE * passed
             if passed > BODY_SECONDS or late:
                 raise TimeoutError
-
-
-class OpenConnection(Protocol):
-    """A connection. ``peer``: its other side."""
-
-    peer: Peer
-
-    def hang_up(self) -> None:
-        """End it."""
-
-
-class ConnectionLimits:
-    """The open connections of a service: at most CONNECTIONS in all, ``by_address`` from one.
-
-    Where a limit is reached, the oldest connection without an admitted request is closed for a new
-    one: a valid key is the only way to keep a place. Where all have one, the new one is closed.
-    One analyst has at most a quarter of all places for requests at the same time, and analysts
-    together leave an eighth to custodians. Used by the event loop's thread alone.
-    """
-
-    def __init__(self, by_address: int) -> None:
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._limit, self._by_address = CONNECTIONS, by_address
-        if descriptors != resource.RLIM_INFINITY:
-            self._limit = min(CONNECTIONS, max(8, descriptors // 2))
-        self._open: dict[Peer, OpenConnection] = {}  # the oldest first
-        self._at_work: Counter[Peer | None] = Counter()
-        self._asking: Counter[str | None] = Counter()  # requests by analyst
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def enter(self, connection: OpenConnection) -> bool:
-        """Whether a new connection may stay."""
-        near = [peer for peer in self._open if peer[0] == connection.peer[0]]
-        crowded = len(near) >= self._by_address
-        if crowded or len(self._open) >= self._limit:
-            among = near if crowded else self._open
-            idle = next((peer for peer in among if not self._at_work[peer]), None)
-            if idle is None:
-                return False
-            self._open.pop(idle).hang_up()
-        self._open[connection.peer] = connection
-        return True
-
-    def leave(self, connection: OpenConnection) -> None:
-        """The connection is closed."""
-        if self._open.get(connection.peer) is connection:
-            del self._open[connection.peer]
-
-    def begin(self, peer: Peer | None, analyst: str | None) -> None:
-        """A request with a valid key has begun. Raises Refused where an analyst has no place."""
-        if analyst is not None:
-            mine, all_of_them = self._asking[analyst], self._asking.total()
-            if mine >= max(1, self._limit // 4) or all_of_them >= self._limit - self._limit // 8:
-                raise refused("busy")
-            self._asking[analyst] += 1
-        self._at_work[peer] += 1
-
-    def end(self, peer: Peer | None, analyst: str | None) -> None:
-        """The request is answered."""
-        self._at_work = +(self._at_work - Counter([peer]))
-        self._asking = +(self._asking - Counter([analyst]))

@@ -9,14 +9,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ...wall.messages import Receipt
 from ...wall.wire import MAX_ROWS
+from .usage import ReleaseLeft
 
 Person = Annotated[str, Field(min_length=1, max_length=256)]
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Problem(BaseModel):
@@ -29,21 +27,6 @@ class Problem(BaseModel):
 class Health(BaseModel):
     status: str
     version: str
-
-
-class Receipt(BaseModel):
-    """What a call cost and what is left: counts of releases."""
-
-    asked: int
-    served: int
-    charged: dict[str, int]
-    left: dict[str, int]
-    ledger_position: int
-    ledger_head: str
-    cliques: dict[str, int] = {}
-    reused: int = 0
-    adversary: str
-    unit: str = "row"
 
 
 class Result(BaseModel):
@@ -78,16 +61,11 @@ class Job(BaseModel):
     result: Result | None = None
 
 
-class ReleaseLeft(BaseModel):
-    slot: int
-    release: str
-    cap: int
-    spent: int
-    left: int
-
-
 class Spent(BaseModel):
-    """What is spent of a ledger. ``charged``: new queries noted for the caller, or the analyst."""
+    """What is spent of a ledger.
+
+    ``charged``: new queries noted for the caller, or for the analyst whose ledger it is.
+    """
 
     dataset: str
     adversary: str
@@ -145,7 +123,9 @@ class Analysts(BaseModel):
     pooled: dict[int, float]
 
 
-class Removal(Strict):
+class Removal(BaseModel):
     """Ids of records to remove, present or not; of persons where those are the unit of privacy."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     ids: Annotated[list[Id | Person], Field(max_length=MAX_ROWS)]

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from ...wall.matrices import Matrix
-from ...wall.messages import Answers, Queries
+from ...wall.messages import Answers
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
 from .extractors import NetworkTests
 from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result
-from .process import Process
+from .limits import Shared
 from .refusals import refused
 from .usage import Call, OverCap, Snapshot, Usage
 
@@ -43,15 +43,11 @@ class RequestQueue:
     """
 
     def __init__(
-        self,
-        teacher: Teacher,
-        ledger: Ledger,
-        process: Process,
-        guard: Callable[[], None],
+        self, teacher: Teacher, ledger: Ledger, shared: Shared, guard: Callable[[], None]
     ) -> None:
-        self._teacher, self._ledger, self._process = teacher, ledger, process
-        self._settings, self._guard = process.settings, guard
-        self.networks = NetworkTests(teacher, process.settings)
+        self._teacher, self._ledger, self._shared = teacher, ledger, shared
+        self._settings, self._guard = shared.settings, guard
+        self.networks = NetworkTests(teacher, shared.settings)
         self.usage = Usage(ledger)
         self._pending: list[Job] = []  # in the order of arrival
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -85,31 +81,26 @@ class RequestQueue:
         """The number of jobs in the queue."""
         return len(self._pending)
 
-    def submit(self, job: Job, repeatable: bool = True) -> Job:
+    def submit(self, job: Job) -> Job:
         """Queue a job, or return the job of the same call.
 
-        That one is returned while it waits, and also after it was done if its result is
-        ``repeatable``. Raises Refused when the queue is full or the service stops.
+        That one is returned while it waits, and also after it was done if it is repeatable. Raises
+        Refused when the queue is full or the service stops.
         """
         with self._changed:
             known = self._jobs.get((job.caller, job.id))
             if known is not None and (
-                known.status != "failed" and (repeatable or not known.future.done())
+                known.status != "failed" and (job.repeatable or not known.future.done())
             ):
                 return known
             if self._closing:
                 raise refused("shutting_down")
-            self._process.limits.require(job, self._pending)
-            self._keep(job)
+            self._shared.require_room(job, self._pending)
+            self._forget_finished(job.from_custodian)
+            self._jobs.pop((job.caller, job.id), None)
+            self._jobs[job.caller, job.id] = job  # the newest is the last
             self._pending.append(job)
             self._changed.notify_all()
-        return job
-
-    def add_finished(self, job: Job, result: Result) -> Job:
-        """A job that is done already."""
-        job.finish(result)
-        with self._changed:
-            self._keep(job)
         return job
 
     def find(self, caller: str, identity: str) -> Job:
@@ -136,13 +127,8 @@ class RequestQueue:
         self._in_use = ""
         self._end_progress()
 
-    def _keep(self, job: Job) -> None:
-        """Make a job known, the newest last; forget the oldest finished ones."""
-        self._forget_finished(job.from_custodian)
-        self._jobs.pop((job.caller, job.id), None)
-        self._jobs[job.caller, job.id] = job
-
     def _forget_finished(self, from_custodian: bool) -> None:
+        """Make room for one more job by forgetting the oldest finished ones."""
         finished = [
             key
             for key, job in self._jobs.items()
@@ -157,7 +143,7 @@ class RequestQueue:
         while jobs := self._next():
             for job in jobs:
                 job.started = True
-            self._process.machine.submit(self._step, jobs).result()
+            self._shared.machine.submit(self._step, jobs).result()
         with suppress(Exception):  # what is not stored is computed again
             self._teacher.pause()
 
@@ -193,15 +179,15 @@ class RequestQueue:
         """The jobs of one step, of those that may be answered (in the order of arrival)."""
         candidates = answers
         if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
-            same = [job for job in answers if _extractor_of(job) in ("", self._answering)]
+            same = [job for job in answers if job.needs in ("", self._answering)]
             candidates = same or answers
         # The turn of whoever had one longest ago; then in the order of arrival.
         head = min(candidates, key=lambda job: self._turns.get(job.caller, 0))
         self._turns[head.caller] = max(self._turns.values(), default=0) + 1
-        if _extractor_of(head) not in ("", self._answering):
-            self._answering, self._steps = _extractor_of(head), 0
+        if head.needs not in ("", self._answering):
+            self._answering, self._steps = head.needs, 0
         self._steps += 1
-        if not isinstance(head, QueryJob) or head.single_batch:
+        if not isinstance(head, QueryJob):
             return [head]
         chosen: list[Job] = [head]
         rows = len(head.rows) - head.done
@@ -214,11 +200,10 @@ class RequestQueue:
         return chosen
 
     def _step(self, jobs: list[Job]) -> None:
-        before = self._ledger.written
+        before, job = self._ledger.written, jobs[0]
         try:
             self._guard()
             self._settings.load()
-            job = jobs[0]
             if isinstance(job, QueryJob):
                 self._answer([each for each in jobs if isinstance(each, QueryJob)])
             elif not isinstance(job, EmbeddingJob) or self._embedded(job):
@@ -230,9 +215,9 @@ class RequestQueue:
             for each in jobs:
                 if not each.future.done():
                     self._finish(each, refusal)
+        grown = (self._ledger.written - before) // len(jobs)
         for each in jobs:
-            grown = (self._ledger.written - before) // len(jobs)
-            self._process.allowances.growth.spend(each.caller, grown)
+            self._shared.growth.spend(each.caller, grown)
         self._end_progress()
         self._take_snapshot()
 
@@ -244,19 +229,17 @@ class RequestQueue:
             self._embedding = job
         job.turns += 1
         over, spec = time.monotonic() + TURN, job.extractor.spec
+        probe = self.networks.probe_for(spec)
         return self._teacher.embed_ahead(
-            spec,
-            self.networks.probe_for(spec),
-            lambda: self._closing or time.monotonic() > over,
+            spec, probe, lambda: self._closing or time.monotonic() > over
         )
 
     def _use(self, extractor: Extractor) -> None:
         """Make the teacher use an extractor."""
         if self._in_use != extractor.sha256:
             self._in_use = ""
-            self._teacher.use_extractor(
-                extractor.spec, probe=self.networks.probe_for(extractor.spec)
-            )
+            probe = self.networks.probe_for(extractor.spec)
+            self._teacher.use_extractor(extractor.spec, probe=probe)
             self._in_use = extractor.sha256
 
     def _answer(self, jobs: list[QueryJob]) -> None:
@@ -264,48 +247,43 @@ class RequestQueue:
         assert jobs[0].extractor is not None
         self._use(jobs[0].extractor)
         jobs = [job for job in jobs if self._admit(job)]
-        room = self._settings.batch_size
-        if jobs and jobs[0].single_batch:
-            room = len(jobs[0].rows)
-        asked: list[tuple[QueryJob, Queries, Call]] = []
-        for job in jobs:
-            queries = job.next_batch(room)
-            room -= len(queries.inputs)
-            new = self._teacher.chargeable(queries)
-            job.reserved = max(0, job.reserved - new)
-            asked.append((job, queries, self._call(job.caller, job.slot, new)))
-        for job, answers in self._charged(asked) if asked else ():
+        for job, answers in self._charged(jobs):
             job.add_answers(answers)
             if job.done == len(job.rows):
                 self._finish(job, result_to_json(job.all_answers()))
 
-    def _charged(
-        self, asked: list[tuple[QueryJob, Queries, Call]]
-    ) -> list[tuple[QueryJob, Answers]]:
-        """Answers to those that fit their caps; the others are refused, uncharged."""
-        jobs, batch, calls = zip(*asked, strict=True)
+    def _admit(self, job: QueryJob) -> bool:
+        """Whether the whole job fits the caller's quota. Decided before its first charge."""
+        if job.quota is not None and not job.answers:
+            new = self._teacher.chargeable(job.next_batch(len(job.rows)))
+            if self._exceeds(job.caller, new, job.quota):
+                self._finish(job, refused("quota_reached"))
+                return False
+            job.reserved = new
+        return True
+
+    def _charged(self, jobs: Sequence[QueryJob]) -> list[tuple[QueryJob, Answers]]:
+        """One batch of answers to those that fit their caps; the others are refused, uncharged."""
+        if not jobs:
+            return []
+        room = len(jobs[0].rows) if jobs[0].single_batch else self._settings.batch_size
+        batch, calls = [], []
+        for job in jobs:
+            queries = job.next_batch(room)
+            room -= len(queries.inputs)
+            new = self._teacher.chargeable(queries)
+            batch.append(queries)
+            calls.append(Call(job.caller, job.slot, new, self.snapshot.position, job.quota))
         try:
-            with self.usage.noted([(c, job.quota) for job, c in zip(jobs, calls, strict=True)]):
-                return list(zip(jobs, self._teacher.answer_together(batch), strict=True))
+            with self.usage.noted(calls):
+                answers = self._teacher.answer_together(batch)
         except OverCap as error:  # another process charged a caller since its job was admitted
             for position in error.positions:
                 self._finish(jobs[position], refused("quota_reached"))
-            left = [each for i, each in enumerate(asked) if i not in error.positions]
-            return self._charged(left) if left else []
-
-    def _call(self, caller: str, slot: int, new: int) -> Call:
-        return Call(caller, slot, new, self.snapshot.position)
-
-    def _admit(self, job: QueryJob) -> bool:
-        """Whether the whole job fits the caller's quota. Decided before its first charge."""
-        if job.quota is None or job.answers:
-            return True
-        new = self._teacher.chargeable(job.next_batch(len(job.rows)))
-        if self._exceeds(job.caller, new, job.quota):
-            self._finish(job, refused("quota_reached"))
-            return False
-        job.reserved = new
-        return True
+            return self._charged([job for job in jobs if not job.future.done()])
+        for job, call in zip(jobs, calls, strict=True):
+            job.reserved = max(0, job.reserved - call.queries)
+        return list(zip(jobs, answers, strict=True))
 
     def _exceeds(self, caller: str, new: int, quota: int | None) -> bool:
         with self._changed:
@@ -319,7 +297,7 @@ class RequestQueue:
         if self._exceeds(caller, new, quota):
             raise refused("quota_reached")
         try:
-            with self.usage.noted([(self._call(caller, matrix.slot, new), quota)]):
+            with self.usage.noted([Call(caller, matrix.slot, new, self.snapshot.position, quota)]):
                 return result_to_json(self._teacher.count(matrix))
         except OverCap as error:
             raise refused("quota_reached") from error
@@ -339,15 +317,10 @@ class RequestQueue:
             return Refused("invalid_input", str(error))
         self.forget_extractor()  # the teacher may have failed halfway
         if not isinstance(error, TeacherFailed | LedgerMismatch):
-            self._process.report()
+            self._shared.report()
         return refused("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
 
     def _take_snapshot(self) -> None:
         """Note the state. It is unknown after a failed transaction, until the next one reads it."""
         if self._ledger.state.plan is not None:
             self.snapshot = Snapshot.of(self._ledger.state)
-
-
-def _extractor_of(job: Job) -> str:
-    """Identity of the extractor that a job needs, empty if it needs none."""
-    return "" if job.extractor is None else job.extractor.sha256

@@ -24,11 +24,6 @@ REFUSALS = {
         "the request asks more new queries than this key may still be charged for. "
         "Nothing was charged.",
     ),
-    "another_site": (
-        403,
-        "this is done by the buttons of the custodian's page, in a browser that says so "
-        "(Sec-Fetch-Site).",
-    ),
     "unknown_job": (404, "there is no such job of this key. Send the request again."),
     "not_found": (404, "there is nothing at this address."),
     "unknown_extractor": (409, "this extractor has to be sent first."),

@@ -1,13 +1,17 @@
-"""uvicorn around the application: addresses, TLS, and an end for whoever is slow or unclear."""
+"""uvicorn around the application: addresses, TLS, limited connections, and an end for whoever is
+slow or unclear.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +25,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...wall.errors import InvalidInput
 from .config import ServiceConfig
-from .limits import ConnectionLimits, Peer
+from .refusals import refused
 
+CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
 HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
-GRACE = 45  # seconds after which a service that was told to stop has ended, whatever it is at
+GRACE = 45  # seconds after which a service that has to stop has ended, whatever it is at
+
+Peer = tuple[str, int]  # address and port of the other side
 
 
 def listen(config: ServiceConfig) -> socket.socket:
@@ -55,10 +62,10 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
-    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after
-    GRACE seconds.
+    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after GRACE
+    seconds. Raises InvalidInput for TLS files that can not be used, and for a key that everybody
+    can read.
     """
-    _check_tls(config)
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).disabled = True
     settings = uvicorn.Config(
@@ -76,21 +83,68 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
         timeout_graceful_shutdown=REQUESTS_GRACE,
     )
     try:
+        if config.keyfile and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
+            rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
+            raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")
         settings.load()
     except (ssl.SSLError, OSError) as error:
-        rule = "a certificate chain and its private key (PEM)"
+        rule = "files of a certificate chain and its private key (PEM)"
         raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
     return GuardedServer(settings, app.state.connections, app.state.service.stop)
 
 
-def _check_tls(config: ServiceConfig) -> None:
-    """Raise InvalidInput for a missing file, and for a key that everybody can read."""
-    for certificate in (config.certfile, config.keyfile):
-        if certificate is not None and not Path(certificate).is_file():
-            raise InvalidInput("service.certfile, keyfile", "existing PEM files", certificate)
-    if config.keyfile is not None and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
-        rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
-        raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")
+class ConnectionLimits:
+    """The open connections of a service: at most CONNECTIONS in all, ``by_address`` from one.
+
+    Where a limit is reached, the oldest connection without an admitted request is closed for a new
+    one: a valid key is the only way to keep a place. Where all have one, the new one is closed.
+    One analyst has at most a quarter of all places for requests at the same time, and analysts
+    together leave an eighth to custodians. Used by the event loop's thread alone.
+    """
+
+    def __init__(self, by_address: int) -> None:
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limit, self._by_address = CONNECTIONS, by_address
+        if descriptors != resource.RLIM_INFINITY:
+            self._limit = min(CONNECTIONS, max(8, descriptors // 2))
+        self._open: dict[Peer, Connection] = {}  # the oldest first
+        self._at_work: Counter[Peer | None] = Counter()
+        self._asking: Counter[str | None] = Counter()  # requests by analyst
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def enter(self, connection: Connection) -> bool:
+        """Whether a new connection may stay."""
+        near = [peer for peer in self._open if peer[0] == connection.peer[0]]
+        crowded = len(near) >= self._by_address
+        if crowded or len(self._open) >= self._limit:
+            among = near if crowded else self._open
+            idle = next((peer for peer in among if not self._at_work[peer]), None)
+            if idle is None:
+                return False
+            self._open.pop(idle).hang_up()
+        self._open[connection.peer] = connection
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        """The connection is closed."""
+        if self._open.get(connection.peer) is connection:
+            del self._open[connection.peer]
+
+    def begin(self, peer: Peer | None, analyst: str | None) -> None:
+        """A request with a valid key has begun. Raises Refused where an analyst has no place."""
+        if analyst is not None:
+            mine, all_of_them = self._asking[analyst], self._asking.total()
+            if mine >= max(1, self._limit // 4) or all_of_them >= self._limit - self._limit // 8:
+                raise refused("busy")
+            self._asking[analyst] += 1
+        self._at_work[peer] += 1
+
+    def end(self, peer: Peer | None, analyst: str | None) -> None:
+        """The request is answered."""
+        self._at_work = +(self._at_work - Counter([peer]))
+        self._asking = +(self._asking - Counter([analyst]))
 
 
 class Connection(socket.socket):

@@ -15,15 +15,13 @@ from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
-from ..ledger.auditor.auditor import Finding, audit
 from ..ledger.ledger import Ledger
 from ..ledger.tables import READ_HEAD, read_nonces
 from ..records.sources import Records
 from ..teacher import Teacher
-from . import models
+from .config import MIB, Settings
 from .extractors import KeptExtractors
-from .limits import MIB, BodyReader
-from .process import Process, Settings
+from .limits import BodyReader, Shared
 from .queue import RequestQueue
 from .refusals import refused
 
@@ -38,14 +36,12 @@ class Service:
     ``dataset``, ``plan``, ``unsafe``, ``adversary``: from the ledger's first entry.
 
     With a budget for each analyst, each has a service of its own, which shares nothing but
-    ``process`` with the others. The custodian's service then has ``analysts`` and answers no
+    ``shared`` with the others. The custodian's service then has ``analysts`` and answers no
     queries: it holds the records and the register.
     """
 
-    def __init__(
-        self, process: Process, opened: Custodian, open_rows: Callable[[], Records]
-    ) -> None:
-        self.process, self.settings = process, process.settings
+    def __init__(self, shared: Shared, opened: Custodian, open_rows: Callable[[], Records]) -> None:
+        self.shared, self.settings = shared, shared.settings
         self.directory, self.dataset, self.ledger = opened.directory, opened.dataset, opened.ledger
         settings, state = self.settings, opened.ledger.state
         assert state.plan is not None
@@ -61,7 +57,7 @@ class Service:
             progress=lambda *now: self.queue.progress(*now),
         )
         self.queue: RequestQueue = RequestQueue(
-            self.teacher, opened.ledger, process, opened.require_lock
+            self.teacher, opened.ledger, shared, opened.require_lock
         )
         self.extractors = KeptExtractors(opened.directory, settings.device)
         self.bodies, self.record_bodies = (
@@ -77,23 +73,6 @@ class Service:
         if self.analysts is not None:
             for each in self.analysts.open_services().values():
                 each.queue.close()
-
-    def releases_left(self) -> list[models.ReleaseLeft]:
-        """Spent and remaining releases by slot and release. A register has none."""
-        if self.analysts is not None:
-            return []
-        snapshot = self.queue.snapshot
-        return [
-            models.ReleaseLeft(
-                slot=slot,
-                release=release.name,
-                cap=release.cap,
-                spent=snapshot.spent[slot, release.name],
-                left=snapshot.remaining[slot, release.name],
-            )
-            for slot, entry in enumerate(self.plan.slots)
-            for release in entry.releases
-        ]
 
     def pooled_epsilons(self) -> dict[int, float]:
         """Epsilon at the plan's delta if 1, 2, 4, ... or all analysts pool answers, by number.
@@ -120,19 +99,11 @@ class LedgerCopies:
     def open(self) -> BinaryIO:
         """The copy of the present ledger, open for reading."""
         with self._lock:
-            return self._newest().open("rb")
-
-    def audit(self) -> Finding:
-        """An audit of the copy."""
-        with self._lock:
-            return audit(self._newest())
-
-    def _newest(self) -> Path:
-        seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
-        if self._copied != (seq, digest) or not self._path.exists():
-            self._ledger.export(self._path)
-            self._copied = seq, digest
-        return self._path
+            seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
+            if self._copied != (seq, digest) or not self._path.exists():
+                self._ledger.export(self._path)
+                self._copied = seq, digest
+            return self._path.open("rb")
 
 
 class Analysts:
@@ -143,17 +114,10 @@ class Analysts:
 
     ``register``: the custodian's directory.
     ``records``: its teacher, which answers no queries and holds the records.
-    ``build``: makes a service over an analyst's directory.
     """
 
-    def __init__(
-        self,
-        register: Custodian,
-        records: Teacher,
-        build: Callable[[Custodian], Service],
-        report: Callable[[], None],
-    ) -> None:
-        self.register, self.records, self.build, self._report = register, records, build, report
+    def __init__(self, register: Custodian, records: Teacher, shared: Shared) -> None:
+        self.register, self.records, self._shared = register, records, shared
         self._opened: dict[str, tuple[Custodian, Service]] = {}
         self._lock = threading.Lock()
         # The register allows one transaction of this process at a time.
@@ -177,11 +141,15 @@ class Analysts:
             with self._register_lock:
                 custodian = open_analyst(self.register, name)
         except InvalidInput as error:  # another process works there
-            self._report()
+            self._shared.report()
             raise refused("ledger_refused") from error
         service = self.build(custodian)
         service.queue.start()
         return custodian, service
+
+    def build(self, custodian: Custodian) -> Service:
+        """A service over an analyst's directory."""
+        return Service(self._shared, custodian, self.records.records)
 
     def names(self) -> list[str]:
         """Names of analysts with a ledger. Raises LedgerMismatch if the register is unreadable."""
@@ -209,13 +177,9 @@ class Analysts:
     def remove(self, ids: np.ndarray) -> None:
         """Remove records for all analysts: in one transaction, then from each one's caches."""
         with self._lock:
-            remove_for_all(
-                self.records,
-                self.register.directory,
-                ids,
-                in_use=[custodian.directory for custodian, _ in self._opened.values()],
-                renew=self._adopt_records,
-            )
+            in_use = [custodian.directory for custodian, _ in self._opened.values()]
+            renew, directory = self._adopt_records, self.register.directory
+            remove_for_all(self.records, directory, ids, in_use=in_use, renew=renew)
 
     def _adopt_records(self) -> None:
         """Pass the present records to every open teacher.
@@ -228,7 +192,7 @@ class Analysts:
             try:
                 service.teacher.adopt(records)
             except Exception:
-                self._report()
+                self._shared.report()
                 service.queue.forget_extractor()
                 failures += 1
         if failures:
@@ -262,14 +226,10 @@ def build_service(
             "the ledger has an anchor, which was not named, so nothing could be charged. Name it "
             "(`anchor`)."
         )
-    process = Process(settings, custodian.directory)
-    service = Service(process, custodian, open_records)
+    shared = Shared(settings, custodian.directory)
+    service = Service(shared, custodian, open_records)
     service.teacher.open()
     if per_analyst:
-
-        def build(opened: Custodian) -> Service:
-            return Service(process, opened, service.teacher.records)
-
-        service.analysts = Analysts(custodian, service.teacher, build, process.report)
+        service.analysts = Analysts(custodian, service.teacher, shared)
         finish_removing(service.teacher, custodian.directory)  # one that was interrupted
     return service

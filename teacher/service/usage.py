@@ -1,7 +1,7 @@
-"""Usage by caller: a private table in the ledger's file, written with each call's first charge.
+"""Who was charged for how much, and what is left: readings of one ledger.
 
-The table is never exported. Per-key caps are enforced here: check, note and charge are one
-transaction. What the data set has spent is recorded by the ledger alone.
+Charges by caller are private: they stand in the ledger's table of event times, which is never
+exported. Caps of keys are enforced here: check, note and charge are one transaction.
 """
 
 from __future__ import annotations
@@ -15,58 +15,55 @@ import sqlalchemy as sa
 
 from ...wall.errors import LabelwallError
 from ..ledger import event_times
+from ..ledger.event_times import CHARGED, EventTime
 from ..ledger.ledger import Ledger
 from ..ledger.state import LedgerState
 
-metadata = sa.MetaData()
-calls = sa.Table(
-    "calls",
-    metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("caller", sa.Text, nullable=False),
-    sa.Column("slot", sa.Integer, nullable=False),
-    sa.Column("queries", sa.Integer, nullable=False),
-    sa.Column("position", sa.Integer, nullable=False),
-)
+
+@dataclass(frozen=True)
+class ReleaseLeft:
+    """A release of the plan, its cap, and how many are spent and left."""
+
+    slot: int
+    release: str
+    cap: int
+    spent: int
+    left: int
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The ledger's public counts at one position, for readers in other threads.
-
-    ``spent``, ``remaining``: releases by (slot, release).
-    """
+    """The ledger's public counts at one position, for readers in other threads."""
 
     position: int
     head: str
-    spent: dict[tuple[int, str], int]
-    remaining: dict[tuple[int, str], int]
+    releases: tuple[ReleaseLeft, ...]  # in the plan's order; a register has none
 
     @classmethod
     def of(cls, state: LedgerState) -> Snapshot:
         """The counts of a state that was read."""
         assert state.plan is not None
-        slots = enumerate(state.plan.slots)
-        keys = [(slot, release.name) for slot, entry in slots for release in entry.releases]
-        return cls(
-            state.seq,
-            state.head,
-            spent={key: state.spent.get(key, 0) for key in keys},
-            remaining={key: state.remaining(*key) for key in keys},
-        )
+        releases = []
+        for slot, entry in enumerate(state.plan.slots if not state.is_register() else ()):
+            for release in entry.releases:
+                left = state.remaining(slot, release.name)
+                spent = release.cap - left
+                releases.append(ReleaseLeft(slot, release.name, release.cap, spent, left))
+        return cls(state.seq, state.head, tuple(releases))
 
 
 @dataclass(frozen=True)
 class Call:
-    """A note that ``caller`` is about to be charged for ``queries`` new queries of ``slot``.
+    """A call that is about to be charged for ``queries`` new queries of ``slot``.
 
-    ``position``: the ledger's newest entry at that time.
+    ``position``: the ledger's newest entry at that time; ``cap``: on all new queries of the caller.
     """
 
     caller: str
     slot: int
     queries: int
     position: int
+    cap: int | None = None
 
 
 class OverCap(LabelwallError):
@@ -78,41 +75,46 @@ class OverCap(LabelwallError):
 
 
 class Usage:
-    """The table of one ledger. ``charged``: caller -> new queries noted so far.
+    """The charges of one ledger.
 
-    Only rows that are not in ``charged`` yet are read: a note takes as long as the first one.
+    ``charged``: new queries by caller; ``last``: the time of each caller's last charge. Only rows
+    that were not read before are read, so a note takes as long as the first one.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._newest = 0  # number of the last row in ``charged``
-        self.charged: Counter[str] = Counter()
-        for tables in (metadata, event_times.metadata):
-            ledger.in_custody(tables.create_all)
-        self._newest, self.charged = ledger.in_custody(self._read)
+        self._ledger, self._newest = ledger, 0  # number of the last row that was read
+        self.charged, self.last = Counter[str](), dict[str, int]()
+        ledger.in_custody(event_times.metadata.create_all)
+        self._newest, self.charged, self.last = ledger.in_custody(self._read)
 
     @contextmanager
-    def noted(self, requested: Sequence[tuple[Call, int | None]]) -> Iterator[None]:
-        """Within, note calls with what is written first, unless one exceeds its cap (None: no cap).
+    def noted(self, calls: Sequence[Call]) -> Iterator[None]:
+        """Within, note calls with what is written first, unless one exceeds its cap.
 
         Check, note and charge are one transaction, so notes of other processes in the same ledger
         count. A call without new queries always fits and is not noted. Raises OverCap where calls
         do not fit: nothing was charged, and nothing noted.
         """
-        if not any(call.queries for call, _ in requested):
+        if not any(call.queries for call in calls):
             yield
             return
         over: list[int] = []
-        stored = self._newest, self.charged
+        noted = self._newest, self.charged, self.last
 
         def work(connection: sa.Connection) -> None:
-            nonlocal stored
-            newest, charged = self._read(connection)
-            allowed, newest = _note(connection, requested, newest, charged)
-            over.extend(i for i, fits in enumerate(allowed) if not fits)
+            nonlocal noted
+            charged = self._read(connection)[1]
+            for i, call in enumerate(calls):
+                total = charged[call.caller] + call.queries
+                if call.queries and call.cap is not None and total > call.cap:
+                    over.append(i)
+                    continue
+                charge = {"caller": call.caller, "position": call.position, "slot": call.slot}
+                event_times.note(connection, CHARGED, call.queries, **charge)
+                charged[call.caller] = total
             if over:
                 raise OverCap(over)
-            stored = newest, charged
+            noted = self._read(connection)
 
         try:
             with self._ledger.with_next_write(work):
@@ -121,41 +123,22 @@ class Usage:
             if over:
                 raise OverCap(over) from None
             raise
-        self._newest, self.charged = stored
+        self._newest, self.charged, self.last = noted
 
-    def _read(self, connection: sa.Connection) -> tuple[int, Counter[str]]:
-        """(number of the last row, sums by caller), with what other processes have noted."""
-        newest, charged = self._newest, Counter(self.charged)
-        rows = sa.select(calls.c.number, calls.c.caller, calls.c.queries)
-        for row in connection.execute(rows.where(calls.c.number > newest)):
-            charged[row.caller] += row.queries
-            newest = max(newest, row.number)
-        return newest, charged
+    def _read(self, connection: sa.Connection) -> tuple[int, Counter[str], dict[str, int]]:
+        """The last row's number, sums and times by caller, with what others have noted."""
+        newest, charged, last = self._newest, Counter(self.charged), dict(self.last)
+        table = event_times.event_times
+        rows = sa.select(table).where(table.c.number > newest).order_by(table.c.number)
+        for row in connection.execute(rows):
+            newest = row.number
+            if row.kind == CHARGED:
+                charged[row.caller] += row.size
+                last[row.caller] = row.time
+        return newest, charged, last
 
-    def calls(self, caller: str | None = None, newest: int | None = None) -> list[Call]:
-        """The ``newest`` calls (None: all), oldest first, of one ``caller`` or of all."""
-        chosen = sa.select(calls).order_by(calls.c.number.desc()).limit(newest)
-        if caller is not None:
-            chosen = chosen.where(calls.c.caller == caller)
-        rows = self._ledger.in_custody(lambda connection: connection.execute(chosen).all())
-        return [Call(row.caller, row.slot, row.queries, row.position) for row in reversed(rows)]
-
-
-def _note(
-    connection: sa.Connection,
-    requested: Sequence[tuple[Call, int | None]],
-    newest: int,
-    charged: Counter[str],
-) -> tuple[list[bool], int]:
-    """(which calls fit their cap, number of the last row). Adds the notes to ``charged``."""
-    allowed: list[bool] = []
-    for call, cap in requested:
-        fits = call.queries == 0 or cap is None or charged[call.caller] + call.queries <= cap
-        allowed.append(fits)
-        if fits and call.queries:
-            row = calls.insert().returning(calls.c.number)
-            newest = connection.execute(row, vars(call)).scalar_one()
-            noted = event_times.CHARGED, call.queries, call.caller, call.position
-            event_times.note(connection, *noted, new_table=False)
-            charged[call.caller] += call.queries
-    return allowed, newest
+    def calls(self, caller: str | None = None, newest: int | None = None) -> list[EventTime]:
+        """The ``newest`` charges (None: all), oldest first, of one ``caller`` or of all."""
+        return self._ledger.in_custody(
+            lambda opened: event_times.listed(opened, CHARGED, newest=newest, caller=caller)
+        )

@@ -37,19 +37,15 @@ class ScaleConfig:
     gpus: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.backend not in ("local", "ray"):
-            raise InvalidInput("scale.backend", "local or ray", self.backend)
-        min_shards = 1 if self.backend == "ray" else 0
-        if not min_shards <= self.shards <= MAX_SHARDS:
-            rule = f"from {min_shards} to {MAX_SHARDS} for {self.backend}"
-            raise InvalidInput("scale.shards", rule, self.shards)
-        if self.ray_address is not None and self.backend != "ray":
-            rule = "left out without the backend ray"
-            raise InvalidInput("scale.ray_address", rule, self.ray_address)
-        if self.ray_address is not None and not ADDRESS.fullmatch(self.ray_address):
-            rule = "HOST:PORT of the head of a Ray cluster"
-            raise InvalidInput("scale.ray_address", rule, self.ray_address)
-        if not 1 <= self.threads <= 1024:
-            raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)
-        if not (0 < self.gpus <= 1 or self.gpus in range(1, 17)):
-            raise InvalidInput("scale.gpus", "a share of at most 1, or a count up to 16", self.gpus)
+        least, address = int(self.backend == "ray"), self.ray_address
+        shards = f"from {least} to {MAX_SHARDS} for {self.backend}"
+        for name, fits, rule in (
+            ("backend", self.backend in ("local", "ray"), "local or ray"),
+            ("shards", least <= self.shards <= MAX_SHARDS, shards),
+            ("ray_address", address is None or least, "left out without the backend ray"),
+            ("ray_address", address is None or ADDRESS.fullmatch(address), "a head's HOST:PORT"),
+            ("threads", 1 <= self.threads <= 1024, "from 1 to 1024"),
+            ("gpus", 0 < self.gpus <= 1 or self.gpus in range(1, 17), "a share, or 1 to 16"),
+        ):
+            if not fits:
+                raise InvalidInput(f"scale.{name}", rule, vars(self)[name])

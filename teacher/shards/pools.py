@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from .config import ScaleConfig
 from .growing import journal
-from .worker import ROWS, Shard, ShardFailed, View, program
+from .worker import ROWS, Shard, ShardFailed, program
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 TRIES = 20  # of one task, each in a worker that Ray restarted
-# Seconds before misplaced workers are restarted. After the last pause they stay where they are.
-PAUSES = (0.2, 1.0, 3.0)
+CPU_SHARE = 0.001  # that Ray counts for a worker, so that any number of them share a machine
 CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # an empty request to a cluster's head
-TIMEOUT = 10.0  # seconds for the head's answer
+TIMEOUT = 10.0  # seconds for the answer of a cluster's head
 PREFIX = "lw-ray-"  # of our own clusters' directories: short, as a socket's path has 107 characters
 LOCK = "lock"  # a file in them, locked while its process lives
 
@@ -77,71 +75,57 @@ class WorkersLost(LabelwallError):
 
 
 class RayPool(Pool):
-    """An actor for each shard, distributed over the nodes in turn.
+    """An actor for each shard, spread over the nodes.
 
     Ray restarts an actor that dies, on another node if its own is gone. The actor then repeats its
     task, so tasks must be repeatable.
 
     Raises as ``connect``; InvalidInput if Ray has fewer GPUs than the workers share, for which it
-    would wait forever; MissingData for a node whose program or shard files differ from this
-    process's.
+    would wait forever; MissingData without a CPU on any node, and for a node whose program or shard
+    files differ from this process's.
     """
 
     def __init__(
         self, directories: Sequence[Path], config: ScaleConfig, device: str = "cpu"
     ) -> None:
         ray = connect(config)
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self.size = len(directories)
         gpus = 0.0 if device == "cpu" else config.gpus
         available = ray.cluster_resources().get("GPU", 0)
-        if gpus * len(directories) > available:
+        if gpus * self.size > available:
             rule = f"at most {available} over `scale.shards`"
             raise InvalidInput("scale.gpus", rule, config.gpus)
-        actor, nodes = ray.remote(Shard), working_nodes(ray)
-        # No CPUs: any number of shards may share a machine.
-        options = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": TRIES}
-        planned = [nodes[number % len(nodes)] for number in range(len(directories))]
-
-        def start(number: int) -> ActorHandle[Shard]:
-            # Soft: on another node if this one is gone. With GPUs, wherever one is free.
-            node = NodeAffinitySchedulingStrategy(planned[number], soft=True)
-            placed = actor.options(scheduling_strategy="SPREAD" if gpus else node, **options)
-            return placed.remote(str(directories[number].absolute()), config.threads, device)
-
-        self.actors: list[ActorHandle[Shard]] = [
-            start(number) for number in range(len(directories))
-        ]
+        actor = ray.remote(num_cpus=CPU_SHARE, num_gpus=gpus)(Shard)
+        restarts = {"max_restarts": -1, "max_task_retries": TRIES}
+        self.actors: list[ActorHandle[Shard]] = []
+        bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {})}
+        self._places = placement_group([bundle] * self.size, strategy="SPREAD")
         try:
+            if not self._places.wait(TIMEOUT):
+                raise MissingData("the Ray cluster has no CPU left for labelwall's workers.")
+            for number, directory in enumerate(directories):
+                place = PlacementGroupSchedulingStrategy(self._places, number)
+                placed = actor.options(scheduling_strategy=place, **restarts)
+                rows = str(directory.absolute())
+                self.actors.append(placed.remote(rows, config.threads, device))
             self._check_workers(directories)
-            for pause in () if gpus else PAUSES:
-                if not (misplaced := self._misplaced(planned)):
-                    break
-                time.sleep(pause)
-                for number in misplaced:
-                    ray.kill(self.actors[number])
-                    self.actors[number] = start(number)
-                self._check_workers(directories)
         except BaseException:
             self.close()
             raise
 
-    def _misplaced(self, planned: Sequence[str]) -> list[int]:
-        """Workers on another node than planned: Ray misplaces them while it learns of new nodes."""
-        nodes = zip(self.ask("node"), planned, strict=True)
-        return [number for number, (node, own) in enumerate(nodes) if node != own]
-
     def _check_workers(self, directories: Sequence[Path]) -> None:
         """Raise MissingData unless all workers start and see this process's program and files."""
-        here = [View(program(), journal(directory / ROWS)) for directory in directories]
+        here = [(program(), journal(directory / ROWS)) for directory in directories]
         cure = "The guide says what a cluster's nodes need."
         try:
             there = self.ask("view")
         except (WorkersLost, ShardFailed) as error:
             text = "labelwall's workers do not start on the Ray cluster."
             raise MissingData(f"{text} {cure}") from error
-        if any(seen.program != own.program for seen, own in zip(there, here, strict=True)):
+        if any(code != program() for code, _ in there):
             text = "every node of the Ray cluster must have the same labelwall. Found another one."
             raise MissingData(f"{text} {cure}")
         if there != here:
@@ -171,9 +155,11 @@ class RayPool(Pool):
     def close(self) -> None:
         """Stop the workers. Our own cluster ends with this process."""
         import ray
+        from ray.util.placement_group import remove_placement_group
 
         for worker in self.actors:
             ray.kill(worker)
+        remove_placement_group(self._places)
 
 
 def connect(config: ScaleConfig) -> Any:
@@ -215,13 +201,6 @@ def connect(config: ScaleConfig) -> Any:
         rule, why = "a cluster that this machine belongs to", " ".join(str(error).split())
         raise InvalidInput("scale.ray_address", rule, config.ray_address, why) from error
     return ray
-
-
-def working_nodes(ray: Any) -> list[str]:
-    """Ids of the nodes that are alive, in order: those with CPUs, or all if none has any."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    with_cpus = [node for node in alive if node["Resources"].get("CPU", 0) > 0]
-    return sorted(node["NodeID"] for node in with_cpus or alive)
 
 
 def _own_token() -> dict[str, str]:

@@ -34,9 +34,9 @@ class Shards:
     """Private rows by a keyed hash of their ids, or of their persons.
 
     A record's shard depends on its id and the custodian's key alone; where the ``unit`` of privacy
-    is a person, a person's rows lie in one shard. ``directory``: the
-    custodian's; every worker sees it under the same path. ``input_shape``: of a row. ``device``:
-    type of the device that computes in every worker.
+    is a person, a person's rows lie in one shard. ``directory``: the custodian's, which every
+    worker sees under the same path. ``input_shape``: of a row. ``device``: type of the one that
+    computes in every worker.
 
     Memory: four blocks of rows during ingestion; a block and its features in each worker that
     embeds; afterwards the features, read through the system's cache, and ``ShardedIndex``.
@@ -88,26 +88,16 @@ class Shards:
         self._workers.ask_each("amend", [(named, added.take(part)) for part in parts])
         path.write_text(digest)
 
-    def rows_of(self, ids: np.ndarray) -> Records:
-        """The records among ``ids`` (int64 [m]) that exist."""
-        return self._rows_of(ids, "ids")
-
-    def rows_of_owners(self, owners: np.ndarray) -> Records:
-        """The records among ``owners`` (int64 [m]: ids, or persons) that exist."""
-        return self._rows_of(owners, "ids" if self.like.persons is None else "persons")
-
-    def _rows_of(self, ids: np.ndarray, column: str) -> Records:
+    def rows_of(self, ids: np.ndarray, owners: bool = False) -> Records:
+        """The records of ``ids`` (int64 [m]) that exist; of ``owners``, persons where rows have."""
+        column = "persons" if owners and self.like.persons is not None else "ids"
         records = self.like
         for part in self._workers.ask("rows_of", ids, self.like, column):
             records = records.joined(part)
         return records
 
     def index(
-        self,
-        spec: ExtractorSpec,
-        probe: np.ndarray | None,
-        batch_size: int,
-        progress: TaskProgress,
+        self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
     ) -> ShardedIndex:
         """Embed the rows that are not embedded yet, one block in every shard at a time.
 
@@ -200,8 +190,8 @@ class ShardedIndex:
     def ids(self) -> np.ndarray:
         """int64 [n], ascending."""
         ids = np.empty(len(self), dtype=np.int64)
-        of_shards = self._pool.ask("ids", self._extractor)
-        for rows, own in zip(self._rows, of_shards, strict=True):
+        of_shards = self._pool.ask("rows_between", self._extractor)
+        for rows, (own, *_) in zip(self._rows, of_shards, strict=True):
             ids[rows] = own
         return ids
 

@@ -31,7 +31,6 @@ from ..search.kernels import Select, Similar
 from .growing import Journal, append, finish, has, journal, read
 
 ROOT = Path(__file__).parents[2]
-COLUMNS = ("inputs", "labels", "ids")
 PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows
 # At most, for the rows that are ingested, embedded or copied together.
@@ -40,24 +39,13 @@ BLOCK_BYTES = 1 << 26
 
 
 class ShardFailed(LabelwallError):
-    """A constant text, since it crosses processes and logs.
-
-    The cause is in the custodian's directory.
-    """
+    """A constant text, since it crosses processes and logs. The custodian's directory has more."""
 
     def __init__(self) -> None:
         super().__init__("a shard of the private rows failed.")
 
     def __reduce__(self) -> tuple[type[ShardFailed], tuple[()]]:
         return ShardFailed, ()  # by default an exception is rebuilt from its text, not taken here
-
-
-@dataclass(frozen=True)
-class View:
-    """What a worker sees: ``program``, a digest of the code that it runs, and its rows' journal."""
-
-    program: str
-    rows: Journal
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +77,7 @@ class Shard:
 
     def __init__(self, directory: str, threads: int | None = None, device: str = "cpu") -> None:
         self._directory, self._device = Path(directory), device
+        self._rows = self._directory / ROWS
         # Caches, the first three by what they were computed for.
         self._loaded: tuple[str, ExactIndex, np.ndarray] | None = None
         self._parted: tuple[tuple[str, bytes, int], np.ndarray] | None = None
@@ -113,17 +102,12 @@ class Shard:
             log_failure(self._directory)
         raise ShardFailed
 
-    def view(self) -> View:
-        """What this worker sees: no rows if it cannot read and write the directory."""
+    def view(self) -> tuple[str, Journal]:
+        """The digest of the code that this worker runs, and the journal of the rows that it sees:
+        of no rows if it cannot read and write the directory.
+        """
         usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
-        return View(program(), journal(self._directory / ROWS) if usable else Journal())
-
-    def node(self) -> str:
-        """The id of a Ray worker's node."""
-        import ray
-
-        node: str = ray.get_runtime_context().get_node_id()
-        return node
+        return program(), journal(self._rows) if usable else Journal()
 
     def embed_block(
         self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int
@@ -133,27 +117,27 @@ class Shard:
         Features are stored by ascending id, without rows whose features are not finite. Of rows
         with the same id the first counts.
         """
-        folder, rows = self._folder(spec.sha256()), self._directory / ROWS
-        order = self._order()
+        folder, order = self._folder(spec.sha256()), self._order()
         done = journal(folder).done
         if not journal(folder).complete:
             part = order[done : done + block_rows(spec.input_shape)]
-            if len(order):
-                inputs = read(rows, "inputs")[part]
-            else:
-                inputs = np.zeros((0, *spec.input_shape), dtype=_dtype(spec))
+            dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+            none = np.zeros((0, *spec.input_shape), dtype=dtype)
+            inputs = read(self._rows, "inputs")[part] if len(order) else none
             if self._embedder is None or self._embedder[0] != spec.sha256():
                 embedder = Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
                 self._embedder = spec.sha256(), embedder
             features, finite = self._embedder[1].embed(inputs)
             done += len(part)
-            append(folder, {"features": features[finite], **self._columns(part[finite])}, done)
+            names = ["labels", "ids", *([PERSONS] if has(self._rows, PERSONS) else [])]
+            kept = {name: self._column(name)[part[finite]] for name in names}
+            append(folder, {"features": features[finite], **kept}, done)
             if done == len(order):
                 finish(folder)
                 self._sorted = None
         return done, len(order)
 
-    def index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
+    def _index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
         """(index of the embedded rows, their labels int64 [n]), both by ascending id.
 
         All is mapped from files.
@@ -168,27 +152,22 @@ class Shard:
 
     def summary(self, extractor: str, every: int) -> Summary:
         """What a merge of the shards needs first; ``every``: rows from one cut to the next."""
-        index, labels = self.index(extractor)
+        index, labels = self._index(extractor)
         ends = int(labels.min(initial=0)), int(labels.max(initial=0))
         return Summary(len(index), index.dimensions, ends, index.ids[::every])
 
     def rows_between(
-        self, extractor: str, low: int, high: int | None
+        self, extractor: str, low: int | None = None, high: int | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(ids, labels, persons), int64 [m] each, of embedded rows with ``low`` <= id < ``high``.
 
-        By ascending id. ``high``: None for all from ``low`` on. ``persons``: None where rows have
-        none.
+        By ascending id. A bound of None is none. ``persons``: None where rows have none.
         """
-        index, labels = self.index(extractor)
-        start = np.searchsorted(index.ids, low)
+        index, labels = self._index(extractor)
+        start = 0 if low is None else np.searchsorted(index.ids, low)
         stop = len(index) if high is None else np.searchsorted(index.ids, high)
         persons = None if index.persons is None else index.persons[start:stop]
         return index.ids[start:stop], labels[start:stop], persons
-
-    def ids(self, extractor: str) -> np.ndarray:
-        """Ids of the embedded rows, ascending: int64 [n]."""
-        return self.index(extractor)[0].ids
 
     def nearest(
         self, extractor: str, queries: np.ndarray, m: int, total: int | None = None
@@ -198,13 +177,13 @@ class Shard:
         w is slightly more than the shard's share of ``m`` among ``total`` records, or min(m, n) for
         a ``total`` of None.
         """
-        index = self.index(extractor)[0]
+        index = self._index(extractor)[0]
         width = min(m, len(index))
         if total is not None:
             share = m * len(index) / max(1, total)
             width = min(width, math.ceil(share + 6 * math.sqrt(share) + 8))
-        nearest = index.nearest(queries, width)
-        return nearest.rows.astype(np.int32), nearest.distances
+        rows, distances = index.nearest(queries, width)
+        return rows.astype(np.int32), distances
 
     def similar(
         self,
@@ -214,17 +193,17 @@ class Shard:
         hashing: tuple[int, int, int] | None,
     ) -> list[Similar]:
         """What a kernel selects for each query, as rows of the shard."""
-        return self.index(extractor)[0].similar(queries, select, hashing)
+        return self._index(extractor)[0].similar(queries, select, hashing)
 
     def total(self, extractor: str, count: Count) -> np.ndarray:
         """A count over the shard's records."""
-        return count(*self.index(extractor))
+        return count(*self._index(extractor))
 
     def part(
         self, extractor: str, key: bytes, teachers: int, number: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(features int8 [m, d], labels, ids int64 [m]) of this shard's rows of a PATE teacher."""
-        index, labels = self.index(extractor)
+        index, labels = self._index(extractor)
         if self._parted is None or self._parted[0] != (extractor, key, teachers):
             owners = index.ids if index.persons is None else index.persons
             self._parted = (extractor, key, teachers), shard_numbers(owners, key, teachers)
@@ -238,11 +217,11 @@ class Shard:
 
         ``like``: empty records of the same form.
         """
-        order, rows = self._order(), self._directory / ROWS
-        places = np.sort(order[np.isin(self._column(rows, column)[order], ids)])
+        order = self._order()
+        places = np.sort(order[np.isin(self._column(column)[order], ids)])
         if not len(places):
             return like
-        return Records(*(read(rows, name)[places] for name in columns_of(like)))
+        return Records(*(self._column(name)[places] for name in columns_of(like)))
 
     def amend(self, named: np.ndarray, added: Records) -> None:
         """Remove the rows of ids ``named`` (int64 [m]), then add ``added``.
@@ -250,7 +229,7 @@ class Shard:
         Deletes the features of a shard that changes. May be repeated after an interruption at any
         point: the rows are the old ones, the new ones, or the new ones still to be renamed.
         """
-        rows, scratch, old = (self._directory / f"{ROWS}{end}" for end in ("", ".part", ".old"))
+        rows, scratch, old = (self._rows.with_suffix(end) for end in ("", ".part", ".old"))
         if not rows.exists() and journal(scratch).complete:
             scratch.rename(rows)
         for path in (scratch, old):
@@ -279,18 +258,11 @@ class Shard:
     def _order(self) -> np.ndarray:
         """Places of the rows by ascending id, the first of each id: int64 [n]."""
         if self._sorted is None:
-            ids = self._column(self._directory / ROWS, "ids")
-            self._sorted = np.unique(ids, return_index=True)[1]
+            self._sorted = np.unique(self._column("ids"), return_index=True)[1]
         return self._sorted
 
-    def _columns(self, places: np.ndarray) -> dict[str, np.ndarray]:
-        """Labels, ids and, where rows have them, persons of the rows at ``places`` (int64 [m])."""
-        rows = self._directory / ROWS
-        names = ["labels", "ids", *([PERSONS] if has(rows, PERSONS) else [])]
-        return {name: self._column(rows, name)[places] for name in names}
-
-    def _column(self, rows: Path, name: str) -> np.ndarray:
-        return read(rows, name) if journal(rows).rows else np.zeros(0, dtype=np.int64)
+    def _column(self, name: str) -> np.ndarray:
+        return read(self._rows, name) if journal(self._rows).rows else np.zeros(0, dtype=np.int64)
 
     def _folder(self, extractor: str) -> Path:
         return self._directory / f"features-{extractor[:16]}-{self._device}"
@@ -301,11 +273,9 @@ TASKS: dict[str, Callable[..., Any]] = {
     task.__name__: task
     for task in (
         Shard.view,
-        Shard.node,
         Shard.embed_block,
         Shard.summary,
         Shard.rows_between,
-        Shard.ids,
         Shard.nearest,
         Shard.similar,
         Shard.total,
@@ -318,14 +288,10 @@ TASKS: dict[str, Callable[..., Any]] = {
 
 def columns_of(records: Records) -> dict[str, np.ndarray]:
     """The arrays of some records by their names on disk."""
-    columns = dict(zip(COLUMNS, (records.inputs, records.labels, records.ids), strict=True))
+    columns = {"inputs": records.inputs, "labels": records.labels, "ids": records.ids}
     return columns if records.persons is None else {**columns, PERSONS: records.persons}
 
 
 def block_rows(shape: tuple[int, ...]) -> int:
     """The number of rows of a shape in one block."""
     return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
-
-
-def _dtype(spec: ExtractorSpec) -> type:
-    return np.uint8 if len(spec.input_shape) == 3 else np.float32

@@ -3,7 +3,6 @@
 import itertools
 import math
 
-import diagnosed_smooth as smooth
 import numpy as np
 import pytest
 from diagnosed_pate import (
@@ -116,99 +115,8 @@ def test_what_a_diagnosis_prints_begins_with_its_banner_and_repr_says_nothing():
         diagnose_gnmax(votes, sigma=20.0, delta=1e-5),
         diagnose_lnmax(votes, scale=20.0, delta=1e-5),
     ]
-    measured = smooth.measure(votes, teachers=100, sigma=30.0, order=20.0)
-    shown += [measured.sanitised(delta=1e-5, beta=0.02, sigma_ss=10.0)]
-    assert str(measured.rdp)[:5] not in repr(measured)
     for diagnosis in shown:
         assert diagnosis.render().startswith(BANNER)
         assert str(diagnosis.epsilon)[:5] not in repr(diagnosis)
     with pytest.raises(InvalidInput, match="votes"):
         diagnose_gnmax(np.array([[0.5, 0.5]]), sigma=1.0, delta=1e-5)
-
-
-def test_local_sensitivity_is_that_of_the_published_code():
-    """tensorflow/privacy, research/pate_2018/smooth_sensitivity_test.py.
-
-    Both directions of the path.
-    """
-    right = smooth.local_sensitivity(np.array([10, 0, 0]), 10, 0.5, 1.5)
-    np.testing.assert_allclose(
-        right, [0, 1.60178280e-08, 5.90681786e-03] + [5.99981308] * 7, rtol=1e-7, atol=1e-16
-    )
-    left = smooth.local_sensitivity(np.array([1000, 500, 300, 200, 0]), 2000, 250.0, 10.0)
-    np.testing.assert_allclose(left[:298], 0, atol=1e-12)
-    np.testing.assert_allclose(left[298:300], [2.77693450548e-7, 2.10853979548e-6], rtol=1e-6)
-    np.testing.assert_allclose(left[300:], 2.73113623988e-6, rtol=1e-6)
-
-
-def test_conditions_are_those_of_the_published_code():
-    assert smooth.conditions(20.0, 10, 25.0) == (True, False)
-    assert smooth.conditions(30.0, 10, 25.0) == (True, True)
-
-
-@pytest.mark.parametrize(("sigma", "order"), [(2.0, 2.0), (3.0, 3.0), (1.5, 2.0)])
-def test_local_sensitivity_bounds_every_change_within_each_distance(sigma, order):
-    """Brute force.
-
-    All votes of 12 classifiers on three classes, and how far they are from one another.
-    """
-    teachers = 12
-    assert all(smooth.conditions(sigma, 3, order))
-    everything = np.array(
-        [v for v in itertools.product(range(teachers + 1), repeat=3) if sum(v) == teachers]
-    )
-    cost = smooth._rdp(log_flip_gaussian(everything, sigma), sigma, order)
-    distance = np.abs(everything[:, None] - everything[None]).sum(axis=2) // 2
-    change = np.where(distance == 1, np.abs(cost[:, None] - cost[None]), 0).max(axis=1)
-    assert change.max() > 0
-    for row, votes in enumerate(everything):
-        bound = smooth.local_sensitivity(votes, teachers, sigma, order)
-        for d in range(teachers):
-            assert change[distance[row] <= d].max() <= bound[: d + 1].max() * (1 + 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("order", "beta", "sigma"), [(5.0, 0.05, 2.0), (20.0, 0.02, 8.0), (10.0, 1e-4, 3.0)]
-)
-def test_the_noise_of_a_smooth_scale_costs_the_divergence_of_two_gaussians(order, beta, sigma):
-    """By quadrature. The published formula for it is smaller than one of these."""
-    found = []
-    for ratio in (math.exp(-beta), 1.0, math.exp(beta)):
-        p, q = norm(0, sigma), norm(min(1, ratio), ratio * sigma)
-        wide = 60 * sigma * math.sqrt(order)
-        moment, _ = quad(
-            lambda x, p=p, q=q: math.exp(order * p.logpdf(x) + (1 - order) * q.logpdf(x)),
-            *(-wide, wide),
-            points=np.linspace(-wide, wide, 61)[1:-1],
-            limit=2000,
-        )
-        found.append(math.log(moment) / (order - 1))
-    bound = smooth.gaussian_smooth_rdp(order, beta, sigma)
-    assert max(found) * (1 - 1e-7) <= bound <= max(found) * 1.05
-    published = order * math.exp(2 * beta) / sigma**2 + (
-        beta * order - math.log(1 - 2 * order * beta) / 2
-    ) / (order - 1)
-    if order == 20:
-        assert published < 0.6 * found[0]
-
-
-def test_sanitising_adds_its_price_and_unproved_settings_are_refused():
-    votes = np.tile([[230, 12, 8] + [0] * 7, [0] * 7 + [8, 12, 230]], (20, 1))  # classes are alike
-    measured = smooth.measure(votes, teachers=250, sigma=40.0, order=20.0)
-    assert measured.rdp == pytest.approx(gnmax_terms(np.array([20.0]), votes, 40.0).sum())
-    np.testing.assert_allclose(
-        measured.sensitivity, 40 * smooth.local_sensitivity(votes[0], 250, 40.0, 20.0)
-    )
-    found, twice = (measured.sanitised(delta=1e-5, beta=0.02, sigma_ss=s) for s in (20.0, 40.0))
-    assert found.epsilon == pytest.approx(
-        measured.rdp + math.log(1e5) / 19 + smooth.gaussian_smooth_rdp(20.0, 0.02, 20.0)
-    )
-    assert found.deviation == pytest.approx(
-        20 * (np.exp(-0.02 * np.arange(250)) * measured.sensitivity).max()
-    )
-    assert twice.deviation == pytest.approx(2 * found.deviation)
-    assert twice.epsilon < found.epsilon
-    with pytest.raises(InvalidInput, match="order"):
-        measured.sanitised(delta=1e-5, beta=0.03, sigma_ss=20.0)
-    with pytest.raises(InvalidInput, match="conditions"):
-        smooth.measure(votes, teachers=250, sigma=20.0, order=25.0)

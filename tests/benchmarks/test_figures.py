@@ -21,7 +21,7 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.curves import screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import InvalidInput
 
 ROOT = Path(__file__).parents[2]
@@ -98,16 +98,6 @@ def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
         diagnose_screening(np.array([301]), **fields)
 
 
-def test_theorem_10_is_its_formula_and_its_conditions(numbers):
-    setting = numbers.Setting()
-    rate = 20 * 0.03 * math.sqrt(math.log(1e6)) * (math.sqrt(6000) / 200 + math.sqrt(2939) / 60)
-    # m is too small for it.
-    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(pytest.approx(rate), False)
-    assert numbers.theorem_10(setting, 100_000, 50_000).applies
-    assert not numbers.theorem_10(numbers.Setting(gamma=0.15), 100_000, 50_000).applies
-    assert not numbers.theorem_10(setting, 10**9, 1000).applies
-
-
 def test_expected_above_is_what_a_simulation_counts(numbers):
     generator, queries, distance = np.random.default_rng(5), 400, 60.0
     b1, b2 = numbers._laplace_scales()
@@ -151,18 +141,6 @@ def test_the_command_draws_a_figure_and_prints_its_numbers(tmp_path):
     assert "Figure 7: k overtakes T" in done.stdout
 
 
-def test_the_same_numbers_are_the_same_bytes_and_the_diagnosis_is_marked(load, tmp_path, capsys):
-    _, figures = load("figure_numbers", "figures")
-    drawn = []
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        folder.mkdir()
-        figures.draw_figure_5(folder, figures.Grid(points=3), np.full(8192, 150), "equal votes")
-        drawn.append((folder / "cvpr20_figure_5.svg").read_bytes())
-    assert drawn[0] == drawn[1]
-    assert b"NOT RELEASABLE" in drawn[0]
-    assert "NOT RELEASABLE" in capsys.readouterr().out
-
-
 def test_committed_figures_are_small():
     figures = list((ROOT / "docs" / "figures").iterdir())
     assert {path.stem for path in figures} >= {
@@ -197,21 +175,6 @@ def test_the_page_prints_the_screening_curve_rounded_up(gamma):
     np.testing.assert_allclose(values, curve, rtol=1e-4)
 
 
-def test_the_page_prints_figure_5_rounded_up(numbers):
-    found = numbers.figure_5(np.array([8192]), numbers.simulated_plurality())
-    for name in (
-        "Gaussian, no sampling",
-        "Gaussian, gamma=0.25",
-        "screening, no sampling",
-        "screening, gamma=0.25",
-    ):
-        paper, here, _ = _row(name)
-        assert float(paper) == numbers.PRINTED[name]
-        assert float(here.split()[0]) == round_up(float(found[name][-1]))
-    _, here, _ = _row("screening, data-dependent, **not releasable**")
-    assert f"{round_up(float(found[numbers.DATA_DEPENDENT][-1]))} (simulated votes)" in here
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "mechanism", "asked", "answered", "delta"),
@@ -242,11 +205,7 @@ def test_the_page_prints_figure_5_rounded_up(numbers):
 def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
     releases = PrivateKnn("private_knn", *mechanism).releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
-    names = (
-        "tight",
-        "pld_discrete",
-        "pld_smoothed",
-    )
+    names = ("tight", "pld")
     assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [
         round_up(found[name].epsilon) for name in names
     ]

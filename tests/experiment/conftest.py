@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from tests.experiment import tiny
 
 
 class Blank:
@@ -12,6 +15,14 @@ class Blank:
 
     def __getattr__(self, name: str) -> Callable[..., bytes]:
         return lambda *numbers, **names: b"<svg/>"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a tiny experiment."""
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -23,8 +34,7 @@ def one_budget() -> None:
 def budget_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
-        for module in ("budgets", "run_folder"):
-            monkeypatch.setattr(f"labelwall.experiment.run.{module}.place_of", lambda data: None)
+        monkeypatch.setattr("labelwall.experiment.run.places.place_of", lambda data: None)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
@@ -59,13 +60,17 @@ def serving(
 @contextmanager
 def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
     """The URL of the same service in a thread of this process, over rows that are not in shards."""
-    config = load_config(folder / "config.yaml")
-    config = replace(config, data=replace(config.data, path=str(folder / "data.npz")))
+    config = placed_config(folder).private_side()
     opened = custody(config, store, unsafe=True)
-    with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1)), opened, {})
-    ) as url:
+    app = app_of(config, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1))
+    with served(Made(app, opened, {})) as url:
         yield url
+
+
+def placed_config(folder: Path) -> Config:
+    """The folder's configuration, for any current directory."""
+    config = load_config(folder / "config.yaml")
+    return replace(config, data=replace(config.data, path=str(folder / "data.npz")))
 
 
 def asked(url: str, key: str, seeds: range, rows: int = 4) -> list[Answers]:

@@ -29,7 +29,7 @@ def ledgers() -> list[str]:
     return sorted(path.parent.name for path in Path.cwd().rglob(LEDGER) if "runs" not in path.parts)
 
 
-def test_another_epsilon_is_refused_until_a_second_budget_is_asked_for(
+def test_another_epsilon_is_refused_until_another_directory_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0
@@ -41,15 +41,15 @@ def test_another_epsilon_is_refused_until_a_second_budget_is_asked_for(
         assert "begun with epsilon 8 at delta 1e-05" in line
         assert "is spent" in line
         assert "Continue with --epsilon 8 --delta 1e-05" in line
-        assert "--second_budget opens another budget, and both add up: to 17" in line
+        assert "Another --custodian_dir opens another budget, and both add up: to 17" in line
     assert ledgers() == ["data.npz.custodian"]
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0  # the same run again
 
+    other = [*RUN, "--epsilon", "9", "--custodian_dir", "other", "--run_dir", "runs/b"]
     for _ in range(2):  # the second time it continues
-        capsys.readouterr()
-        assert pipeline.main([*RUN, "--epsilon", "9", "--second_budget"]) == 0
-        assert "2 budgets for the same records: epsilon 8 + 9 = 17" in capsys.readouterr().err
-        assert ledgers() == ["data.npz.custodian", "data.npz.custodian-2"]
+        assert pipeline.main(other) == 0
+        assert "same records: epsilon 8 + 9 = 17" in capsys.readouterr().err
+        assert ledgers() == ["data.npz.custodian", "other"]
 
 
 def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(
@@ -108,7 +108,8 @@ def test_a_large_epsilon_is_explained(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for epsilon, told in (("12", True), ("9", False)):
-        more = ["--second_budget"] if command == ["run"] and not told else []
+        other = ["--custodian_dir", "other", "--run_dir", "other"]
+        more = other if command == ["run"] and not told else []
         assert pipeline.main([*command, *RUN[1:], "--epsilon", epsilon, *more]) == 0
         shown = "".join(capsys.readouterr())
         assert ("times as likely with a record as without it" in shown) == told

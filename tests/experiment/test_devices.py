@@ -1,5 +1,5 @@
-"""A run whose student is trained by two processes: the same ledger, and processes that know of no
-teacher. What is refused."""
+"""Devices of a run: a student that is trained by two processes, the custodian's machine, and what
+is refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from labelwall import pipeline
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import devices
-from tests.experiment import tiny
+from tests.experiment.checks import check_one_error
 
 RUN = ["run", "--config", "config.yaml", "--quiet"]
 SHORT = ["--rounds", "[{queries: 12}]", "--student.doubtful_folds", "0"]
@@ -33,13 +33,6 @@ if "--multiprocessing-fork" in sys.orig_argv:
     sys.addaudithook(listen)
     atexit.register(write)
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.slow
@@ -84,9 +77,18 @@ MISTAKES = {  # settings of the student, and which of them the error names
         {"precision": "bf16-mixed", "objective": "vat"},
         "precision",
     ),
-    "compiled and shared": ({"compile": "true", "devices": "2"}, "compile"),
-    "compiled without a compiler": ({"compile": "true"}, "compile"),
 }
+
+
+@pytest.mark.parametrize(
+    ("device", "mentioned"), [("cuda", "`device` must be cpu on this machine."), ("tpu", "device")]
+)
+def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
+    folder: Path, device: str, mentioned: str, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **named: None)
+    check_one_error([*RUN, "--run_dir", "out", "--device", device], mentioned, capsys)
+    assert not list(folder.glob("out/round_*/answers.npz"))
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -95,13 +97,9 @@ def test_what_can_not_be_trained_is_refused_before_anything_is_opened(
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv("CXX", raising=False)
     (folder / "data.npz").unlink()
     settings, mentioned = MISTAKES[name]
     options = [f"--student.{setting}={value}" for setting, value in settings.items()]
-    assert pipeline.main([*RUN, "--run_dir", "out", *options]) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert f"student.{mentioned}" in error
+    check_one_error([*RUN, "--run_dir", "out", *options], f"student.{mentioned}", capsys)
     assert not (folder / "out").exists()
     assert not (folder / "out.custodian").exists()

@@ -94,7 +94,8 @@ KINDS = {
         VALUES,
     ),
     "histograms": Kind(
-        "mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}\n" + SOME,
+        "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}\n"
+        + SOME,
         {"0/histogram": 2},
         {"histogram": 1},
     ),
@@ -327,12 +328,7 @@ def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str])
     assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
     assert shift[-1] == 0
     np.savez("q.npz", x=tiny.rows(2, 7)[0])
-    assert (
-        pipeline.main(
-            ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz"]
-        )
-        == 0
-    )
+    assert pipeline.main([*PREDICT, "--quiet"]) == 0
     x, _ = tiny.rows(4, 8)
     np.savez(
         "more.npz",

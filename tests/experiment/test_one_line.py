@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.commands import keys
+from labelwall.experiment.commands import files
 
 
 def test_a_directory_that_can_not_be_written(
@@ -23,7 +23,7 @@ def test_a_directory_that_can_not_be_written(
     def refused(_: object) -> int:
         raise PermissionError(13, "Permission denied", "some/file")
 
-    monkeypatch.setattr(keys, "main", refused)
+    monkeypatch.setattr(files, "keys", refused)
     assert pipeline.main(["keys", "list"]) == 2
     assert capsys.readouterr().err == "labelwall: some/file: Permission denied.\n"
 

@@ -85,12 +85,3 @@ def test_records_come_and_persons_go(folder: Path, capsys: pytest.CaptureFixture
     rows = ("--privacy.unit", "row", "--persons", "a")
     text = output(capsys, "records", "remove", *WHERE, *rows, code=2)
     assert "`persons` must be left out where privacy.unit is row" in text
-
-
-def test_a_source_without_persons_is_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = output(capsys, "plan", *WHERE, "--data.source", "mnist5k", code=2)
-    assert "`privacy.unit` must be row for the source 'mnist5k'" in text
-    text = output(capsys, "plan", *WHERE, "--privacy.unit", "household", code=2)
-    assert "privacy.unit" in text

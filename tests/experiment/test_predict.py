@@ -66,28 +66,6 @@ def test_the_baseline_answers_until_its_cap(folder: Path) -> None:
     assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"aggregate": 20}
 
 
-MISTAKES = {
-    "no file": (["--queries", "none.npz"], "none.npz"),
-    "no array": (["--queries", "data.npz"], "array x"),
-    "shape": (["--queries", "wide.npz"], "`x` must be"),
-    "no custodian": (["--custodian_dir", "null"], "custodian_dir"),
-    "slot": (["--slot", "1"], "slot"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.savez("wide.npz", x=np.zeros((2, 99), np.float32))
-    options, mentioned = MISTAKES[name]
-    assert predict(*options) == 2
-    error = capsys.readouterr().err
-    assert mentioned in error
-    assert len(error.strip().splitlines()) == 1
-    assert not Path("a.npz").exists()
-
-
 def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     folder: Path,
     postgres: Server,

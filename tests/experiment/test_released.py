@@ -3,10 +3,8 @@ mechanisms; labels of several rounds."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +13,9 @@ import safetensors
 from scipy.special import softmax
 
 from labelwall import pipeline
-from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.linear.model import with_neighbours
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released_labels
-from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
@@ -32,7 +27,7 @@ CELLS = 6
 CONFIG = """
 data: {source: arrays, path: data.npz}
 budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
+mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}
 rounds: [{}, {}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
@@ -40,17 +35,6 @@ student:
 batch_size: 16
 threads: 1
 workers: 1
-"""
-MIXED = """
-budget: {epsilon: 60.0, delta: 1.0e-5}
-features: box
-box: [[-5, 7]]
-mechanism: {kind: batch_knn, conversion: interactive, k: 15, records: 200, epsilon: 20}
-rounds:
-- {queries: 12}
-- queries: 12
-  mechanism: {kind: private_knn, k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0,
-    sampling_probability: 0.2}
 """
 LINEAR = "mechanism: {kind: private_linear, steps: 2, sigma: 0.5}"
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
@@ -79,7 +63,7 @@ def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) 
     """Recomputed from public things: cells, public rows under the round's features, released
     counts, margin and reach."""
     write(folder)
-    assert pipeline.main([*RUN, *QUICK, "--mechanism.reach", str(reach)]) == 0
+    assert pipeline.main([*RUN, *QUICK, "--mechanism.row_neighbours", str(reach)]) == 0
     (value,) = entries("release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)
@@ -168,51 +152,3 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
         -1,
         -1,
     ]
-
-
-def test_past_the_cap_a_round_learns_nothing_new_and_says_so(
-    folder: Path,
-) -> None:
-    write(folder)
-    options = ["--caps.asked", "1", "--rounds", "[{}, {queries: 7}]", *QUICK]
-    assert pipeline.main([*RUN, *options]) == 0
-    summary = json.loads((folder / "out/summary.json").read_text())
-    assert [r["cap_reached"] for r in summary["rounds"]] == [0, 7]
-
-
-def test_rounds_of_several_mechanisms_and_a_budget_that_is_solved(folder: Path) -> None:
-    """A sigma that is left out is solved, and is what the folder of a run has recorded."""
-    write(folder, linear=True)
-    solved = load_config(Path("config.yaml"))
-    solved = replace(solved, mechanism=PrivateLinear())
-    assert solved.plan().slots[0].mechanism["sigma"] > 0  # type: ignore[operator]
-    own = "rounds: [{}, {mechanism: {kind: reverse_knn, cells: 6, sigma: 1.0}}]"
-    settings = Path("config.yaml").read_text()
-    Path("config.yaml").write_text(settings.replace("rounds: [{}, {}]", own))
-    several = [*RUN, *QUICK]
-    assert pipeline.main(several) == 0
-    charges = [c["release"] for c in entries("charge")]
-    assert charges == ["sum", "sum", "histogram"]
-    assert pipeline.main([*several, "--mechanism.sigma", "null"]) == 0
-    assert len(entries("charge")) == 3
-
-
-def test_a_mixed_plan_is_priced_run_and_audited(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pure and Renyi releases."""
-    write(folder)
-    settings = [
-        line for line in CONFIG.splitlines() if not line.startswith(("mech", "rounds", "budget"))
-    ]
-    Path("mixed.yaml").write_text("\n".join(settings) + MIXED)
-    plan = load_config(folder / "mixed.yaml").plan()
-    found = {name: certificate.epsilon for name, certificate in certificates(plan).items()}
-    alone = certificates(type(plan)(60.0, 1e-5, plan.slots[1:]))
-    assert found["pure_added"] == pytest.approx(20 + alone["tight"].epsilon, rel=1e-9)
-    assert pipeline.main([*RUN, "--config", "mixed.yaml"]) == 0
-    assert pipeline.main(["audit", "out/ledger.sqlite", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert shown["consistent"]
-    assert shown["charged"]["0/batch"] == 1
-    assert shown["charged"]["1/screen"] > 1

@@ -15,19 +15,16 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.groups import CapsConfig
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
-from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import KEY, child, custody
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.keys import Keys
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
 from tests.experiment import tiny
+from tests.experiment.shard_services import in_one_piece, placed_config, token
 from tests.programs import PROGRAMS, environment
 from tests.seeded_noise import SeededNoise
-from tests.teacher.service.tiny import Made, served
 
 ANALYST = PROGRAMS / "analyst_run.py"
 
@@ -68,14 +65,10 @@ def test_two_rounds_with_the_teacher_in_another_process(
     tiny.write(custodian)
     tiny.write(whole)
     public_part(custodian, analyst)
-    config = load_config(custodian / "config.yaml")
-    config = replace(config, data=replace(config.data, path=str(custodian / "data.npz")))
+    config, store = placed_config(custodian), custodian / "store"
     run(config, custodian / "local", entropy=SeededNoise(1), console=Console(quiet=True))
-    opened = custody(config, custodian / "store", unsafe=True)
-    keys = Keys(custodian / "store")
-    app = app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1))
-    started = environment(**{KEY: keys.add("ann", "analyst")})
-    with served(Made(app, opened, {})) as url:
+    started = environment(**{KEY: token(store)})
+    with in_one_piece(custodian, store) as url:
         places = analyst, whole, custodian, whole / "isolated.custodian"
         command = [sys.executable, ANALYST, url, *places]
         done = subprocess.run(command, env=started, capture_output=True, text=True)
@@ -102,17 +95,13 @@ def test_two_rounds_with_the_teacher_in_another_process(
 
 def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.write(tmp_path)
-    config = load_config(tmp_path / "config.yaml")
-    config = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
-    opened, keys = custody(config, tmp_path / "store", unsafe=True), Keys(tmp_path / "store")
-    with served(
-        Made(app_of(config, ServiceConfig(port=0), opened, keys, SeededNoise(1)), opened, {})
-    ) as url:
-        asked = replace(config, teacher=url)
+    store = tmp_path / "store"
+    with in_one_piece(tmp_path, store) as url:
+        asked = replace(placed_config(tmp_path), teacher=url)
         how = {"console": Console(quiet=True), "entropy": SeededNoise(1)}
         with pytest.raises(InvalidInput, match=KEY):
             run(asked, tmp_path / "a", **how)
-        monkeypatch.setenv(KEY, keys.add("ann", "analyst"))
+        monkeypatch.setenv(KEY, token(store))
         other = replace(asked, rounds=asked.rounds[:1], caps=CapsConfig())
         with pytest.raises(LedgerMismatch, match="another budget"):
             run(other, tmp_path / "b", **how)
@@ -124,11 +113,10 @@ def test_a_child_that_can_not_start_says_why_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.write(tmp_path)
-    config = load_config(tmp_path / "config.yaml")
-    placed = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
+    config, store = placed_config(tmp_path), tmp_path / "store"
     with (
-        closing(custody(placed, tmp_path / "store", unsafe=False)),
+        closing(custody(config.private_side(), store, unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(config, tmp_path / "store"),
+        child(to_yaml(replace(config, custodian_dir=str(store)))),
     ):
         pass

@@ -10,28 +10,24 @@ import pytest
 import yaml
 
 from labelwall import pipeline
-from labelwall.experiment.compare.config import parse_comparison
-from labelwall.experiment.config import config as module
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
-COMPARISONS = [path for path in CONFIGS if path not in RUNS]
 # Those whose contests take minutes at little budget.
 SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
 RUN = ["run", "--config", "config.yaml", *QUICK, "--run_dir", "out"]
-CELLS = "{kind: reverse_knn, cells: 9, neighbours: 2}"
+CELLS = "{kind: reverse_knn, centroids: 9, neighbours: 2}"
 MIXED = f"""
 mechanism: {CELLS}
 rounds:
   - {{}}
-  - {{queries: 9, mechanism: {{kind: ind_knn, threshold: 0.2}}, share: 0.3}}
+  - {{queries: 9, mechanism: {{kind: ind_knn, threshold: 0.2}}}}
   - {{queries: 9, mechanism: {{kind: radius}}}}
 """
 
@@ -148,7 +144,7 @@ def test_a_run_of_before_resumes_with_its_numbers(
 def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(folder, **yaml.safe_load(MIXED))
     config = load_config(folder / "config.yaml")
-    assert module.shares_of([r.share for r in config.rounds]) == [0.35, 0.3, 0.35]
+    assert [entry.share for entry in config.priced()] == [1 / 3] * 3
     assert 0.99 * 30 <= certified_epsilon(config.plan()) <= 30
     solved = config.solved()
     assert not any(entry.mechanism.uncalibrated for entry in solved.priced())
@@ -156,25 +152,6 @@ def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixt
     assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
     (line,) = (text for text in capsys.readouterr().out.splitlines() if "(slot 0)" in text)
     assert all(word in line for word in ("rho", "sigma_count", "epsilon", "(slot 2)"))
-
-
-@pytest.mark.parametrize(
-    "shares", [(0.5, 0.5, 0.5), (0.5, 0.6, None), (0.3, 0.3, 0.3), (1.5, None, None), (0, 0.5, 0.5)]
-)
-def test_shares_that_do_not_add_up_are_refused(
-    folder: Path, shares: tuple[float | None, ...]
-) -> None:
-    write(folder, **yaml.safe_load(MIXED))
-    config = load_config(folder / "config.yaml")
-    pairs = list(zip(config.rounds, shares, strict=True))
-    with pytest.raises(InvalidInput, match=r"rounds\.share"):
-        replace(config, rounds=[replace(entry, share=share) for entry, share in pairs])
-
-
-def test_a_share_is_refused_where_all_rounds_have_the_same_noise(folder: Path) -> None:
-    config = load_config(folder / "config.yaml")
-    with pytest.raises(InvalidInput, match="left out where all rounds have one mechanism"):
-        replace(config, rounds=[replace(config.rounds[0], share=0.5), config.rounds[1]])
 
 
 @pytest.mark.parametrize("epsilon", ["0.1", "0.5", "2"])
@@ -191,10 +168,3 @@ def test_one_number_plans_every_configuration(
     shown = json.loads(capsys.readouterr().out)
     assert 0.99 * float(epsilon) <= shown["epsilon"] <= float(epsilon)
     assert all(entry["solved"] for entry in shown["rounds"])
-
-
-@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
-def test_no_point_of_a_comparison_gives_noise(path: Path) -> None:
-    config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
-    points = [point for method in config.methods for point in method.points]
-    assert all(point.mechanism.uncalibrated for point in points)

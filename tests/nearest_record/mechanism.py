@@ -34,7 +34,6 @@ class NearestRecord(Mechanism):
     epsilon: float | None = pure_epsilon("of one answer")
 
     stages = (RESPONSE,)
-    sharded = True
 
     def with_noise(self, level: float, asked: int) -> NearestRecord:
         """See ``Mechanism.with_noise``."""

@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.config.settings import parse
 from labelwall.experiment.run.serving import serve
 from labelwall.teacher.service.config import ServiceConfig
 from tests.seeded_noise import SeededNoise
@@ -20,7 +20,7 @@ def main(config: str, port: int, overrides: list[str]) -> None:
     torch.set_num_threads(1)
     args = ["--config", config, *overrides]
     serve(
-        parse(config_parser("serve", ""), args)[0],
+        parse(args, "serve")[0].private_side(),
         ServiceConfig(port=port),
         entropy=SeededNoise(1),
     )

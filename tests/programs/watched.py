@@ -1,18 +1,11 @@
-"""Runs one labelwall command and prints what it opened, as JSON.
+"""An audit hook that records every file that Python, its libraries' Python code and SQLite open.
 
-The exit status, the number of files opened, and those of them in FORBIDDEN folders.
-
-    python watched.py COLON:SEPARATED:FORBIDDEN COMMAND...
-
-An audit hook records every file that Python, its libraries' Python code and SQLite open, from the
-first import on. What child processes open is not recorded.
+What child processes open is not recorded.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Sequence
 
 OPENED: list[str] = []
@@ -31,18 +24,3 @@ def within(folders: Sequence[str]) -> list[str]:
         for path in OPENED
         if any(path == folder or path.startswith(folder + os.sep) for folder in folders)
     ]
-
-
-def main(forbidden: list[str], command: list[str]) -> None:
-    from labelwall import pipeline
-
-    status = pipeline.main(command)
-    own = within([os.getcwd()])
-    print(
-        json.dumps({"status": status, "opened": len(OPENED), "own": own, "seen": within(forbidden)})
-    )
-
-
-if __name__ == "__main__":
-    sys.addaudithook(listen)  # before anything else is loaded
-    main(sys.argv[1].split(":"), sys.argv[2:])

@@ -132,7 +132,7 @@ def text(metadata: str) -> bytes:
 
 
 def preprocessing(*numbers: list[float]) -> dict[str, object]:
-    return {"preprocessing": {"mean": numbers[0], "std": numbers[1], "resize": ""}}
+    return {"mean": numbers[0], "std": numbers[1]}
 
 
 def labels(kind: str, names: list) -> dict[str, object]:
@@ -159,8 +159,8 @@ CHANGED = {  # fields of the metadata, and what the error names
     "names by numbers": (labels("class", [1, 2, 3]), "labels"),
     "values without bounds": (labels("value", []), "labels"),
     "no labels": ({"labels": None}, "labels"),
-    "a deviation of zero": (preprocessing([0.5] * 3, [0.0] * 3), "preprocessing"),
-    "too few channels": (preprocessing([0.5], [0.5]), "preprocessing"),
+    "a deviation of zero": (preprocessing([0.5] * 3, [0.0] * 3), "std"),
+    "too few channels": (preprocessing([0.5], [0.5]), "mean, std"),
     "a negative epsilon": ({"privacy": PRIVACY | {"epsilon": -1}}, "privacy"),
     "an epsilon of text": ({"privacy": PRIVACY | {"epsilon": "none"}}, "privacy"),
     "an infinite epsilon": ({"privacy": PRIVACY | {"epsilon": float("inf")}}, "privacy"),
@@ -177,7 +177,8 @@ DAMAGED = {
     name: (changed(**fields), mentioned) for name, (fields, mentioned) in CHANGED.items()
 } | {
     "a number without end": (text('{"format": 1' + "0" * 5000 + "}"), "damaged"),
-    "a number beyond floats": (text('{"format": 1' + "0" * 400 + "}"), "format"),
+    "a number beyond floats": (changed(format=10**400), "format"),
+    "a field left out": (text('{"format": 1}'), "damaged"),
     "a deep list": (text("[" * 100_000), "damaged"),
     "not an object": (text("[]"), "damaged"),
     "no safetensors": (b"hello", "a safetensors file"),

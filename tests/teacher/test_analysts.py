@@ -19,7 +19,7 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import LedgerMismatch
 from tests import ledgers

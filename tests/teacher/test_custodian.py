@@ -14,7 +14,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import FORMAT, Custodian, open_custodian
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.postgres import Server
 

@@ -17,7 +17,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -148,7 +148,8 @@ def test_files_of_private_commands_are_their_owners_from_the_beginning(
         (tmp_path / "new").touch()
         return 0
 
-    monkeypatch.setattr(f"labelwall.experiment.commands.{command}.main", main)
+    module = pipeline.COMMANDS[command]
+    monkeypatch.setattr(f"labelwall.experiment.commands.{module}.{command}", main)
     before = os.umask(0o022)
     try:
         assert pipeline.main([command]) == 0

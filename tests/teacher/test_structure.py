@@ -29,8 +29,7 @@ import torch
 from labelwall.teacher.audits.harness import Pair
 from labelwall.teacher.audits.votes import JOINT, run
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from tests.make import LEDGER, Make, alike, build

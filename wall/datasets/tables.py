@@ -1,4 +1,6 @@
-"""Tables in files: CSV, parquet, or a folder that Hugging Face's `datasets` saved.
+"""Tables of one's own: columns of numbers and a column with the label, in files for each split, or
+in one file with a column that names the split. CSV, parquet, or a folder that Hugging Face's
+`datasets` saved.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -11,17 +13,24 @@ import contextlib
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InvalidInput, MissingData
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+from ..progress import TaskProgress
+from .config import DataConfig, PublicData, Task
 
 if TYPE_CHECKING:
     import pyarrow
 
+ID = "record_id"  # a column with ids of private records, where there is one
+SPLITS = ("private", "public", "test")
+CONSTANT = 1e-9  # a relative deviation that is rounding alone
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
@@ -30,23 +39,12 @@ SAVED = "state.json"  # in a folder that `datasets` saved
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFile:
-    """Columns of equal length by name, in the file's order.
-
-    A column is an array [n] of numbers, or of objects: texts, whole numbers, lists of them, None.
-    ``places``: int64 [n], the rows' numbers in the file.
+    """Columns of equal length by name: arrays [n] of numbers, or of objects, which are texts, whole
+    numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file.
     """
 
     columns: Mapping[str, np.ndarray]
     places: np.ndarray
-
-    @property
-    def rows(self) -> int:
-        """How many rows there are."""
-        return len(self.places)
-
-    def take(self, rows: np.ndarray) -> TableFile:
-        """Some of the rows, by a mask bool [n]."""
-        return TableFile({name: c[rows] for name, c in self.columns.items()}, self.places[rows])
 
 
 def is_table(path: Path) -> bool:
@@ -55,9 +53,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(field: str, path: str | Path | None) -> TableFile:
-    """The table that a field names.
-
-    Lines of a CSV file with another number of cells than the header are left out.
+    """The table that a field names. Lines of a CSV file that do not fit the header are left out.
 
     Raises InvalidInput, MissingData; no text depends on what rows hold.
     """
@@ -65,13 +61,10 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         raise InvalidInput(field, "a CSV or parquet file", path)
     file = Path(path)
     if not file.exists():
-        raise MissingData(
-            f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
-        )
-    if (file / SAVED).is_file():
-        return _saved(field, file)
-    if file.suffix.lower() in PARQUET:
-        return _parquet(field, file)
+        text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
+        raise MissingData(text)
+    if (file / SAVED).is_file() or file.suffix.lower() in PARQUET:
+        return _arrow(field, file)
     if file.is_dir() or file.suffix.lower() not in TEXT:
         rule = f"a file that ends in {', '.join(TEXT + PARQUET)}"
         raise InvalidInput(field, rule, str(path))
@@ -82,7 +75,7 @@ def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file.
 
     The header decides the separator. A line that is no CSV has no cells. Bytes that are not UTF-8
-    become their hexadecimal codes, so that different bytes stay different texts.
+    become their codes, so that different bytes stay different texts.
     """
     text = file.read_bytes().decode("utf-8-sig", errors="backslashreplace")
     header, *lines = re.split("\r\n|\r|\n", text)
@@ -107,38 +100,25 @@ def _text(field: str, file: Path) -> TableFile:
     return TableFile({name: cells[:, at] for at, name in enumerate(names)}, places)
 
 
-def _parquet(field: str, file: Path) -> TableFile:
+def _arrow(field: str, path: Path) -> TableFile:
+    """A parquet file, or a folder that `datasets` saved."""
     try:
-        import pyarrow.parquet as parquet
-    except ModuleNotFoundError as error:
-        raise MissingData(
-            f"`{field}` is a parquet file: pip install 'labelwall[tables]'."
-        ) from error
-    try:
-        table = parquet.read_table(file)
-    except (OSError, ValueError) as error:  # a damaged file
-        raise InvalidInput(field, "a readable parquet file", str(file)) from error
-    return _arrow(table)
+        if path.is_dir():
+            import datasets
 
+            table = datasets.load_from_disk(str(path)).with_format("arrow")[:]
+        else:
+            import pyarrow.parquet as parquet
 
-def _saved(field: str, folder: Path) -> TableFile:
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise MissingData(
-            f"`{field}` is a folder of Hugging Face's datasets: pip install datasets."
-        ) from error
-    try:
-        table = datasets.load_from_disk(str(folder)).with_format("arrow")[:]
-    except (OSError, ValueError) as error:
-        raise InvalidInput(field, "a readable folder of datasets", str(folder)) from error
-    return _arrow(table)
-
-
-def _arrow(table: pyarrow.Table) -> TableFile:
-    pairs = zip(table.column_names, table.columns, strict=True)
-    columns = {name: _arrow_column(column) for name, column in pairs}
-    return TableFile(columns, np.arange(table.num_rows))
+            table = parquet.read_table(path)
+    except ImportError as error:
+        needed = "datasets" if path.is_dir() else "'labelwall[tables]'"
+        raise MissingData(f"`{field}` needs another package: pip install {needed}.") from error
+    except (OSError, ValueError) as error:  # damaged
+        rule = "a readable folder of datasets" if path.is_dir() else "a readable parquet file"
+        raise InvalidInput(field, rule, str(path)) from error
+    columns = zip(table.column_names, map(_arrow_column, table.columns), strict=True)
+    return TableFile(dict(columns), np.arange(table.num_rows))
 
 
 def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
@@ -153,10 +133,9 @@ def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
         return column.cast(pyarrow.float64(), safe=False).to_numpy()
     if types.is_integer(kind) and not column.null_count:
         return column.to_numpy()  # the same numbers as those of the objects below, sooner
-    numbers = (types.is_integer, types.is_floating)
-    listed = any(is_list(kind) for is_list in (types.is_list, types.is_large_list))
-    listed = listed or types.is_fixed_size_list(kind)
-    if types.is_integer(kind) or (listed and any(of(kind.value_type) for of in numbers)):
+    is_list = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    of = kind.value_type if any(listed(kind) for listed in is_list) else kind
+    if types.is_integer(of) or types.is_floating(of):
         cells = column.to_pylist()
     elif types.is_string(kind) or types.is_large_string(kind):
         # Bytes that are not UTF-8 would end the reading of the whole column
@@ -168,7 +147,7 @@ def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
 
 
 def _scalar_text(cell: pyarrow.Scalar) -> str | None:
-    """A date, a truth value and other cells as text; None for one that Python can not hold."""
+    """A date, a truth value and the like; None for one that Python can not hold."""
     try:
         value = cell.as_py()
     except (ValueError, OverflowError):
@@ -201,3 +180,150 @@ def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
             if len(values) == width:
                 rows[row] = [float(value) for value in values]
     return rows
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """The features by name, how many numbers each has, and the PUBLIC rows' mean and deviation."""
+
+    features: tuple[str, ...]
+    widths: tuple[int, ...]
+    mean: tuple[float, ...] = field(repr=False)
+    deviation: tuple[float, ...] = field(repr=False)
+
+    def inputs(self, name: str, table: TableFile) -> np.ndarray:
+        """float32 [n, d]; NaN where a cell is no number. Raises InvalidInput for other columns."""
+        missing = [feature for feature in self.features if feature not in table.columns]
+        if missing:
+            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
+        widths = zip(self.features, self.widths, strict=True)
+        values = [numbers(table.columns[feature], width) for feature, width in widths]
+        with np.errstate(all="ignore"):
+            rows = (np.concatenate(values, axis=1) - self.mean) / self.deviation
+            return rows.astype(np.float32)
+
+
+def describe(config: DataConfig) -> Task:
+    """The task. Classes that are not declared are the texts in the test rows' label column."""
+    space, test = config.declared_labels, split_rows(config, "test")
+    if not space.names:
+        classes = sorted(set(texts(_label_column(config, "data.test", test))) - {""}, key=_natural)
+        if len(classes) < 2:
+            rule = "a column with at least 2 classes in the test rows"
+            raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
+        space = label_space(config.labels, classes)
+    return Task(space, (len(scaling(config).mean),))
+
+
+def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+    """The PUBLIC rows. Raises InvalidInput, MissingData."""
+    space, scale = describe(config).labels, scaling(config)
+    public, test = split_rows(config, "public"), split_rows(config, "test")
+    labels = None
+    if config.label in public.columns:
+        codes = encode(config, space, "data.public", public)
+        # None where a row has none, since they serve reported metrics alone
+        labels = _truth(config, public, codes) if (codes >= 0).all() else None
+    codes = encode(config, space, "data.test", test)
+    if not len(codes) or (codes < 0).any():
+        unknown = texts(test.columns[config.label])[codes < 0][:1]
+        rule = f"rows with a known label in the column {config.label}"
+        raise InvalidInput("data.test", rule, f"{unknown[0]}" if len(unknown) else "no rows")
+    inputs = _finite_inputs(scale, "data.public", public)
+    test_inputs = _finite_inputs(scale, "data.test", test)
+    return PublicData(inputs, labels, test_inputs, _truth(config, test, codes))
+
+
+def scaling(config: DataConfig) -> Scaling:
+    """The features, by the PUBLIC table alone: every column but the label, the split, the person,
+    ``record_id`` and those to ignore. Raises InvalidInput for a cell that is no number.
+    """
+    table = split_rows(config, "public")
+    left_out = {config.label, config.split, config.person, ID, *config.ignore}
+    features = tuple(name for name in table.columns if name not in left_out)
+    if not features or not len(table.places):
+        raise InvalidInput("data.public", "a table with rows and columns of numbers", "none")
+    values = {name: numbers(table.columns[name], None) for name in features}
+    _require_finite("data.public", table, values)
+    rows = np.concatenate(list(values.values()), axis=1)
+    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+    deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
+    widths = tuple(column.shape[1] for column in values.values())
+    return Scaling(features, widths, tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
+def split_rows(config: DataConfig, split: str) -> TableFile:
+    """The rows of a PUBLIC split: its own file, or those of the one file that name it."""
+    if config.split:
+        return one_file(config.path, config.split, split)
+    return read_table(f"data.{split}", config.public if split == "public" else config.test)
+
+
+def one_file(path: str | None, column: str, split: str) -> TableFile:
+    """The rows of the one file whose ``column`` says ``split``, in any case and with blanks around.
+
+    What the column says is public. Raises InvalidInput, also for any other word, MissingData.
+    """
+    table = read_table("data.path", path)
+    if column not in table.columns:
+        raise InvalidInput("data.split", _one_of(table), column)
+    words = np.array([text.lower() for text in texts(table.columns[column])], dtype=object)
+    if not set(words) <= set(SPLITS):
+        rule = f"a column that says {', '.join(SPLITS[:-1])} or {SPLITS[-1]} in every row"
+        raise InvalidInput("data.split", rule, f"another word in the column {column}")
+    chosen = words == split
+    columns = {name: cells[chosen] for name, cells in table.columns.items()}
+    return TableFile(columns, table.places[chosen])
+
+
+def encode(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
+    """Codes of a table's labels: int64 [n], -1 for a cell that is no label. Raises InvalidInput."""
+    cells = _label_column(config, name, table)
+    if space.kind == "value":
+        return space.encode(name, numbers(cells, 1)[:, 0])
+    codes = {text: code for code, text in enumerate(space.names)}
+    return np.array([codes.get(text, -1) for text in texts(cells)], dtype=np.int64)
+
+
+def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray:
+    if config.label not in table.columns:
+        raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
+    return table.columns[config.label]
+
+
+def _truth(config: DataConfig, table: TableFile, codes: np.ndarray) -> np.ndarray:
+    return numbers(table.columns[config.label], 1)[:, 0] if config.labels == "value" else codes
+
+
+def _finite_inputs(scale: Scaling, name: str, table: TableFile) -> np.ndarray:
+    rows = scale.inputs(name, table)
+    columns = np.split(rows, np.cumsum(scale.widths)[:-1], axis=1)
+    _require_finite(name, table, dict(zip(scale.features, columns, strict=True)))
+    return rows
+
+
+def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarray]) -> None:
+    """Raises InvalidInput for the first cell of PUBLIC columns, [n, width] each, that is no finite
+    number; for all columns without any number, where there are such.
+    """
+    finite = {name: np.isfinite(column).all(axis=1) for name, column in columns.items()}
+    bad = [name for name, good in finite.items() if not good.all()]
+    if not bad:
+        return
+    words = [name for name in bad if not finite[name].any()]
+    name = (words or bad)[0]
+    row = int(np.argmin(finite[name]))
+    cell = texts(table.columns[name][row : row + 1])[0][:40]
+    ignored = f"--data.ignore '[{', '.join(words or [name])}]'"
+    cure = f"Use {ignored}." if words else f"Take the row out, or the column by {ignored}."
+    raise InvalidInput(field, "numbers", f"{cell!r} in row {row + 1}, column {name}", cure)
+
+
+def _one_of(table: TableFile) -> str:
+    return f"one of {', '.join(list(table.columns)[:12])}"
+
+
+def _natural(text: str) -> tuple[bool, float, str]:
+    """Numbers by value, before other texts."""
+    value = numbers(np.array([text], dtype=object), 1)[0, 0]
+    return (True, 0.0, text) if np.isnan(value) else (False, float(value), text)

@@ -11,12 +11,13 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.report.report import write_report
+from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from tests.ledgers import identity, use_extractor
@@ -111,7 +112,7 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
     """A run folder as `run` leaves it, short of the training."""
     write_arrays(tmp_path / "data.npz", images=images)
     config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
-    folder.prepare(config)
+    record(config, folder)
     plan = config.plan()
     ledger = Ledger.create(
         tmp_path / "live.sqlite", dataset="a-random-uuid", plan=plan, unsafe=unsafe

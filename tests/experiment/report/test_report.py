@@ -23,6 +23,7 @@ from labelwall.experiment.report.report import (
     scores_by_name,
     write_report,
 )
+from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
@@ -160,7 +161,7 @@ def test_it_opens_public_rows_and_the_run_folder_alone(
         read_run(run_dir).config, data=DataConfig(source="folder", image_size=8, **image_folders)
     )
     (run_dir / "config.yaml").unlink()
-    RunFolder(run_dir).prepare(config)
+    record(config, RunFolder(run_dir))
     for number in (1, 2):
         rows, labels, outcomes = RunFolder(run_dir).load_answers(number)
         RunFolder(run_dir).save_answers(number, rows % 12, np.minimum(labels, 1), outcomes)

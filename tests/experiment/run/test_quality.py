@@ -13,12 +13,8 @@ from labelwall.experiment.run.quality import (
     by_agreement,
     by_counts,
     estimate_of,
-    foresee,
-    plurality,
 )
-from labelwall.student.drop_doubtful import Cleaned
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
 
 
@@ -87,29 +83,3 @@ def test_an_estimate_survives_its_json() -> None:
     assert estimate_of({"estimate": estimate.to_json()}) == Estimate(0.75, 0.0217, AGREEMENT)
     assert estimate_of({"estimate": None}) is estimate_of({}) is None
     assert by_agreement(Cleaned(np.zeros(3))) is None
-
-
-def test_the_plurality_of_neighbours() -> None:
-    features = np.array([[0, 1], [0, 2], [0, 3], [60, 1], [60, 2], [60, 3]], dtype=np.int8)
-    labels = np.array([0, 0, 0, 1, 1, 1])
-    assert plurality(features, labels, 2 / 5) == 1.0
-    assert plurality(features, labels, 1.0) == pytest.approx(3 / 5)
-
-
-def test_a_threshold_that_no_sample_reaches_is_foreseen() -> None:
-    """MNIST's settings where neighbours seldom agree: 900 of 6,000 records, 30% of one class."""
-    reason = foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.3)
-    assert reason is not None
-    assert "mechanism.threshold to 90 or less" in reason
-    assert foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.9) is None
-    few = foresee(PrivateKnn(sigma_screen=75.0), 300, lambda part: 1.0)
-    assert few is not None
-    assert "45 of 300 records" in few
-
-
-def test_counts_that_are_noise_are_foreseen() -> None:
-    mechanism = ReverseKnn(cells=150, sigma=44.0)
-    reason = foresee(mechanism, 3000, lambda part: 1.0)
-    assert reason is not None
-    assert "Set mechanism.cells to 22 or fewer" in reason
-    assert foresee(ReverseKnn(cells=22, sigma=44.0), 3000, lambda part: 1.0) is None

@@ -1,9 +1,9 @@
 """Oracles of the distributions of the privacy loss, without anything of the accounting's.
 
-``exact_epsilon`` enumerates the discrete laws. ``smoothed`` computes the certificate `pld_smoothed`
-(docs/privacy.md, section 19) by another way: noise in cells of one width, whose losses are
-spread over a fine grid with their mean kept, and one Fourier transform for all copies. It is no
-bound; it is within a percent of the exact value.
+``exact_epsilon`` enumerates the discrete laws. ``smoothed`` computes the certificate `pld` of
+continuous pairs (docs/privacy.md, section 19) by another way: noise in cells of one width, whose
+losses are spread over a fine grid with their mean kept, and one Fourier transform for all copies.
+It is no bound; it is within a percent of the exact value.
 """
 
 from __future__ import annotations
@@ -118,17 +118,35 @@ def _solve(delta_of: Any, delta: float) -> float:
         return 0.0
     while delta_of(high) > delta:
         low, high = high, 2 * high
-    for _ in range(30):
+    for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if delta_of(middle) > delta else (low, middle)
     return high
 
 
-def exact_epsilon(shift, sigma, gamma, times, delta):
-    """Smallest epsilon of N_Z(0, sigma^2)^m against the sampled shift, ``times`` over, by its laws.
+def exact_epsilon(delta, *releases):
+    """Smallest epsilon of releases (shift, sigma, gamma, times), by their laws.
 
-    w = <shift, z> is sufficient. Losses are binned nowhere: every atom is kept.
+    Each is N_Z(0, sigma^2)^m against the sampled shift. Losses are binned nowhere: every atom is
+    kept.
     """
+    base, ratios = np.ones(1), np.ones(1)
+    for shift, sigma, gamma, times in releases:
+        q, ratio = _exact_law(shift, sigma, gamma)
+        for _ in range(times):
+            base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
+
+    def delta_of(epsilon):
+        return max(
+            (base * np.maximum(ratios - math.exp(epsilon), 0)).sum(),
+            (base * np.maximum(1 - math.exp(epsilon) * ratios, 0)).sum(),
+        )
+
+    return _solve(delta_of, delta)
+
+
+def _exact_law(shift, sigma, gamma):
+    """(chances without the record, likelihood ratios) of w = <shift, z>, which is sufficient."""
     z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
     single = np.exp(-(z**2) / (2 * sigma**2))
     single /= single.sum()
@@ -142,16 +160,4 @@ def exact_epsilon(shift, sigma, gamma, times, delta):
         law = merged
     w, q = np.array(list(law)), np.array(list(law.values()))
     square = sum(step**2 for step in shift)
-    ratio = (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
-    base, ratios = np.ones(1), np.ones(1)
-    for _ in range(times):
-        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
-    low, high = 0.0, 100.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        both = (
-            (base * np.maximum(ratios - math.exp(middle), 0)).sum(),
-            (base * np.maximum(1 - math.exp(middle) * ratios, 0)).sum(),
-        )
-        low, high = (low, middle) if max(both) <= delta else (middle, high)
-    return high
+    return q, (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))

@@ -1,15 +1,13 @@
 """Certificates of plans.
 
-The papers' parameters, soundness of the discrete PLD by enumeration, refusals.
+The papers' parameters, composition, conversion, refusals.
 """
 
-import itertools
 import math
 import subprocess
 import sys
 from decimal import Decimal
 
-import numpy as np
 import pytest
 
 from labelwall.teacher.accounting import accountant
@@ -27,10 +25,8 @@ from labelwall.teacher.accounting.curves import (
     release_rdp,
     screening_rdp,
 )
-from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.wall.errors import BudgetRefused, InvalidInput
-from tests.teacher.accounting.gaussian_oracle import exact_epsilon
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,11 +38,6 @@ def fresh_cache(tmp_path_factory):
 
 def plan_of(*releases, epsilon=10.0, delta=1e-5):
     return Plan(epsilon, delta, (Slot({"kind": "test"}, releases),))
-
-
-def noisy(sigma, sensitivity):
-    fields = {"sigma": sigma, "sensitivity": sensitivity, "sampling_probability": 1.0}
-    return Release("h", "gaussian", fields, 1)
 
 
 def private_knn(k, threshold, screen, vote, gamma, asked, answered, **budget):
@@ -90,19 +81,18 @@ TABLE_1 = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("plan", "tight", "continuous"), TABLE_1)
-def test_table_1_of_private_knn(plan, tight, continuous):
+@pytest.mark.parametrize(("plan", "tight", "pld"), TABLE_1)
+def test_table_1_of_private_knn(plan, tight, pld):
     found = certificates(plan)
     digits = 2 if tight > 1 else 3
     assert round_up(found["tight"].epsilon, digits) == pytest.approx(tight, rel=0.005)
-    assert found["pld_smoothed"].epsilon == pytest.approx(continuous, rel=0.01)
-    assert found["pld_discrete"].epsilon == pytest.approx(found["pld_smoothed"].epsilon, rel=0.01)
+    assert found["pld"].epsilon == pytest.approx(pld, rel=0.01)
     assert certified_epsilon(plan) == found["tight"].epsilon
 
 
 def test_the_smallest_certificate_counts():
     found = certificates(SMALL)
-    assert list(found) == ["tight", "pld_discrete", "pld_smoothed"]
+    assert list(found) == ["tight", "pld"]
     assert certified_epsilon(SMALL) == min(c.epsilon for c in found.values())
     assert found["tight"].order in ORDERS
 
@@ -128,100 +118,12 @@ def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
         assert odometer(plan, [1] * len(bought)) < most
 
 
-@pytest.mark.parametrize(
-    ("curve", "m", "gamma", "times"),
-    [
-        ("screening", 1, 0.3, 3),
-        ("screening", 1, 1.0, 2),
-        ("argmax", 2, 0.3, 2),
-        ("argmax", 2, 1.0, 1),
-        ("gaussian", 3, 0.1, 1),
-    ],
-)
-def test_discrete_pld_is_sound_and_tight(curve, m, gamma, times):
-    sigma, delta = 1.3, 1e-4
-    fields = {"sigma": sigma, "sampling_probability": gamma}
-    fields |= {
-        "screening": {"max_votes": 3, "threshold": 2},
-        "gaussian": {"sensitivity": math.sqrt(m)},
-    }.get(curve, {})
-    found = discrete_pld_epsilon([Release("r", curve, fields, times)], delta)
-    exact = exact_epsilon((1,) * m, sigma, gamma, times, delta)
-    assert exact <= found <= 1.01 * exact
-
-
-def test_discrete_pld_of_pure_releases_composes_them():
-    pure = Release("r", "pure", {"epsilon": 0.1}, 3)
-    chances = np.array(
-        [math.comb(3, i) * math.exp(0.1 * i) / (1 + math.exp(0.1)) ** 3 for i in range(4)]
-    )
-    losses = 0.1 * np.array([2 * i - 3 for i in range(4)])
-    found = discrete_pld_epsilon([pure], 0.01)
-    assert (chances * np.maximum(1 - np.exp(found - losses), 0)).sum() <= 0.01
-    assert found < 0.3
-
-
-@pytest.mark.parametrize(
-    ("release", "delta"),
-    [
-        (Release("r", "zcdp", {"rho": 0.1}, 1), 1e-5),  # no dominating pair is known
-        (noisy(5.0, 2.0), 1e-5),  # two shapes
-        (Release("r", "pure", {"epsilon": 0.1}, 1), 1e-9),  # rounding would not be small
-    ],
-)
-def test_discrete_pld_is_left_out_where_it_has_no_proof(release, delta):
-    plan = plan_of(release, delta=delta)
-    assert "pld_discrete" not in certificates(plan)
-    assert math.isfinite(certified_epsilon(plan))
-
-
 def test_interleaved_kinds_cost_more_than_either_and_less_than_their_sum():
     parts = [plan_of(release) for release in SMALL.releases()]
-    for name in ("tight", "pld_discrete"):
+    for name in ("tight", "pld"):
         whole = certificates(SMALL)[name].epsilon
         each = [certificates(part)[name].epsilon for part in parts]
         assert max(each) < whole < sum(each)
-
-
-def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
-    """Hockey-stick divergence of ``copies`` randomised responses and one N_Z(0, sigma^2).
-
-    Against its shift by 1, the larger of both directions.
-    """
-    z = np.arange(-60, 61)
-    mass = np.exp(-(z**2) / (2 * sigma**2))
-    atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
-    likely = 1 / (1 + math.exp(-pure))
-    atoms += [(np.array([likely, 1 - likely]), np.array([1 - likely, likely]))] * copies
-    p, q = (
-        np.array([math.prod(entries) for entries in itertools.product(*side)])
-        for side in zip(*atoms, strict=True)
-    )
-    return max(
-        np.maximum(p - math.exp(epsilon) * q, 0).sum(),
-        np.maximum(q - math.exp(epsilon) * p, 0).sum(),
-    )
-
-
-@pytest.mark.parametrize(
-    ("pure", "copies", "sigma", "delta"),
-    [(0.3, 3, 4.0, 1e-5), (1.0, 1, 8.0, 1e-3), (0.05, 4, 2.0, 1e-6)],
-)
-def test_a_mixed_list_is_sound_by_every_certificate_and_adds_up_its_pure_part(
-    pure, copies, sigma, delta
-):
-    counts = noisy(sigma, 1.0)
-    batches = Release("b", "pure", {"epsilon": pure}, copies, batch=True)
-    found = certificates(plan_of(batches, counts, delta=delta))
-    assert found["pure_added"].epsilon == pytest.approx(
-        pure * copies + certificates(plan_of(counts, delta=delta))["tight"].epsilon
-    )
-    assert found["pld_discrete"].epsilon < found["pure_added"].epsilon
-    for certificate in found.values():
-        assert exact_delta_of_a_mixture(certificate.epsilon, pure, copies, sigma) <= delta
-    below = 0.95 * found["pld_discrete"].epsilon
-    assert exact_delta_of_a_mixture(below, pure, copies, sigma) > delta
-    assert "pure_added" not in certificates(plan_of(counts, delta=delta))
 
 
 @pytest.mark.parametrize(("sigma", "gamma"), [(3.0, 0.3), (8.0, 1.0), (12.0, 0.05)])

@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch, batch_knn, counts, gradient
+from labelwall.teacher.mechanisms import batch, counts, gradient
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.overlap import Bounds
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import LinearSums
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
@@ -302,7 +300,7 @@ def unpaid_clique(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def exact_radii(scale: float, release: str) -> float:
     """Radii as they are, labels with their noise."""
-    return 0.0 if release == batch_knn.RADIUS_NOISE else scale
+    return 0.0 if release == batch.RADIUS_NOISE else scale
 
 
 # --- individual budgets ---

@@ -1,15 +1,13 @@
-"""PATE's networks: one vote a record, torch's optimiser steps, storage bound to their rows."""
+"""PATE's networks: one vote a record, each trained alone, storage bound to their rows."""
 
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble, forget_classifiers
@@ -23,7 +21,6 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of, teach
 from tests.seeded_noise import SeededNoise
-from tests.teacher.search.indexes import DEVICES
 
 CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)
 
@@ -92,95 +89,6 @@ def test_seeds_are_independent_of_one_another_and_secret(tmp_path: Path) -> None
     assert np.abs(correlations).max() < 0.05
     assert np.abs(np.mean(starts, axis=1) - 0.5).max() < 0.02
     assert 0 <= np.min(starts) < np.max(starts) < 1
-
-
-def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
-    (job,) = cnn_ensemble._jobs(images(30), CLASSES, 1, SECRET)
-    weights, pixels, labels = cnn_ensemble._start(job)
-    leaves = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
-    optimizer = torch.optim.SGD(
-        leaves.values(), lr=1.0, momentum=cnn_ensemble.MOMENTUM, weight_decay=cnn_ensemble.DECAY
-    )
-    for step in range(6):
-        optimizer.param_groups[0]["lr"] = cnn_ensemble.PEAK_RATE * (1 - step / 6)
-        optimizer.zero_grad()
-        F.cross_entropy(cnn_ensemble.logits(leaves, pixels[step]), labels[step]).backward()
-        optimizer.step()
-    found = cnn_ensemble.train_one(job)
-    for name, tensor in leaves.items():
-        torch.testing.assert_close(found[name], tensor.detach(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_many_at_once_are_each_alone(name: str) -> None:
-    jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
-    together = cnn_ensemble.train_batch(jobs, torch.device(name))
-    for job, weights in zip(jobs, together, strict=True):
-        for part, tensor in cnn_ensemble.train_one(job).items():
-            torch.testing.assert_close(weights[part], tensor, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The same bits in batches of three with any others, also where others gained records."""
-    monkeypatch.setattr(cnn_ensemble, "CLASSIFIERS_PER_BATCH", 3)
-    sizes: list[int] = []
-    together = cnn_ensemble.train_batch
-
-    def noted(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
-        sizes.append(len(jobs))
-        return together(jobs, device)
-
-    monkeypatch.setattr(cnn_ensemble, "train_batch", noted)
-    jobs, other = (cnn_ensemble._jobs(images(60, seed), CLASSES, 7, SECRET) for seed in (0, 1))
-
-    def trained(missing: list[cnn_ensemble.Job]) -> dict[int, dict[str, torch.Tensor]]:
-        found = cnn_ensemble._in_batches(missing, 3, torch.device(name))
-        return {job.number: weights for job, weights in found}
-
-    whole = trained(jobs)
-    assert list(whole) == list(range(7))
-    for missing in (
-        [jobs[1]],
-        [jobs[6]],
-        [jobs[0], jobs[2], jobs[4]],
-        [other[0], jobs[1], other[2], other[3], jobs[4], jobs[5]],
-    ):
-        for number, weights in trained(missing).items():
-            if any(job is jobs[number] for job in missing):
-                assert same(weights, whole[number])
-    assert set(sizes) == {3}
-
-
-def test_a_classifier_that_depends_on_its_batch_is_trained_by_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    together, sizes = cnn_ensemble.train_batch, []
-
-    def leaking(
-        jobs: list[cnn_ensemble.Job], device: torch.device
-    ) -> list[dict[str, torch.Tensor]]:
-        sizes.append(len(jobs))
-        leak = 1e-7 * sum(len(job.labels) for job in jobs) if len(jobs) > 1 else 0.0
-        return [
-            {name: tensor + leak for name, tensor in weights.items()}
-            for weights in together(jobs, device)
-        ]
-
-    monkeypatch.setattr(cnn_ensemble, "train_batch", leaking)
-    jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
-    found = list(cnn_ensemble._in_batches([jobs[2], jobs[3]], 4, torch.device("cpu")))
-    assert sizes == [4, 4, 1, 1]
-    for job, weights in found:
-        assert same(weights, together([job], torch.device("cpu"))[0])
-
-
-def test_another_devices_classifiers_are_not_taken() -> None:
-    one, two = (
-        cnn_ensemble._jobs(images(9), CLASSES, 2, SECRET, device) for device in ("cpu", "cuda")
-    )
-    assert [job.seed for job in one] == [job.seed for job in two]
-    assert all(a.digest != b.digest for a, b in zip(one, two, strict=True))
 
 
 def test_networks_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,8 +161,6 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
     for inputs in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 7, 9, 1), dtype=np.uint8)):
         with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
             ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
-    with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
-        Gnmax(classifier="forest")
 
 
 def teacher(folder: Path, records: Records) -> Teacher:
@@ -299,5 +205,3 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> No
     mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]
     drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], SeededNoise(0))
     np.testing.assert_array_equal(drawn, networks.votes(queries[rows]).argmax(axis=1))
-    # the price knows no classifier
-    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(3, 3)

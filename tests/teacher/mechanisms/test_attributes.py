@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.pld import closed_epsilon, gaussian_pair
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
@@ -123,25 +125,6 @@ def test_a_record_of_the_sample_adds_its_votes_or_displaces_anothers(k: int) -> 
                 assert squares(moved) <= 2 * 2 * GRID**2
 
 
-def test_a_record_changes_one_classifiers_votes() -> None:
-    rng = np.random.default_rng(0)
-    features, queries = (rng.integers(-63, 64, (n, 3)).astype(np.int8) for n in (30, 20))
-    bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
-
-    def of(rows: np.ndarray) -> np.ndarray:
-        trained = train_ensemble(
-            features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
-        )
-        # [teachers, queries, c]
-        return np.stack([clipped(bits, 2) for bits in trained.attributes(queries)])
-
-    whole = of(ids)
-    for record in range(30):
-        moved = whole - of(np.delete(ids, record))
-        assert (moved != 0).any(axis=(1, 2)).sum() <= 1
-        assert squares(moved.sum(axis=0)) <= 2 * 2 * GRID**2
-
-
 # --- prices
 
 
@@ -154,31 +137,14 @@ def test_without_sampling_the_price_is_theorem_13() -> None:
         assert release.cap == 9
 
 
-def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> None:
-    """Binomial sums of E[l^j] = exp(j (j - 1) D^2 / (2 sigma^2)) in plain arithmetic."""
-    gamma, tau, sigma = 0.05, 10, 50.0
-    (release,) = PrivateKnnAttributes(
-        tau=tau, sigma_vote=sigma, sampling_probability=gamma
-    ).releases(1, 1)
-    for alpha in (2, 5, 16, 32):
-        terms = [
-            math.comb(alpha, j)
-            * gamma**j
-            * (1 - gamma) ** (alpha - j)
-            * math.exp(j * (j - 1) * tau / sigma**2)
-            for j in range(alpha + 1)
-        ]
-        expected = math.log(math.fsum(terms)) / (alpha - 1)
-        assert release_rdp(release, np.array([float(alpha)]))[0] == pytest.approx(
-            expected, rel=1e-9
-        )
-
-
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
-    """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
-    priced = PrivateKnnAttributes(tau=1, sigma_vote=100.0).releases(5, 5)
-    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), priced),))
-    assert "pld_discrete" not in certificates(plan)
+    """tau = 1: two entries move by a vote, which is GRID integers: too many for a discrete pair."""
+    (priced,) = replace(KNN, tau=1).releases(5, 5)
+    pair = gaussian_pair(priced)
+    assert pair is not None
+    assert pair.mu == pytest.approx(math.sqrt(2) / 1.5, rel=1e-3)
+    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), (priced,)),))
+    assert certificates(plan)["pld"].epsilon == closed_epsilon([priced], 1e-5)
 
 
 # --- what noisy counts say

@@ -11,21 +11,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ball_radii import (
     POINTS,
     candidate_radii,
-    cell_numbers,
     cells_a_side,
     radii_of_grid,
 )
-from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE
-from labelwall.teacher.mechanisms.batch_knn import COUNT_NOISE, RADIUS_NOISE, BatchKnn
+from labelwall.teacher.mechanisms.batch import (
+    BATCH,
+    COUNT_NOISE,
+    LABEL_NOISE,
+    RADIUS_NOISE,
+    BatchKnn,
+)
 from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Queries
+from tests.make import ZeroNoise
 from tests.teacher.mechanisms import batches
-from tests.teacher.mechanisms.batches import CLASSES, ZeroNoise
+from tests.teacher.mechanisms.batches import CLASSES
 
 
 def knn(**fields: Any) -> BatchKnn:
@@ -51,18 +54,6 @@ def test_granularity_is_that_of_su_et_al() -> None:
     assert cells_a_side(2, 3, Fraction(1, 10)) == 2
     for dimensions in range(1, 17):
         assert cells_a_side(dimensions, 10**9, Fraction(100)) ** dimensions <= POINTS
-
-
-def test_every_record_lies_in_one_cell() -> None:
-    features = np.random.default_rng(0).integers(-63, 64, (500, 3)).astype(np.int8)
-    for cells in (2, 3, 7):
-        numbers = cell_numbers(features, cells)
-        assert 0 <= numbers.min() <= numbers.max() < cells**3
-        counts = batches.voters(features, np.zeros(500, dtype=int), features[:1]).grid_counts(cells)
-        np.testing.assert_array_equal(counts, np.bincount(numbers, minlength=cells**3))
-        assert counts.sum() == 500
-    corners = cell_numbers(np.array([[-63, -63], [63, 63], [-63, 63]], dtype=np.int8), 4)
-    assert corners.tolist() == [0, 15, 12]
 
 
 def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
@@ -106,9 +97,9 @@ def test_the_shares_add_up_to_epsilon(tmp_path: Path) -> None:
         )
         found = mechanism.draw(BATCH, voters, ["a", "b"], silent)
         assert found[:, 1].tolist() == [1, 1]
-        scales = {release: scale for release, scale, _, _ in silent.scales}
+        scales = {draw.release: draw.scale for draw in silent.drawn}
         spent = sum(1 / Fraction(scale) for scale in scales.values()) + sum(
-            {2 * rate for _, rate in silent.rates}
+            {2 * rate for _, _, rate in silent.choices}
         )
         assert spent <= 1
         assert float(spent) == pytest.approx(1.0)
@@ -181,8 +172,9 @@ def test_the_baseline_is_the_exponential_mechanism_over_the_queries() -> None:
         BATCH, batches.voters(records, labels, queries), list("abc"), silent
     )
     assert found.tolist() == [[2, 3, 1, -1], [0, 3, 1, -1], [0, 3, 1, -1]]
-    assert silent.rates == [(LABEL_NOISE, Fraction(0.6) / 6)] * 3
-    assert silent.scales == []
+    rates = [(release, rate) for release, _, rate in silent.choices]
+    assert rates == [(LABEL_NOISE, Fraction(0.6) / 6)] * 3
+    assert silent.drawn == []
 
 
 @pytest.mark.parametrize(
@@ -194,11 +186,3 @@ def test_a_senseless_grid_is_refused_before_the_charge(
 ) -> None:
     with pytest.raises(InvalidInput, match=r"mechanism\.conversion.*interactive"):
         knn(conversion="grid", records=records, epsilon=epsilon).require_batch(5, dimensions)
-
-
-def test_a_senseless_grid_costs_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="interactive"):
-        batches.teach(tmp_path, knn(epsilon=0.1), ZeroNoise()).answer(
-            Queries(batches.rows(5, 1)[0])
-        )
-    assert Ledger(tmp_path / batches.LEDGER).state.spent == {}

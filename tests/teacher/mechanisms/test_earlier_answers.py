@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.records.sources import Records
@@ -20,6 +18,7 @@ from labelwall.teacher.search.kernels import GRID, Similar, cosine
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.make import plan_of, teach
 from tests.seeded_noise import SeededNoise
 from tests.teacher.mechanisms import algorithm3
 
@@ -39,16 +38,8 @@ def vectors(n: int, seed: int) -> np.ndarray:
 def teacher(
     folder: Path, mechanism: IndKnn = MECHANISM, n: int = 30, entropy: SeededNoise | None = None
 ) -> Teacher:
-    folder.mkdir(exist_ok=True)
-    path = folder / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
-    ledger = (
-        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
-    )
-    held = Records(vectors(n, 0), np.arange(n) % CLASSES, np.arange(n))
-    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy or SeededNoise(1), batch_size=8)
-    made.use_extractor(SPEC)
-    return made
+    records = Records(vectors(n, 0), np.arange(n) % CLASSES, np.arange(n))
+    return teach(folder, plan_of(mechanism, 1), records, SPEC, entropy or SeededNoise(1), 8)
 
 
 def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothing() -> None:
@@ -150,7 +141,7 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     tmp_path: Path,
 ) -> None:
     path, x = tmp_path / "answered.bin", (60 * np.eye(3, D)).astype(np.int8)
-    released = EarlierAnswers(path, D, MECHANISM.outcome)
+    released = EarlierAnswers(path, D)
     released.add(["aa" * 32, "bb" * 32, "cc" * 32], x)
     # one never recorded, one of another mechanism
     results = {
@@ -159,12 +150,12 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     }
     with path.open("ab") as file:
         file.write(b"torn")
-    for kept in (released, EarlierAnswers(path, D, MECHANISM.outcome)):
+    for kept in (released, EarlierAnswers(path, D)):
         votes = kept.votes(results, cosine(0.5), x, CLASSES)
         assert votes.counts.tolist() == [1, 0, 0]
         assert votes.sums.tolist() == [[0, 0, GRID], [0, 0, 0], [0, 0, 0]]
     assert path.stat().st_size == 3 * (32 + D)
-    assert EarlierAnswers(tmp_path / "none.bin", D, MECHANISM.outcome).votes(
+    assert EarlierAnswers(tmp_path / "none.bin", D).votes(
         {}, cosine(0.5), x, CLASSES
     ).counts.tolist() == [0, 0, 0]
 
@@ -181,10 +172,4 @@ class Failing(SeededNoise):
 def test_a_batch_that_failed_leaves_nothing_to_reuse(tmp_path: Path) -> None:
     with pytest.raises(TeacherFailed):
         teacher(tmp_path, entropy=Failing(1)).answer(Queries(vectors(8, 1)))
-    assert not list(tmp_path.glob("answered-*.bin"))
-
-
-def test_without_the_option_nothing_is_kept(tmp_path: Path) -> None:
-    answers = teacher(tmp_path, replace(MECHANISM, reuse=False)).answer(Queries(vectors(20, 1)))
-    assert answers.receipt.reused == 0
     assert not list(tmp_path.glob("answered-*.bin"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 from typing import Any
 
 import pytest
@@ -35,9 +34,9 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         "near": (-0.1, math.nan),
     },
     "reverse_knn": {
-        "cells": (0, 4097),
+        "centroids": (0, 4097),
         "neighbours": (0, 65),
-        "reach": (0, 65),
+        "row_neighbours": (0, 65),
         "sigma": SCALES,
         "margin": (-1.0, math.nan),
         "parts": (0, 4097),
@@ -66,8 +65,8 @@ TOGETHER: list[tuple[str, str, dict[str, Any]]] = [
     ("confident_gnmax", "threshold", {"threshold": 251}),
     ("private_knn_mean", "threshold", {"k": 7, "threshold": 8}),
     ("private_knn_median", "window", {"cells": 8, "window": 8}),
-    ("reverse_knn", "neighbours", {"cells": 5, "neighbours": 6}),
-    ("reverse_knn", "reach", {"cells": 5, "reach": 6}),
+    ("reverse_knn", "neighbours", {"centroids": 5, "neighbours": 6}),
+    ("reverse_knn", "row_neighbours", {"centroids": 5, "row_neighbours": 6}),
     ("ind_knn", "sigma_count", {"rho": 0.5, "sigma_count": 0.99}),
     ("batch_knn", "conversion_share", {"conversion_share": 0.98, "records": None}),
     ("private_linear", "clip", {"clip": 1.6}),
@@ -90,12 +89,6 @@ def test_fields_that_do_not_fit_together_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=rf"`mechanism\.{name}` must be "):
         MECHANISMS[kind](**fields)
-
-
-@pytest.mark.parametrize(("kind", "classifier"), product(["gnmax", "lnmax"], ["linear", "cnn"]))
-def test_the_price_knows_no_classifier(kind: str, classifier: str) -> None:
-    either = [MECHANISMS[kind](classifier=c).with_noise(1.0, 9) for c in ("linear", classifier)]
-    assert either[0].releases(3, 3) == either[1].releases(3, 3)
 
 
 def test_a_plan_has_one_label_space() -> None:

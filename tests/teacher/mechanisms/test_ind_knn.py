@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -20,10 +19,9 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID, STEPS, cosine, rbf
-from labelwall.wall.errors import InvalidInput
 from tests.seeded_noise import SeededNoise
 from tests.teacher.mechanisms import algorithm3
 
@@ -265,21 +263,6 @@ def test_the_budget_buys_what_the_reference_says() -> None:
         assert epsilon_from_rdp(ORDERS, ORDERS * rho, delta, "classic")[0] > epsilon
         assert mechanism.sigma_count == pytest.approx(math.sqrt(1000 / (6 * rho)), rel=1e-3)
         assert mechanism.sigma_count >= math.sqrt(1000 / (6 * rho))
-
-
-def test_it_is_one_release_charged_once() -> None:
-    (release,) = SPENDTHRIFT.releases(1000, 5)
-    assert (release.name, release.curve, release.parameters, release.cap, release.prepaid) == (
-        ANSWER,
-        "zcdp",
-        {"rho": 0.75},
-        1,
-        True,
-    )
-    recorded = json.loads(json.dumps(plan(SPENDTHRIFT).to_json()))
-    assert Plan.from_json(recorded) == plan(SPENDTHRIFT)
-    with pytest.raises(InvalidInput, match="solved from the budget"):
-        IndKnn().releases(1, 1)
 
 
 def test_noise_is_rounded_up_and_never_for_fewer_than_thirty() -> None:

@@ -26,9 +26,13 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.counts import shared_votes
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn import MAX_PARTS, ReverseKnn
+from labelwall.teacher.mechanisms.sums import (
+    MAX_PARTS,
+    PrivateLinear,
+    PrivateLinearValue,
+    ReverseKnn,
+)
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.values import STEPS

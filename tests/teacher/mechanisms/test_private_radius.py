@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.curves import release_rdp
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_radius import (
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
     EVERYWHERE,
     LANDMARKS,
+    SCREEN,
+    PrivateKnn,
     PrivateRadius,
     squared_radii,
 )
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
@@ -191,17 +191,6 @@ def test_it_costs_less_than_private_knn() -> None:
     assert release_rdp(ball[0], orders) == pytest.approx(release_rdp(near[0], orders), rel=1e-6)
 
 
-def test_the_plurality_is_cut_where_it_passes_anyway() -> None:
-    made = PrivateRadius(threshold=180, sigma_screen=75.0, sigma_vote=25.0)
-    assert made.max_votes == 180 + 450
-    assert made.releases(1, 1)[0].parameters["max_votes"] == 630
-    assert made.with_noise(1.0, 9) == made
-    assert PrivateRadius().with_noise(10.0, 9).sigma_vote == pytest.approx(10.0, rel=1e-3)
-    for wrong in ({"share": 0.0}, {"share": 1.1}, {"threshold": -1}, {"threshold": 10**6}):
-        with pytest.raises(InvalidInput):
-            PrivateRadius(**wrong)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     "landmarks",
     [
@@ -228,12 +217,3 @@ def test_landmarks_cross_the_wall_and_name_the_extractor() -> None:
     assert spec.sha256() != tiny.RAW.sha256()
     assert "landmarks_sha256" not in tiny.RAW.public_fields()
     assert encode_extractor(tiny.RAW) == encode_extractor(replace(spec, landmarks=b""))
-
-
-def test_a_plan_is_certified_below_private_knns() -> None:
-    from labelwall.teacher.accounting.accountant import certificates
-
-    made = PrivateRadius(threshold=60, sigma_screen=40.0, sigma_vote=20.0)
-    found = certificates(Plan(1.0, 1e-5, (Slot(made.fields(), made.releases(100, 50)),)))
-    assert found["tight"].epsilon < found["pld_discrete"].epsilon
-    assert found["pld_discrete"].epsilon <= found["pld_smoothed"].epsilon * 1.001

@@ -7,20 +7,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.curves import (
     ORDERS,
     bounded_range_rdp,
     gaussian_rdp,
     release_rdp,
 )
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
@@ -31,12 +27,11 @@ from labelwall.teacher.mechanisms.values import (
     windows,
 )
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import SCREEN
+from labelwall.teacher.mechanisms.votes import SCREEN, PrivateKnn
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import Outcome
-from tests.make import ZeroNoise, ledger_in, plan_of
+from tests.make import ZeroNoise
 
 N, D = 40, 5
 MEAN_OF = PrivateKnnMean(
@@ -265,24 +260,3 @@ def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() 
                 assert exact <= curve[order] <= exact * 1.004
     assert (bounded_range_rdp(ORDERS, epsilon=0.0, sampling_probability=0.5) == 0).all()
     assert np.isfinite(bounded_range_rdp(ORDERS, epsilon=1e3, sampling_probability=0.5)).all()
-
-
-def test_a_mixed_plan_adds_up() -> None:
-    """The tight certificate is at most the sum of the parts', and at least the larger."""
-    slots = [
-        Slot(m.fields(), m.releases(20, 10))
-        for m in (replace(m, sampling_probability=0.2) for m in BOTH)
-    ]
-    parts = [certified_epsilon(Plan(99.0, 1e-5, (slot,))) for slot in slots]
-    whole = Plan(99.0, 1e-5, tuple(slots))
-    assert max(parts) < certified_epsilon(whole) < sum(parts)
-    assert "pld_discrete" not in certificates(whole)
-
-
-def test_a_list_in_place_of_a_drawn_cell_is_refused(tmp_path: Path) -> None:
-    """The median's price is that of one draw, not of the counts behind it."""
-    plain = replace(MEDIAN_OF, threshold=None)
-    ledger = ledger_in(tmp_path, plan_of(plain, 5), unsafe=False)
-    charge = ledger.charge(0, MEDIAN, ["a"])
-    with pytest.raises(LedgerMismatch):
-        ledger.record(charge, {"a": [1, 2, 3]})

@@ -62,7 +62,7 @@ def test_int8_is_chosen_where_the_processor_has_instructions_for_it():
 @needs_vnni
 @pytest.mark.parametrize("queries", [1, 2, 15, 16])
 @pytest.mark.parametrize("records", [8, 9, 16, 33])
-@pytest.mark.parametrize("dimensions", [4, 5, 6, 7, 63, 64, 65, 130, 1296])
+@pytest.mark.parametrize("dimensions", [4, 8, 60, 64, 68, 132, 1296])
 def test_products_of_few_queries_are_exact(queries, records, dimensions):
     rng = np.random.default_rng(queries + records + dimensions)
     left = rng.integers(-128, 128, (queries, dimensions)).astype(np.int8)
@@ -89,7 +89,7 @@ def test_the_largest_entries_and_dimensions_do_not_overflow(entries):
         ((0, 8), (9, 8), (0, 9)),
         ((17, 8), (9, 8), (17, 9)),
         ((2, 8), (7, 8), (2, 7)),
-        ((2, 3), (9, 3), (2, 9)),
+        ((2, 6), (9, 6), (2, 9)),
         ((2, 8), (9, 9), (2, 9)),
         ((2, 8), (9, 8), (3, 9)),
     ],

@@ -11,16 +11,14 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import architectures as backbones
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, rows
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, network, rows
 from tests.wall.test_wire import BAD
 
 SQL = "'; DROP TABLE entries; --"
@@ -79,14 +77,6 @@ def plain(backbone: str, shape: tuple[int, ...] = (DIMENSIONS,), classes: int = 
     return put(ExtractorSpec(backbone, shape, classes))
 
 
-def network(**tensors: torch.Tensor | None) -> ExtractorSpec:
-    """A small network with other tensors than it should have."""
-    state = backbones.build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
-    changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
-    weights = safetensors.torch.save(changed)
-    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
-
-
 NOWHERE = "0" * 64
 BODIES = {f"labels: {name}": post(LABELS, body, media) for name, (body, media) in BAD.items()} | {
     "labels: NaN": inputs(np.full((1, DIMENSIONS), np.nan, np.float32)),
@@ -119,6 +109,10 @@ BODIES = {f"labels: {name}": post(LABELS, body, media) for name, (body, media) i
     "extractor: no weights": plain("mlp"),
     "extractor: one tensor more": put(network(more=torch.zeros(1))),
     "extractor: one tensor less": put(network(**{"head.bias": None})),
+    # Modes and momenta have no field, so training mode, in which a row's features would depend on
+    # the others of its batch, cannot be sent.
+    "extractor: training mode": put(network(training=torch.ones(1))),
+    "extractor: a running mean": put(network(**{"trunk.1.running_mean": torch.zeros(128)})),
     "extractor: NaN": put(network(**{"head.bias": torch.full((CLASSES,), torch.nan)})),
     "extractor: a center of another length": put(replace(SPEC, center=(0.0,) * 5)),
     "extractor: another's name": put(SPEC, NOWHERE),
@@ -203,3 +197,4 @@ def test_the_table_can_pass(running: tiny.Made) -> None:
     ]
     assert [send(running, *each).status_code for each in good] == [200] * len(good)
     assert state(running)[2] == before[2] + 2
+    assert not running.service.teacher.embedder(network(), None)._network._backbone.training

@@ -61,7 +61,7 @@ def test_every_route_has_a_rule(shared: tiny.Made) -> None:
 
 
 def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(shared: tiny.Made) -> None:
-    keys = shared.app.state.authenticator.keys
+    keys = shared.app.state.callers.keys
     dora, emil = keys.add("dora", "analyst"), keys.add("emil", "analyst", expires="2020-01-01")
     swapped = dora[:20] + shared.tokens["ann"][20:]
     assert call(shared.url, dora).status_code == 200
@@ -94,7 +94,7 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
     again.custodian.close()
 
 
-def noted(usage: Usage, ledger: Ledger, *requested: tuple[Call, int | None]) -> Sequence[int]:
+def noted(usage: Usage, ledger: Ledger, *requested: Call) -> Sequence[int]:
     """Note calls with a charge. Returns the positions of those over their caps; nothing is noted
     then."""
     try:
@@ -109,29 +109,29 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
     """Neither process's memory knows of the other's charges; the charge's transaction decides."""
     ledger, theirs = Ledger.create(place, dataset="d", plan=plan(), unsafe=False), Ledger(place)
     one, other = Usage(ledger), Usage(theirs)
-    call, fewer = Call("ann", 0, 20, 0), Call("ann", 0, 10, 0)
-    assert noted(one, ledger, (call, 50), (replace(call, caller="bob"), None), (call, 50)) == ()
+    call, fewer = Call("ann", 0, 20, 0, 50), Call("ann", 0, 10, 0, 50)
+    assert noted(one, ledger, call, replace(call, caller="bob", cap=None), call) == ()
     assert other.charged["ann"] == 0
     head = Ledger(place).state.head
-    none = replace(call, queries=0)
-    assert noted(other, theirs, (call, 50), (fewer, 50), (none, 1), (call, 50)) == [0, 3]
+    none = replace(call, queries=0, cap=1)
+    assert noted(other, theirs, call, fewer, none, call) == [0, 3]
     assert Ledger(place).state.head == head  # undone, with what was noted
-    assert [each.queries for each in one.calls("ann")] == [20, 20]
-    assert noted(other, theirs, (fewer, 50), (none, 1)) == ()
+    assert [each.size for each in one.calls("ann")] == [20, 20]
+    assert noted(other, theirs, fewer, none) == ()
     assert other.charged["ann"] == 50
-    assert [each.queries for each in one.calls("ann")] == [20, 20, 10]
+    assert [each.size for each in one.calls("ann")] == [20, 20, 10]
 
 
 def test_a_note_is_stored_with_the_first_entry_alone(place: Place) -> None:
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     usage, call = Usage(ledger), Call("ann", 0, 1, 0)
-    with usage.noted([(call, None)]):
+    with usage.noted([call]):
         ledger.catch_up()
         assert Usage(Ledger(place)).charged["ann"] == 0  # nothing is written yet
         charge = ledger.charge(0, "screen", ["a"])
         assert Usage(Ledger(place)).charged["ann"] == 1
         ledger.record(charge, {"a": 1})
-    with pytest.raises(LedgerMismatch), usage.noted([(call, None)]):
+    with pytest.raises(LedgerMismatch), usage.noted([call]):
         ledger.charge(0, "no such release", ["b"])
     ledger.charge(0, "screen", ["b"])  # no note waits for it
     assert usage.charged["ann"] == Usage(Ledger(place)).charged["ann"] == 1
@@ -143,7 +143,7 @@ def test_a_caller_that_another_service_charged_meanwhile_is_refused(
     made = tiny.make(tmp_path, quota=30, place=place)
     with clients(made, "ann", "bob") as (ann, bob):
         theirs = Ledger(place)
-        assert noted(Usage(theirs), theirs, (Call("ann", 0, 25, 0), None)) == ()
+        assert noted(Usage(theirs), theirs, Call("ann", 0, 25, 0)) == ()
         before = Ledger(place).state.head
         with pytest.raises(Refused) as refusal:
             ann.answer(Queries(rows(10, 1)))

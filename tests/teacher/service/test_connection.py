@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -20,19 +21,20 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service import models
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from labelwall.wall.messages import Answers, Queries
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, clients, rows, served
+from tests.teacher.service.tiny import SPEC, client, clients, network, rows, served
 
 
 def test_what_leaves_is_documented(shared: tiny.Made) -> None:
     """Replies, errors and headers match the OpenAPI document; headers are the protocol's alone."""
     with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(2, 5)))
-        models.Budget.model_validate(remote.budget(), strict=True)
+        models.Budget.model_validate_json(json.dumps(remote.budget()), strict=True)
+        assert remote.budget()["unit"] == "row"
         models.Charge.model_validate(remote.receipts()[-1], strict=True)
     reply = tiny.ask(shared.url, shared.tokens["ann"], rows(3, 6))
-    state = models.Job.model_validate(reply.json(), strict=True)
+    state = models.Job.model_validate_json(reply.content, strict=True)
     assert state.status == "done"
     assert state.result is not None
     assert len(state.result.labels or []) == 3
@@ -66,14 +68,11 @@ def test_a_client_tells_its_user_of_the_users_own_queries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Progress is a request's state and its answered queries, never progress over private rows."""
-    from labelwall.wall.networks.architectures import build, to_safetensors
-
     monkeypatch.setattr("labelwall.wall.client.WAIT", 0.0)  # so that it asks again and again
-    weights = to_safetensors(build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES))
     made, shown = tiny.make(tmp_path), set[tuple[str, int, int]]()
     with clients(made, "ann", spec=None) as remote:
         remote._progress = lambda *now: shown.add(now)
-        remote.use_extractor(ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0))
+        remote.use_extractor(network())
         remote.answer(Queries(rows(40, 1)))
     last = {("sending features", 1, 1), ("answering queries", 40, 40)}
     sent = {(f"sending features ({state})", 0, 1) for state in ("queued", "running")}

@@ -36,7 +36,7 @@ def order_of_answers(
     records = Records(x, np.arange(n) % CLASSES, np.arange(n))
     other = replace(case.spec, scale=2.0)
     with conversation(folder, case, records, monkeypatch) as talk:
-        talk.made.service.process.limits.max_jobs = 99
+        talk.made.service.shared.max_jobs = 99
         talk.prepare(case.spec, other)
         if gone:
             for path in folder.glob("embeddings-*"):

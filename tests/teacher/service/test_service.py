@@ -13,34 +13,26 @@ import pytest
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
-from labelwall.teacher.mechanisms.values import PrivateKnnMedian
+from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records import record_updates as updates
 from labelwall.wall.errors import LedgerMismatch, Refused
-from labelwall.wall.matrices import Cells
-from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
+from labelwall.wall.messages import ABSTAINED, Outcome, Queries
 from tests.postgres import audited
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, clients, rows, served
+from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, clients, rows, served
 
 LEDGER = "ledger.sqlite"
-SEVERAL = {
-    "by query": tiny.MECHANISM,
-    "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
-    "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
-    "values": PrivateKnnMedian(
-        k=9, sampling_probability=0.5, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=5.0
-    ),
-}
 
 
-@pytest.mark.parametrize("mechanism", SEVERAL.values(), ids=SEVERAL)
+@pytest.mark.parametrize("mechanism", [tiny.MECHANISM, RadiusNeighbours(radius=0.3, epsilon=1.0)])
 def test_labels_and_receipts_are_those_of_the_teacher_in_process(
-    tmp_path: Path, mechanism: object
+    tmp_path: Path, mechanism: AnyMechanism
 ) -> None:
-    """On a tape, up to the ledger's last entry, with a repeated row and a repeated request."""
+    """On a tape, up to the ledger's last entry, with a repeated row and a repeated request.
+
+    The contract test does so for every mechanism, with one request.
+    """
     local, made = (
         tiny.make(tmp_path / name, entropy=SeededNoise(1), mechanism=mechanism)
         for name in ("local", "service")
@@ -55,42 +47,13 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
     for mine, other in zip(here, there, strict=True):
         np.testing.assert_array_equal(mine.labels, other.labels)
         np.testing.assert_array_equal(mine.outcomes, other.outcomes)
-    assert [_placed(answers) for answers in here] == [_placed(answers) for answers in there]
+        # The head depends on a data set's random name.
+        assert replace(mine.receipt, ledger_head="") == replace(other.receipt, ledger_head="")
     copies = tmp_path / "local" / LEDGER, tmp_path / "copy.sqlite"
     assert Ledger(copies[0]).state.results == Ledger(copies[1]).state.results
-    labels = set(here[0].labels.tolist())
-    if isinstance(mechanism, PrivateKnnMedian):
-        assert len(labels) > 2  # middles of cells, and -1
-    else:
-        assert labels >= {0, 1, 2}
+    assert set(here[0].labels.tolist()) >= {0, 1, 2}
     if isinstance(mechanism, RadiusNeighbours):  # 40 queries in one batch, not in several of 16
         assert there[0].receipt.charged == {"batch": 1}
-
-
-def _placed(answers: Answers) -> Receipt:
-    """The receipt without the head, which depends on a data set's random name."""
-    return replace(answers.receipt, ledger_head="")
-
-
-def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
-    mechanism = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
-    centers = np.random.default_rng(3).integers(-20, 20, (5, DIMENSIONS)).astype(np.int8)
-    local, made = (
-        tiny.make(tmp_path / name, entropy=SeededNoise(1), mechanism=mechanism)
-        for name in ("local", "service")
-    )
-    local.service.teacher.use_extractor(SPEC)
-    expected = local.service.teacher.count(Cells(centers))
-    with clients(made, "ann", "bob") as (ann, bob):
-        first, again = ann.count(Cells(centers)), bob.count(Cells(centers))
-        with pytest.raises(Refused, match="of a mechanism that answers queries"):
-            ann.answer(Queries(rows(1, 1)))
-    assert expected.counts is not None
-    for counted in (first, again):
-        assert np.array_equal(expected.counts, counted.counts)
-    assert first.receipt.charged == expected.receipt.charged
-    assert again.receipt.charged == {"histogram": 0}
-    assert (first.receipt.served, again.receipt.served) == (0, 1)
 
 
 def test_a_restarted_service_serves_what_it_answered(tmp_path: Path, place: Place) -> None:
@@ -171,35 +134,6 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     assert again.service.ledger.in_custody(updates.counts) == (4, 2)
     assert set(present(again.service)) == ({*range(80), *ids.tolist()} - {3})
     again.custodian.close()
-
-
-def test_an_extractor_that_would_see_other_records_can_not_be_sent(shared: tiny.Made) -> None:
-    """Modes, momenta and code have no field; weights that the network lacks are refused.
-
-    tests/wall/networks/test_architectures.py shows what training mode would do: a row's features
-    would depend on the other rows of its batch.
-    """
-    import safetensors.torch
-    import torch
-
-    from labelwall.wall.networks.architectures import build
-
-    state = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
-
-    def spec(**more: torch.Tensor) -> ExtractorSpec:
-        weights = safetensors.torch.save({**state, **more})
-        return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
-
-    with client(shared.url, shared.tokens["ann"], spec=spec()) as remote:
-        assert not shared.service.teacher._embedder._network._backbone.training
-        for extra, wrong in (
-            ("training", torch.ones(1)),
-            ("trunk.1.running_mean", torch.zeros(128)),
-            ("trunk.1.track_running_stats", torch.zeros(1)),
-        ):
-            with pytest.raises(Refused, match="exactly the tensors"):
-                remote.use_extractor(spec(**{extra: wrong}))
-        remote.use_extractor(SPEC)
 
 
 def test_a_service_returns_free_memory_while_it_runs(

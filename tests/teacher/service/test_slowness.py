@@ -18,8 +18,7 @@ import pytest
 from labelwall.teacher.service import auth, limits
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.limits import ConnectionLimits
-from labelwall.teacher.service.server import Listener, listen
+from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
 from labelwall.wall.errors import Refused
 from labelwall.wall.wire import SAFETENSORS
 from tests.teacher.service import tiny
@@ -42,7 +41,7 @@ def connected(url: str, sent: bytes = b"") -> socket.socket:
     return opened
 
 
-def ended(opened: socket.socket, seconds: float) -> bool:
+def ended(opened: socket.socket, seconds: float = 10.0) -> bool:
     """Whether the service ends a connection in time, whatever it says before."""
     opened.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
@@ -52,6 +51,17 @@ def ended(opened: socket.socket, seconds: float) -> bool:
         except TimeoutError:
             return False
     return True
+
+
+def drip(opened: socket.socket, stop: Callable[[], object]) -> None:
+    """Send single bytes until ``stop``, or until the service ends the connection. Fails after 10
+    seconds."""
+    started = time.monotonic()
+    with contextlib.suppress(OSError):
+        while not stop():
+            assert time.monotonic() < started + 10
+            opened.sendall(b"a")
+            time.sleep(0.05)
 
 
 def received(opened: socket.socket) -> bytes:
@@ -85,7 +95,7 @@ def upload(token: str, length: int) -> bytes:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 12)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 12)
 
 
 def test_accepted_connections_send_small_parts_at_once() -> None:
@@ -106,23 +116,18 @@ def test_unfinished_headers_end(shared: tiny.Made, monkeypatch: pytest.MonkeyPat
         assert b"200" in used[0].recv(1 << 16)
         monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.5)
         used[0].sendall(b"GET /v1")
-        assert ended(used[0], 10)
+        assert ended(used[0])
     with many(url, 1, b"") as silent, many(url, 1, whole) as slow:
-        assert ended(silent[0], 10)
-        assert ended(slow[0], 10)
+        assert ended(silent[0])
+        assert ended(slow[0])
     with many(url, 1, whole) as dripping:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while time.monotonic() < started + 10:
-                dripping[0].sendall(b"a")
-                time.sleep(0.05)
-        assert time.monotonic() < started + 10
+        drip(dripping[0], stop=lambda: False)
 
 
 def test_a_handshake_that_does_not_go_on_takes_no_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 8)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 8)
     certificate, key = self_signed(tmp_path), tmp_path / "key.pem"
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(key))
     made = tiny.make(tmp_path / "service", config=config)
@@ -151,7 +156,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
         def hang_up(self) -> None:
             self.gone = True
 
-    monkeypatch.setattr(limits, "CONNECTIONS", 10)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 10)
     places = ConnectionLimits(by_address=3)
     near = [Silent("near", port) for port in range(4)]
     assert all(places.enter(each) for each in near)
@@ -168,7 +173,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_every_place_is_at_work_a_new_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 1)
     places = ConnectionLimits(by_address=1)
     with listen(ServiceConfig(port=0)) as bound, Listener(bound, places) as listening:
         listening.settimeout(10)
@@ -178,7 +183,7 @@ def test_where_every_place_is_at_work_a_new_connection_is_closed(
                 listening.settimeout(0.5)
                 with pytest.raises(TimeoutError):  # nothing is left to accept
                     listening.accept()
-                assert ended(second, 10)
+                assert ended(second)
         assert not len(places)
 
 
@@ -224,12 +229,8 @@ def test_a_body_that_drips_is_dropped(tmp_path: Path, monkeypatch: pytest.Monkey
     made = tiny.make(tmp_path)
     announced = upload(made.tokens["ann"], 1 << 20)
     with served(made) as url, many(url, 1, announced) as dripping:
-        started = time.monotonic()
-        with contextlib.suppress(OSError):
-            while made.service.bodies.in_use or time.monotonic() < started + 0.3:
-                assert time.monotonic() < started + 10
-                dripping[0].sendall(b"a")
-                time.sleep(0.05)
+        until(lambda: made.service.bodies.in_use or not dripping[0].send(b"a"))
+        drip(dripping[0], stop=lambda: not made.service.bodies.in_use)
         assert b"at 64 KiB per second" in received(dripping[0])
 
 
@@ -281,7 +282,7 @@ def test_what_is_no_http_gets_400_and_is_in_no_log(
                     reply = opened[0].recv(1 << 16)
                     assert reply.startswith(b"HTTP/1.1 400 "), reply
                     assert b"SECRET" not in reply
-                    assert ended(opened[0], 10)
+                    assert ended(opened[0])
         assert call(url, made.tokens["ann"]).status_code == 200
     assert not (tmp_path / "errors.log").exists()
     shown = capfd.readouterr()
@@ -308,8 +309,7 @@ def test_a_failure_of_a_request_is_logged_without_its_text(
 
 
 def test_no_redirect_repeats_what_was_sent(shared: tiny.Made) -> None:
-    url = shared.url
-    reply = call(url, None, path="health/", host="evil.example")
+    reply = call(shared.url, None, path="health/", host="evil.example")
     assert reply.status_code == 404
     assert "evil" not in str(reply.headers) + reply.text
 
@@ -321,7 +321,7 @@ def test_nobody_hears_of_an_outcome_that_comes_too_late(
     caplog.set_level(logging.ERROR, "asyncio")
     made = tiny.make(tmp_path)
     with clients(made, "ann"):
-        go_on = made.service.process.machine.submit(time.sleep, 2.0)
+        go_on = made.service.shared.machine.submit(time.sleep, 2.0)
         assert ask(made.url, made.tokens["ann"], rows(3, 1), wait=0.2).status_code == 202
         made.service.queue._pending.pop().finish(Refused("busy", "of a test"))
         made.service.queue._jobs.clear()  # a job keeps what waits for it
@@ -333,16 +333,12 @@ def test_nobody_hears_of_an_outcome_that_comes_too_late(
 
 
 def test_two_lengths_of_one_body_are_refused(shared: tiny.Made) -> None:
-    url = shared.url
-    sent = (
-        b"POST /v1/labels HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n"
-        b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-    )
-    with many(url, 1, sent) as opened:
+    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    with many(shared.url, 1, b"POST /v1/labels HTTP/1.1\r\nhost: a\r\n" + lengths) as opened:
         reply = opened[0].recv(1 << 16)
         assert b" 422 " in reply
         assert b"connection: close" in reply.lower()
-        assert ended(opened[0], 10)
+        assert ended(opened[0])
 
 
 def test_wrong_keys_of_one_address_are_counted(

@@ -20,23 +20,21 @@ from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.features import hog
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service import requests, routes
+from labelwall.teacher.service import routes
 from labelwall.teacher.service.jobs import Job, QueryJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
@@ -60,15 +58,11 @@ BOX = ExtractorSpec(
     "box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS
 )
 HOG = ExtractorSpec("hog", SHAPE, CLASSES)
-MECHANISMS: dict[str, AnyMechanism] = {
-    "private_knn": PrivateKnn(
-        k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
-    ),
-    "private_knn_attributes": PrivateKnnAttributes(
-        k=3, tau=2, sigma_vote=1.0, sampling_probability=0.5
-    ),
-    "private_knn_mean": PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
-    "private_knn_median": PrivateKnnMedian(
+ANSWERING: tuple[AnyMechanism, ...] = (
+    PrivateKnn(k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
+    PrivateKnnAttributes(k=3, tau=2, sigma_vote=1.0, sampling_probability=0.5),
+    PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
+    PrivateKnnMedian(
         k=3,
         epsilon=2.0,
         cells=8,
@@ -77,29 +71,28 @@ MECHANISMS: dict[str, AnyMechanism] = {
         sigma_screen=30.0,
         sampling_probability=0.5,
     ),
-    "private_radius": PrivateRadius(
+    PrivateRadius(
         share=0.2, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
     ),
-    "naive_knn": NaiveKnn(k=3, sigma_vote=2.0),
-    "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
-    "lnmax": Lnmax(teachers=7, scale=0.5),
-    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
-    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
-    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
-    "private_linear": PrivateLinear(sigma=2.0),
-    "private_linear_attributes": PrivateLinearAttributes(sigma=2.0),
-    "private_linear_value": PrivateLinearValue(sigma=2.0),
-    "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
-    "batch_knn": BatchKnn(k=9, epsilon=40.0, records=RECORDS),
-}
-NETWORKS: dict[str, AnyMechanism] = {
-    "lnmax": Lnmax(teachers=5, scale=0.5, classifier="cnn"),
-    "gnmax": Gnmax(teachers=5, sigma_vote=1.0, classifier="cnn"),
-    "confident_gnmax": ConfidentGnmax(
-        teachers=5, threshold=2, sigma_screen=1.0, sigma_vote=1.0, classifier="cnn"
-    ),
-}
+    NaiveKnn(k=3, sigma_vote=2.0),
+    IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
+    Lnmax(teachers=7, scale=0.5),
+    Gnmax(teachers=7, sigma_vote=1.0),
+    ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
+    ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    PrivateLinear(sigma=2.0),
+    PrivateLinearAttributes(sigma=2.0),
+    PrivateLinearValue(sigma=2.0),
+    RadiusNeighbours(radius=0.1, epsilon=5.0),
+    BatchKnn(k=9, epsilon=40.0, records=RECORDS),
+)
+OF_NETWORKS: tuple[AnyMechanism, ...] = (
+    Lnmax(teachers=5, scale=0.5, classifier="cnn"),
+    Gnmax(teachers=5, sigma_vote=1.0, classifier="cnn"),
+    ConfidentGnmax(teachers=5, threshold=2, sigma_screen=1.0, sigma_vote=1.0, classifier="cnn"),
+)
+MECHANISMS, NETWORKS = ({each.kind: each for each in all_} for all_ in (ANSWERING, OF_NETWORKS))
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +101,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "BLOCK", BATCH)
     monkeypatch.setattr(hog, "CHUNK", BATCH)
     monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
-    monkeypatch.setattr(queue_module, "MAX_FINISHED", 9)
+    monkeypatch.setattr(queue_module, "MAX_FINISHED", 6)
 
 
 def vectors(name: str, **options: object) -> Case:
@@ -210,7 +203,6 @@ def progress(talks: dict[str, Conversation]) -> list[list[tuple[str, int, int]]]
 
 def test_every_mechanism_is_among_the_cases() -> None:
     assert set(registry.MECHANISMS) == set(MECHANISMS)
-    assert all(mechanism.kind == name for name, mechanism in {**MECHANISMS, **NETWORKS}.items())
     assert set(CASES) >= set(MECHANISMS) | {f"{name}, shards" for name in MECHANISMS} | set(FAST)
     names = {kind: {each.name for each in fields(m)} for kind, m in registry.MECHANISMS.items()}
     assert {kind for kind, known in names.items() if "classifier" in known} == set(NETWORKS)
@@ -288,9 +280,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        routes,
-        "Job",
-        lambda *given, from_custodian=False, **more: Job(*given, **more),
+        routes, "Job", lambda *given, from_custodian=False, **more: Job(*given, **more)
     )
 
 
@@ -318,7 +308,7 @@ def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag that changes with the records."""
-    reply = requests.JSONResponse
+    reply = routes.JSONResponse
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
@@ -334,7 +324,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
-    monkeypatch.setattr(requests, "JSONResponse", Tagged)
+    monkeypatch.setattr(routes, "JSONResponse", Tagged)
 
 
 @pytest.mark.parametrize(

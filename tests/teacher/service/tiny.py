@@ -19,14 +19,13 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.process import Settings
 from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import Service, build_service
 from labelwall.wall.adversary import POOLED
@@ -50,6 +49,18 @@ LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 def rows(n: int, seed: int) -> np.ndarray:
     """float32 [n, 6]; the rows of a seed are the same in every call, and no two seeds share one."""
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
+
+
+def network(**tensors: Any) -> ExtractorSpec:
+    """A small untrained network, with other ``tensors`` than it should have (None: without)."""
+    import safetensors.torch
+
+    from labelwall.wall.networks.architectures import build
+
+    state = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
+    changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
+    weights = safetensors.torch.save(changed)
+    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
 
 
 def make_plan(
@@ -83,12 +94,10 @@ class Made:
         """A plain request of a caller by name."""
         return call(self.url, self.tokens[name], method, path, *body, **how)
 
-    def browse(self, path: str = "/", method: str = "GET", name: str = "carol", **headers: str):
+    def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
         """A request of a browser for the custodian's page."""
         auth = ("any", self.tokens.get(name, name))
-        return httpx.request(
-            method, self.url + path, auth=auth, headers=headers, trust_env=False, timeout=60
-        )
+        return httpx.request(method, self.url + path, auth=auth, trust_env=False, timeout=60)
 
 
 def make(

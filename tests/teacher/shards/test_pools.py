@@ -7,14 +7,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked, working_nodes
-from labelwall.wall.errors import InvalidInput
+from labelwall.teacher.shards.pools import CHECK_ALIVE, RayPool, connect, require_locked
+from labelwall.wall.errors import InvalidInput, MissingData
 
 
 @pytest.mark.parametrize(
@@ -93,20 +95,23 @@ def test_what_is_no_head_is_refused() -> None:
     server.stop(None).wait()
 
 
-def test_nodes_without_cpus_are_used_only_if_there_are_no_others() -> None:
-    class Ray:
-        def __init__(self, *nodes: tuple[str, bool, float]) -> None:
-            self._nodes = nodes
+def test_a_cluster_without_a_free_cpu_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = import_module("ray.util.placement_group")
 
-        def nodes(self) -> list[dict[str, object]]:
-            return [
-                {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus}}
-                for name, alive, cpus in self._nodes
-            ]
+    class Cluster:
+        cluster_resources = staticmethod(dict)
+        remote = staticmethod(lambda **_: lambda kind: kind)
 
-    cluster = Ray(("c", True, 2.0), ("a", True, 1.0), ("b", False, 1.0), ("h", True, 0.0))
-    assert working_nodes(cluster) == ["a", "c"]
-    assert working_nodes(Ray(("h", True, 0.0))) == ["h"]
+    removed = list[object]()
+    group = SimpleNamespace(wait=lambda seconds: False)
+    monkeypatch.setattr(pools, "connect", lambda config: Cluster)
+    monkeypatch.setattr(places, "placement_group", lambda *_, **__: group)
+    monkeypatch.setattr(places, "remove_placement_group", removed.append)
+    with pytest.raises(MissingData, match="no CPU left"):
+        RayPool([tmp_path], ScaleConfig(backend="ray", shards=1))
+    assert removed == [group]
 
 
 def test_files_of_a_killed_process_go_with_the_next_start(

@@ -215,28 +215,3 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     assert kills[0] == 20
     assert teacher._ledger.state.head == whole._ledger.state.head
     pool.close()
-
-
-def test_misplaced_workers_are_restarted_and_then_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first worker is planned for an absent node: it is restarted once for each pause."""
-    real = pools.working_nodes
-    monkeypatch.setattr(pools, "working_nodes", lambda ray: ["a" * 56, *real(ray)])
-    monkeypatch.setattr(pools, "PAUSES", (0.0, 0.0))
-    attempts, misplaced = [], RayPool._misplaced
-
-    def recorded(self: RayPool, planned: list[str]) -> list[int]:
-        attempts.append(misplaced(self, planned))
-        return attempts[-1]
-
-    monkeypatch.setattr(RayPool, "_misplaced", recorded)
-    folders = [tmp_path / name for name in "ab"]
-    for folder in folders:
-        folder.mkdir()
-    pool = RayPool(folders, SCALE)
-    try:
-        assert attempts == [[0], [0]]
-        assert len(set(pool.ask("node"))) == 1  # both answer, on the only node
-    finally:
-        pool.close()

@@ -13,20 +13,18 @@ from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_rows import ShardedRows
@@ -42,17 +40,11 @@ from tests import make
 from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
-MECHANISMS: dict[str, AnyMechanism] = {
-    "private_knn": PrivateKnn(
-        k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3
-    ),
-    "private_knn_attributes": PrivateKnnAttributes(
-        k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5
-    ),
-    "private_knn_mean": PrivateKnnMean(
-        k=20, sigma_mean=0.5, sigma_screen=30.0, sampling_probability=0.5
-    ),
-    "private_knn_median": PrivateKnnMedian(
+ONE_OF_EACH: tuple[AnyMechanism, ...] = (
+    PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3),
+    PrivateKnnAttributes(k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5),
+    PrivateKnnMean(k=20, sigma_mean=0.5, sigma_screen=30.0, sampling_probability=0.5),
+    PrivateKnnMedian(
         k=20,
         epsilon=2.0,
         cells=8,
@@ -61,24 +53,26 @@ MECHANISMS: dict[str, AnyMechanism] = {
         sigma_screen=30.0,
         sampling_probability=0.5,
     ),
-    "private_radius": PrivateRadius(
+    PrivateRadius(
         share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3
     ),
-    "naive_knn": NaiveKnn(k=15, sigma_vote=2.0),
-    "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
+    NaiveKnn(k=15, sigma_vote=2.0),
+    IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
+    Lnmax(teachers=7, scale=0.5),
+    Gnmax(teachers=7, sigma_vote=1.0),
+    ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
+    ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    PrivateLinear(steps=2, sigma=2.0, clip=1.0),
+    PrivateLinearAttributes(steps=2, sigma=2.0, clip=0.5),
+    PrivateLinearValue(sigma=2.0),
+    RadiusNeighbours(radius=0.1, epsilon=5.0),
+    BatchKnn(k=9, epsilon=40.0),
+)
+MECHANISMS: dict[str, AnyMechanism] = {each.kind: each for each in ONE_OF_EACH} | {
     "ind_knn_hash": IndKnn(
         kernel="rbf", threshold=0.5, sigma_label=0.2, sigma_count=3.0, rho=0.6, tables=2, bits=2
     ),
-    "lnmax": Lnmax(teachers=7, scale=0.5),
-    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
-    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
-    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
-    "private_linear": PrivateLinear(steps=2, sigma=2.0, clip=1.0),
-    "private_linear_attributes": PrivateLinearAttributes(steps=2, sigma=2.0, clip=0.5),
-    "private_linear_value": PrivateLinearValue(sigma=2.0),
-    "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
-    "batch_knn": BatchKnn(k=9, epsilon=40.0),
     "batch_knn_interactive": BatchKnn(k=9, epsilon=40.0, conversion="interactive"),
     "batch_knn_none": BatchKnn(k=9, epsilon=40.0, conversion="none"),
 }

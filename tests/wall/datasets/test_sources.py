@@ -95,7 +95,7 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
     ("modules", "unwanted"),
     [
         (
-            ("wall.datasets.sources", "experiment.config.init", "teacher.records.inspect"),
+            ("wall.datasets.sources", "experiment.commands.configured", "teacher.records.inspect"),
             {"torch", "torchvision"},
         ),
         (("wall.labels.registry",), {"torch", "sklearn"}),
@@ -157,7 +157,7 @@ def test_the_public_side_reads_no_private_member(tmp_path: Path) -> None:
 
 
 PRIVATE_WORDS = {"private_x", "private_y", "private_id", "data.private"}
-READERS = {"private_rows", "private_blocks", "_private"}
+READERS = {"private_rows", "_one_side"}
 
 
 def private_uses(source: str) -> list[str]:
@@ -187,8 +187,8 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
         path.relative_to(REPOSITORY).as_posix(): set(private_uses(path.read_text()))
         for path in files
     }
-    assert asking.pop("wall/datasets/published.py") == {"_private"}
-    assert asking.pop("experiment/run/budgets.py") == {"config.private"}
+    assert asking.pop("wall/datasets/published.py") == {"_one_side"}
+    assert asking.pop("experiment/run/places.py") == {"config.private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 
 
@@ -196,8 +196,7 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
     "code",
     [
         "data_set(source).private_rows(config)",
-        "published(source).private_blocks(config)",
-        "published(source)._private(config)",
+        "published(source)._one_side(config, private)",
         "from wall.datasets.svhn import private_rows",
         "read(self.config.private)",
         "read_member(path, 'private_y')",
@@ -205,4 +204,4 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
 )
 def test_the_search_for_private_uses_can_fail(code: str) -> None:
     assert private_uses(code)
-    assert not private_uses(code.replace("private", "public"))
+    assert not private_uses(code.replace("private", "public").replace("_one_side", "side"))

@@ -12,12 +12,10 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.state import LedgerState, read_body
 from labelwall.teacher.mechanisms.attributes import AttributeVotes
-from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.private_linear import LinearSums
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
+from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import STEPS
@@ -49,7 +47,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         return counts and all(-noise <= v <= 4096 * mechanism.max_voters + noise for v in value)
     if isinstance(mechanism, ReverseKnn):
         noise = 14 * mechanism.sigma + 1
-        counts = type(value) is list and len(value) % mechanism.cells == 0
+        counts = type(value) is list and len(value) % mechanism.centroids == 0
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
     if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
@@ -216,7 +214,7 @@ def _written(
 
 def _width(mechanism: AnyMechanism, value: Any) -> set[int]:
     if isinstance(mechanism, ReverseKnn):
-        return {len(value) // mechanism.cells}
+        return {len(value) // mechanism.centroids}
     return {len(value)} if isinstance(mechanism, AttributeVotes) else set()
 
 

@@ -12,21 +12,19 @@ from labelwall.teacher.mechanisms.attributes import (
     GnmaxAttributes,
     PrivateKnnAttributes,
 )
-from labelwall.teacher.mechanisms.batch import BatchMechanism, RadiusNeighbours
-from labelwall.teacher.mechanisms.batch_knn import BatchKnn
+from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn import NaiveKnn, PrivateKnn
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.sums import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
+    ReverseKnn,
 )
-from labelwall.teacher.mechanisms.private_radius import PrivateRadius
-from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec
@@ -38,7 +36,7 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
     PrivateRadius(share=0.02, threshold=10, **NOISY),
     IndKnn(rho=0.01, sigma_count=40.0),
-    ReverseKnn(cells=3, neighbours=2, sigma=44),
+    ReverseKnn(centroids=3, neighbours=2, sigma=44),
     PrivateLinear(sigma=30.0),
     NaiveKnn(k=30, sigma_vote=25.0),
     Lnmax(teachers=30, scale=40.0),
@@ -73,7 +71,7 @@ def drawn(
     if isinstance(mechanism, IndKnn):
         return [rng.randrange(-20, 50), label]
     if isinstance(mechanism, ReverseKnn):
-        return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
+        return [rng.randrange(-40, 90) for _ in range(mechanism.centroids * CLASSES)]
     if isinstance(mechanism, LinearSums):
         outputs = 1 if mechanism.label_space == "value" else CLASSES
         return [rng.randrange(-(10**8), 10**8) for _ in range((dimensions + 1) * outputs + 1)]

@@ -9,7 +9,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.mechanisms.private_linear import (
+from labelwall.teacher.mechanisms.sums import (
     LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,

@@ -1,0 +1,316 @@
+"""Commands that take a run's settings: run, plan, compare, predict, serve, records, data, init.
+
+Each takes the arguments after its name and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ...teacher.service.config import ServiceConfig
+from ...wall.errors import InvalidInput
+from ..config.config import Config
+from ..config.settings import parse, short_yaml, to_yaml
+from ..run.console import Console
+
+CONFIGS = resources.files("labelwall.configs")
+PACKAGED = sorted(
+    file.name.removesuffix(".yaml") for file in CONFIGS.iterdir() if file.name.endswith(".yaml")
+)
+HEADER = """\
+# Written by labelwall from public rows alone; `labelwall run --help-all` explains all settings.
+# Next:
+#   labelwall plan --config THIS_FILE    the price, before anything private is read
+#   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
+#   labelwall run  --config THIS_FILE
+"""
+
+
+def _flag(does: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": does}
+
+
+def _text(does: str, **more: Any) -> dict[str, Any]:
+    return {"type": str, "help": does} | more
+
+
+QUIET = _flag("print nothing but the result")
+
+# The options of each command that are no settings of a run.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "run": {
+        "--run_dir": _text(
+            "folder for the results, runs/NAME-OF-DATA if left out; the same folder resumes a "
+            "killed run"
+        ),
+        "--quiet": QUIET,
+        "--isolate": _flag("the teacher in a process of its own; this one opens no private file"),
+    },
+    "plan": {
+        "--json": _flag("one JSON object: epsilon, delta, certificates, rounds"),
+        "--optimise": _flag(
+            "search the best mechanism, caps and number of queries for the budget, "
+            "from public rows alone; all mechanisms with --mechanism.kind auto"
+        ),
+        "--out": _text("with --optimise: file to write the configuration to"),
+        "--min_accuracy": {
+            "type": float,
+            "default": 0.0,
+            "help": "with --optimise: least expected share of right labels, in [0, 1); "
+            "fewer labels, better ones",
+        },
+    },
+    "predict": {
+        "--queries": _text("npz file with the array x: rows like the public inputs", required=True),
+        "--out": _text(
+            "npz file to write: labels, outcomes; a receipt and the ledger beside", required=True
+        ),
+        "--slot": {
+            "type": int,
+            "default": 0,
+            "help": "which mechanism of the plan pays: its place in the list",
+        },
+        "--quiet": QUIET,
+    },
+    "serve": {
+        "service": ServiceConfig,
+        "--child": _flag("for `run --isolate`: one key from the standard input, until it closes"),
+    },
+    "records": {
+        "change": {
+            "choices": ["add", "remove"],
+            "help": "add the rows of --rows; remove what --ids, --images or --persons name",
+        },
+        "--rows": _text(
+            "with add: folder with one folder of images a class, "
+            "or npz file with private_x, private_y, private_id (and private_person)"
+        ),
+        "--ids": _text("with remove: ids of records, whole numbers separated by commas"),
+        "--ids_file": _text("with remove: text file with one id a line"),
+        "--images": _text(
+            "with remove: paths of images within data.private", nargs="+", default=[]
+        ),
+        "--persons": _text("with remove: ids of persons, separated by commas: all their rows"),
+        "--persons_file": _text("with remove: text file with one person's id a line"),
+        "--dry_run": _flag("say what would be done, and change nothing"),
+    },
+    "init": {
+        "--from": _text(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),
+        "--out": _text("file to write", default="labelwall.yaml"),
+    },
+}
+
+
+def _parsed(command: str, args: Sequence[str], does: str) -> tuple[Config, Namespace]:
+    return parse(args, command, does, OPTIONS.get(command))
+
+
+def _set_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def run(args: Sequence[str]) -> int:
+    does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
+    config, rest = _parsed("run", args, does)
+    from ..plan.show import announce
+    from ..run.places import custodian_place, require_budget, resumed, tell_changed_files
+    from ..run.run_folder import RunFolder
+
+    console = Console(quiet=rest.quiet)
+    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
+    side, apart = config.private_side(), rest.isolate or config.teacher is not None
+    custodian = custodian_place(side, run_dir)
+    if not apart:  # then another process alone looks into the directory
+        require_budget(side, custodian, console.say)
+    if config.open:
+        from ..plan.search import decided  # takes a second
+
+        config = decided(config, RunFolder(run_dir), custodian, console)
+    announce(config, resumed(config, RunFolder(run_dir)), console)
+    _set_threads(config.threads)
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..report.card import write_card
+    from ..report.report import write_report
+    from ..run import rounds
+    from ..run.metrics import result_line
+
+    summary = rounds.run(
+        config,
+        run_dir,
+        entropy=SystemEntropy(),
+        console=console,
+        isolate=rest.isolate,
+        custodian=custodian,
+    )
+    if not apart:
+        tell_changed_files(config.data, custodian, console.say)
+    write_report(run_dir)
+    write_card(run_dir)
+    print(result_line(summary, run_dir))
+    return 0
+
+
+def plan(args: Sequence[str]) -> int:
+    does = (
+        "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
+        "Reads no data."
+    )
+    config, rest = _parsed("plan", args, does)
+    from ...teacher.accounting.accountant import require_affordable
+    from ..plan.show import describe_plan, render_plan
+
+    if rest.optimise or config.open:
+        return _optimise(config, rest)
+    for name in ("out", "min_accuracy"):
+        if getattr(rest, name):
+            raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
+    config.solved(Console(quiet=rest.json).progress)
+    shown = describe_plan(config)
+    print(json.dumps(shown) if rest.json else render_plan(shown))
+    require_affordable(config.plan())
+    return 0
+
+
+def _optimise(config: Config, options: Namespace) -> int:
+    from ..plan.search import best_plan
+    from ..plan.show import describe_optimum, origin, print_optimum
+
+    out = Path(options.out) if options.out else None
+    if out is not None and out.exists():
+        raise InvalidInput("out", "a file that does not exist yet", str(out))
+    best, optimum = best_plan(config, Console(quiet=options.json), options.min_accuracy)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"{origin(optimum)}{to_yaml(best)}")
+    if options.json:
+        print(json.dumps(describe_optimum(best, optimum)))
+    else:
+        print_optimum(best, optimum, out)
+    return 0
+
+
+def compare(args: Sequence[str]) -> int:
+    from ..compare.config import parse_comparison
+
+    config, out = parse_comparison(args)
+    _set_threads(config.threads)
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..compare import compare as comparison
+
+    cells = comparison.compare(config, Path(out), entropy=SystemEntropy(), console=Console())
+    print(comparison.render(cells))
+    return 0
+
+
+def predict(args: Sequence[str]) -> int:
+    does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
+    config, rest = _parsed("predict", args, does)
+    from ..plan.show import announce
+
+    console, out = Console(quiet=rest.quiet), Path(rest.out)
+    announce(config, config, console)
+    _set_threads(config.threads)
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..run import predict as prediction
+
+    answers = prediction.predict(
+        config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
+    )
+    print(prediction.prediction_line(answers, out))
+    return 0
+
+
+def serve(args: Sequence[str]) -> int:
+    does = (
+        "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
+        "Prints the URL."
+    )
+    config, rest = _parsed("serve", args, does)
+    from ..plan.show import announce
+
+    announce(config, config, Console())
+    child_of = sys.stdin.readline().strip() if rest.child else None
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..run import serving
+
+    serving.serve(config.private_side(), rest.service, entropy=SystemEntropy(), child_of=child_of)
+    return 0
+
+
+def records(args: Sequence[str]) -> int:
+    does = (
+        "PRIVATE, for the custodian: change the records behind a custodian's directory between any "
+        "two queries. Removed data is deleted from the directory; what a record spent stays, so "
+        "that adding it again refills nothing. Nothing is charged."
+    )
+    config, rest = _parsed("records", args, does)
+    from ..run.records_cli import add_records, parse_ids, parse_persons, remove_records
+
+    side = config.private_side()
+    if (rest.change == "add") != (rest.rows is not None):
+        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
+    if rest.change == "add":
+        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
+        return 0
+    if rest.persons or rest.persons_file:
+        if rest.ids or rest.ids_file or rest.images:
+            raise InvalidInput("persons", "given without ids of rows", "both")
+        file = Path(rest.persons_file) if rest.persons_file else None
+        ids = parse_persons(config.privacy.unit, rest.persons, file)
+    elif config.privacy.unit == "person":
+        rule = "persons or persons_file where privacy.unit is person"
+        raise InvalidInput("remove", rule, None)
+    else:
+        ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
+    print(remove_records(side, ids, dry_run=rest.dry_run, console=Console()))
+    return 0
+
+
+def data(args: Sequence[str]) -> int:
+    does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
+    config, _ = _parsed("data", args, does)
+    from ...teacher.records.inspect import preview
+
+    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
+    return 0
+
+
+def init(args: Sequence[str]) -> int:
+    does = (
+        "Write a configuration for your own data, or a copy of a packaged one (--from). Opens no "
+        "private file. Settings as for `run`, such as --student.steps 900, are written too."
+    )
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, option in OPTIONS["init"].items():
+        parser.add_argument(name, **option)
+    options, others = parser.parse_known_args(list(args))
+    out, command = Path(options.out), "plan"
+    if options.source is None:
+        config, _ = _parsed("init", args, does)
+        content = f"{HEADER}\n{short_yaml(config)}".encode()
+    elif others:
+        raise InvalidInput("from", "left out with one's own data and settings", options.source)
+    elif options.source not in PACKAGED:
+        raise InvalidInput("from", f"one of {', '.join(PACKAGED)}", options.source)
+    else:
+        content = (CONFIGS / f"{options.source}.yaml").read_bytes()
+        if options.source.startswith("compare_"):
+            command = "compare"
+    if out.exists():
+        raise InvalidInput("out", "a file that does not exist yet", str(out))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_bytes(content)
+    except OSError as error:
+        raise InvalidInput("out", "a file that can be written", str(out)) from error
+    more = " --out DIR" if command == "compare" else ""
+    print(f"wrote {out}. Next: labelwall {command} --config {out}{more}")
+    return 0

@@ -1,0 +1,241 @@
+"""Commands on files that a run or a custodian wrote: audit, classify, export, report, keys.
+
+Each takes the arguments after its name and returns the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...wall.errors import InvalidInput
+
+
+def _flag(does: str) -> dict[str, Any]:
+    return {"action": "store_true", "help": does}
+
+
+LEDGER = {"type": Path, "help": "ledger.sqlite of a run folder, or an export"}
+STUDENT: dict[str, Any] = {
+    "type": Path,
+    "required": True,
+    "help": "folder of a finished run, or its student.safetensors",
+}
+FORMATS = {
+    "onnx": "one file, checked by onnxruntime where it is installed (extra `export`)",
+    "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
+    "huggingface": "a folder in the Hub's layout, with the model card; needs the run folder",
+}
+ATTACK = (
+    "Statistical audit: run the plan's mechanisms, as configured and with little noise, on "
+    "worst-case neighbouring data sets made for it; a lower confidence bound of epsilon next to "
+    "the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted."
+)
+ATTACK_OPTIONS: dict[str, Any] = {
+    "--empirical": _flag("attack the mechanisms instead of reading a ledger's entries"),
+    "--trials": {
+        "type": int,
+        "default": 20000,
+        "help": "queries drawn for each release on each data set, a count",
+    },
+    "--confidence": {
+        "type": float,
+        "default": 0.95,
+        "help": "all lower bounds hold jointly with this probability",
+    },
+    "--json": _flag("a JSON list, one object for each mechanism and delta"),
+}
+
+
+def _parsed(command: str, args: Sequence[str], does: str, options: dict[str, Any]) -> Namespace:
+    parser = ArgumentParser(f"labelwall {command}", description=does)
+    for name, option in options.items():
+        parser.add_argument(name, **option)
+    return parser.parse_args(args)
+
+
+def audit(args: Sequence[str]) -> int:
+    if "--empirical" in args:
+        return _attack(args)
+    from ...teacher.accounting.cache import computed_anew
+    from ...teacher.ledger.auditor import auditor
+
+    does = (
+        "Recompute the certificate from a ledger file alone; with --empirical, attack the "
+        "mechanisms."
+    )
+    options = {
+        "ledger": LEDGER,
+        "--json": _flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
+        "--expect_head": {
+            "help": "hash (hex) that must stand in the chain, from a receipt or a summary.json"
+        },
+        "--explain": _flag(
+            "show each release, what it is priced as, and the arithmetic of epsilon"
+        ),
+    }
+    parsed = _parsed("audit", args, does, options)
+    with computed_anew():
+        finding = auditor.audit(
+            parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain
+        )
+    print(json.dumps(finding.to_json()) if parsed.json else finding.render())
+    return 0 if finding.consistent else 3
+
+
+def _attack(args: Sequence[str]) -> int:
+    """On the plan of a configuration or of a ledger file; reads no data."""
+    from ...teacher.audits.cases import audit_mechanisms
+    from ...teacher.ledger.ledger import Ledger
+    from ...teacher.mechanisms.registry import from_slot
+    from ..config.settings import parse
+
+    command = "audit --empirical"
+    options: Any
+    if any(arg.partition("=")[0] == "--config" for arg in args):
+        config, options = parse(args, command, ATTACK, ATTACK_OPTIONS)
+        plan = config.plan()
+    else:
+        options = _parsed(command, args, ATTACK, {"ledger": LEDGER} | ATTACK_OPTIONS)
+        known = Ledger(options.ledger).state.plan
+        assert known is not None  # a ledger's first entry fixes it
+        plan = known
+    findings = audit_mechanisms(
+        [from_slot(slot) for slot in plan.slots],
+        delta=plan.delta,
+        trials=options.trials,
+        confidence=options.confidence,
+        unit=plan.unit,
+    )
+    if options.json:
+        print(json.dumps([finding.to_json() for finding in findings]))
+    else:
+        if plan.unit == "person":
+            print("every record of the pairs is a person with several rows")
+        print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
+    return 3 if any(finding.refuted for finding in findings) else 0
+
+
+def classify(args: Sequence[str]) -> int:
+    parser = ArgumentParser(
+        "labelwall classify",
+        description="Write a student's label and probabilities for each image or vector to a CSV "
+        "file. Opens nothing private; costs no privacy.",
+    )
+    parser.add_argument("--student", **STUDENT)
+    rows = parser.add_mutually_exclusive_group(required=True)
+    rows.add_argument(
+        "--images",
+        type=Path,
+        nargs="+",
+        help="image files, or folders of them; cut, resized and converted as the public ones were",
+    )
+    rows.add_argument(
+        "--vectors",
+        type=Path,
+        help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]"
+        "; for a student of a table a CSV or parquet file with that table's columns",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
+    parser.add_argument("--quiet", **_flag("print nothing but the result"))
+    options = parser.parse_args(args)
+    from ...student.model import load
+    from ..run.console import Console
+    from ..use.classify import classify_images, classify_rows
+
+    student, console = load(options.student), Console(quiet=options.quiet)
+    if options.images:
+        classified = classify_images(student, options.images, options.out, console.progress)
+    else:
+        classified = classify_rows(student, options.vectors, options.out, console.progress)
+    for name in classified.unreadable:
+        print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
+    print(f"{classified.rows} labelled, {len(classified.unreadable)} unreadable: {options.out}")
+    return 0
+
+
+def export(args: Sequence[str]) -> int:
+    does = (
+        "Write a student in another format. ONNX has the preprocessing inside and "
+        "gives probabilities, or values. Opens nothing private; costs no privacy."
+    )
+    formats = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    options = {
+        "--student": STUDENT,
+        "--format": {"required": True, "help": formats},
+        "--out": {"type": Path, "required": True, "help": "file or folder to write"},
+        "--input": {
+            "choices": ["uint8", "float32"],
+            "default": "uint8",
+            "help": "images that onnx takes: uint8 [n, h, w, c] of 0..255, "
+            "or float32 [n, c, h, w] of 0..1; of the student's size",
+        },
+    }
+    parsed = _parsed("export", args, does, options)
+    if parsed.format not in FORMATS:
+        raise InvalidInput("format", f"one of {', '.join(FORMATS)}", parsed.format)
+    from ...student.model import load
+    from ..use import export as exporting
+
+    student, source = load(parsed.student), parsed.student
+    folder = source if source.is_dir() else source.parent
+    checked = exporting.export(student, folder, parsed.format, parsed.out, parsed.input)
+    print(f"{parsed.out}: {checked}")
+    return 0
+
+
+def report(args: Sequence[str]) -> int:
+    does = "Write report.html and MODEL_CARD.md of a finished run folder again."
+    folder = {"type": Path, "help": "a folder that `labelwall run` wrote"}
+    run_dir = _parsed("report", args, does, {"run_dir": folder}).run_dir
+    from ..report.card import write_card
+    from ..report.report import write_report
+
+    print(write_report(run_dir))
+    print(write_card(run_dir))
+    return 0
+
+
+def keys(args: Sequence[str]) -> int:
+    from ...teacher.service.keys import Keys, render
+
+    options = {
+        "action": {
+            "choices": ["add", "list", "revoke"],
+            "help": "what to do; a running service sees it at once",
+        },
+        "--custodian_dir": {
+            "type": Path,
+            "required": True,
+            "help": "the custodian's directory, which keeps hashes of keys",
+        },
+        "--name": {"help": "whose key it is: letters, digits, dots, dashes"},
+        "--role": {
+            "default": "analyst",
+            "help": "analyst (asks, sends extractors) or custodian (records, receipts, metrics)",
+        },
+        "--queries": {
+            "type": int,
+            "help": "most new queries that calls under this name are charged for, a count; "
+            "no cap if left out",
+        },
+        "--expires": {
+            "help": "ISO date or time (UTC) from which the key is not valid; never if left out"
+        },
+    }
+    does = "API keys of a service. A key is shown once, when it is added."
+    parsed = _parsed("keys", args, does, options)
+    known = Keys(parsed.custodian_dir)
+    if parsed.action == "list":
+        print(render(known.listed()))
+    elif parsed.name is None:
+        raise InvalidInput("name", "given", None)
+    elif parsed.action == "add":
+        print(known.add(parsed.name, parsed.role, parsed.queries, parsed.expires))
+    else:
+        known.revoke(parsed.name)
+    return 0

@@ -1,0 +1,259 @@
+"""What a configuration costs, and what a search came to: as lines, tables and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    require_affordable,
+)
+from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan
+from ...wall.unit import for_unit, protected
+from ..config.config import Config, solved_line, solved_numbers
+from ..run.console import Console
+from .goal import Choice, Optimum
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WEAK = 10.0  # epsilon above which a guarantee means little
+TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
+SHOWN = 12  # choices in a table
+
+
+def price_line(plan: Plan) -> str:
+    """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
+    require_affordable(plan)
+    epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
+    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
+    unit = for_unit(plan.unit)
+    return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
+
+
+def weak(epsilon: float) -> str | None:
+    """What an epsilon above WEAK means, in a line; None for others."""
+    if epsilon <= WEAK:
+        return None
+    factor = f"{math.exp(epsilon):,.0f}" if epsilon < 50 else f"10^{epsilon / math.log(10):.0f}"
+    return (
+        f"warning: epsilon {round_up(epsilon):g} promises little: what is released may be {factor} "
+        "times as likely with a record as without it (e^epsilon)."
+    )
+
+
+def announce(config: Config, known: Config, console: Console) -> None:
+    """Say what the plan costs, and the numbers that the budget decided.
+
+    ``known``: ``config`` with the numbers that a run records, if there is one. Raises BudgetRefused
+    for more than the budget.
+    """
+    solved = known.solved(console.progress)
+    console.say(price_line(solved.plan()))
+    if warning := weak(certified_epsilon(solved.plan())):
+        console.say(warning)
+    if line := solved_line(solved_numbers(config, solved)):
+        console.say(line)
+
+
+def describe_plan(config: Config) -> dict[str, object]:
+    """What `plan --json` prints.
+
+    epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
+    that the budget decided.
+    """
+    plan, slots, solved = config.plan(), config.slots(), solved_numbers(config)
+    known = certificates(plan)
+    rounds = [
+        {
+            "queries": r.queries,
+            "slot": slot,
+            "mechanism": plan.slots[slot].mechanism,
+            "solved": solved[slot],
+            "caps": {release.name: release.cap for release in plan.slots[slot].releases},
+        }
+        for r, slot in zip(config.rounds, slots, strict=True)
+    ]
+    return {
+        "epsilon": round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "budget": plan.epsilon,
+        "unit": plan.unit,
+        "certificates": {name: round_up(c.epsilon) for name, c in known.items()},
+        "rounds": rounds,
+    }
+
+
+def render_plan(shown: dict) -> str:
+    """The result of ``describe_plan`` as text."""
+    neighbours = f"add or remove {protected(shown['unit'])}"
+    guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} ({neighbours})"
+    lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
+    for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
+        lines.append(f"  {name:36} {epsilon:8.3f}")
+    lines.append("")
+    for number, entry in enumerate(shown["rounds"], start=1):
+        caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
+        asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
+        lines.append(
+            f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
+        )
+    slots = {entry["slot"]: entry["solved"] for entry in shown["rounds"]}
+    if line := solved_line([slots[slot] for slot in sorted(slots)]):
+        lines += ["", f"  {line}"]
+    if warning := weak(shown["epsilon"]):
+        lines += ["", f"  {warning}"]
+    return "\n".join(lines)
+
+
+def describe_optimum(config: Config, optimum: Optimum[Any]) -> dict[str, object]:
+    """What `plan --optimise --json` prints.
+
+    `plan --json` of the choice; optimised, expected_records, candidates.
+    """
+    return {
+        **describe_plan(config),
+        "optimised": _entry(optimum.chosen),
+        "expected_records": optimum.goal.expected_records,
+        **describe_candidates(optimum),
+    }
+
+
+def describe_candidates(optimum: Optimum[Any]) -> dict[str, object]:
+    """candidates (best first), reason, source (of the rows rehearsed on), seconds of the search."""
+    return {
+        "candidates": [_entry(choice) for choice in optimum.tried],
+        "reason": sentence(optimum),
+        "source": optimum.source,
+        "seconds": round(optimum.seconds, 1),
+    }
+
+
+def _entry(choice: Choice[Any]) -> dict[str, object]:
+    return {
+        "epsilon": round_up(choice.epsilon),
+        "mechanism": choice.mechanism.fields(),
+        "view": None if choice.view is None else str(choice.view),
+        "cap": choice.cap,
+        "expected": {
+            "asked": choice.asked,
+            "answered": choice.answered,
+            "label_accuracy": choice.accuracy,
+            "right": choice.right,
+            "spread": choice.spread,
+        },
+    }
+
+
+def print_optimum(config: Config, optimum: Optimum[Any], out: Path | None) -> None:
+    """The candidates and the choice, on stdout; ``out``: written to."""
+    from rich.console import Console as RichConsole
+
+    screen = RichConsole(width=TABLE_WIDTH, highlight=False)
+    if len(optimum.tried) > 1:
+        screen.print(choices_table("candidates", optimum.tried))
+    chosen = optimum.chosen
+    features = f"{config.features}, {config.whiten} whitened axes" if config.whiten else ""
+    for line in (
+        optimum.price(),
+        f"From {optimum.source}; {optimum.goal.expected_records} private records expected "
+        "(--expected_records), none of them read. Every round is counted with the first round's "
+        "features; later rounds' are usually better.",
+        f"{sentence(optimum)} The search took {optimum.seconds:.0f} s.",
+        "",
+        f"features: {features or config.features}",
+        f"mechanism: {_described(chosen)}",
+        f"caps: {chosen.asked} asked, {chosen.cap} answered, in {optimum.goal.rounds} rounds",
+        f"expected: {_numbers(chosen)}",
+        f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR"
+        if out
+        else "--out FILE.yaml writes this configuration.",
+    ):
+        screen.print(line, markup=False, soft_wrap=True)
+
+
+def choices_table(title: str, choices: Sequence[Choice[Any]]) -> Table:
+    """The first SHOWN of them."""
+    from rich.table import Table
+
+    if len(choices) > SHOWN:
+        title = f"{title}: the best {SHOWN} of {len(choices)}"
+    table = Table(title=title)
+    accuracy = "R2" if choices[0].of_values else "labels right"
+    for name in ("epsilon", accuracy, "+-", "asked", "answered", "features", "mechanism"):
+        table.add_column(name)
+    for choice in choices[:SHOWN]:
+        table.add_row(
+            f"{round_up(choice.epsilon):.3f}",
+            *_accuracy(choice),
+            f"{choice.asked}",
+            f"{choice.answered:.0f}",
+            "" if choice.view is None else str(choice.view),
+            _described(choice),
+        )
+    return table
+
+
+def _described(choice: Choice[Any]) -> str:
+    """Its mechanism: kind and fields, those that are not given left out."""
+    words = (
+        f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in choice.mechanism.fields().items()
+        if name != "kind" and value not in (None, 0.0)
+    )
+    return f"{choice.mechanism.kind}: {', '.join(words)}"
+
+
+def _accuracy(choice: Choice[Any]) -> tuple[str, str]:
+    """The accuracy, a share or R2, and its spread, empty where none was rehearsed."""
+    if choice.of_values:
+        return f"{choice.accuracy:.3f}", f"{choice.spread:.3f}" if choice.spread else ""
+    return f"{choice.accuracy:.1%}", f"{100 * choice.spread:.1f}" if choice.spread else ""
+
+
+def expected(choice: Choice[Any]) -> str:
+    """The accuracy of a choice, for a reader."""
+    accuracy, spread = _accuracy(choice)
+    text = f"{accuracy} (+-{spread})" if spread else accuracy
+    return f"R2 {text}" if choice.of_values else f"{text} of the labels right"
+
+
+def _numbers(choice: Choice[Any]) -> str:
+    what = "labels" if choice.mechanism.once_a_round else f"of {choice.asked} answered"
+    return f"{choice.answered:.0f} {what}, {expected(choice)}"
+
+
+def sentence(optimum: Optimum[Any]) -> str:
+    """Why the best was chosen, for a reader."""
+    best, goal = optimum.chosen, optimum.goal
+    others = [c for c in optimum.tried if c.mechanism.kind != best.mechanism.kind]
+    text = (
+        f"{best.mechanism.kind} is chosen: {expected(best)} expected for "
+        f"{goal.expected_records} records at epsilon {goal.epsilon:g}"
+    )
+    if others:
+        text += f", {expected(others[0])} by the best {others[0].mechanism.kind}"
+    return f"{text}."
+
+
+def reason(optimum: Optimum[Any]) -> str:
+    """What was chosen, why, and from what rows."""
+    return (
+        f"{sentence(optimum)} From {optimum.source}, in {optimum.seconds:.0f} s; no private "
+        "record was read."
+    )
+
+
+def origin(optimum: Optimum[Any]) -> str:
+    """The comment above a configuration that a search wrote."""
+    chosen, goal = optimum.chosen, optimum.goal
+    return (
+        f"# Written by `labelwall plan --optimise` for epsilon {goal.epsilon:g}, "
+        f"{goal.expected_records} expected records, from {optimum.source}.\n"
+        f"# Expected: {_numbers(chosen)}; certified epsilon {round_up(chosen.epsilon)}.\n"
+    )

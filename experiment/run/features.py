@@ -1,0 +1,233 @@
+"""Feature maps that rounds ask with, and features of the public rows, computed once for each
+network of a run.
+
+Whitening puts the first round's features on the public rows' principal axes, each of spread 1.
+Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
+radius for all queries) means less. The axes are a statistic of PUBLIC rows alone and a part of the
+extractor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
+from ...teacher.mechanisms.base import QueryForm
+from ...teacher.search.int8_matmul import LARGEST
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ...wall.progress import Progress, TaskProgress
+from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
+
+PROBE = 64  # public rows that test whether a network treats rows of a batch independently
+Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]
+# Rows' features by network and by the rows' bytes: a run asks for those of its rehearsals again.
+_KNOWN: dict[Network, dict[bytes, np.ndarray]] = {}
+MAX_NETWORKS, MAX_KEPT = 2, 5_000  # that are kept: the last ones, of each the first
+
+
+def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
+    """What computes features of PUBLIC rows, some of which are in ``public``."""
+    return Embedder(
+        spec,
+        probe=public[:PROBE],
+        batch_size=computing.batch_size,
+        workers=computing.workers,
+        device=computing.device,
+    )
+
+
+def features_of(
+    embedder: Embedder, rows: np.ndarray, progress: TaskProgress | None = None
+) -> np.ndarray:
+    """float [n, d] of PUBLIC rows, before they are centred; a network computes a row once."""
+    if not (embedder.spec.weights and len(rows)):
+        return embedder.features(rows, progress)
+    known = _KNOWN.setdefault(network_of(embedder.spec), {})
+    while len(_KNOWN) > MAX_NETWORKS:
+        del _KNOWN[next(iter(_KNOWN))]
+    keys = [hashlib.sha256(row.tobytes()).digest() for row in rows]
+    new = [number for number, key in enumerate(keys) if key not in known]
+    features = dict(known)
+    if new:
+        computed = embedder.features(rows[new], progress)
+        features |= zip((keys[number] for number in new), computed, strict=True)
+        kept = new[: max(0, MAX_KEPT - len(known))]
+        known |= {keys[number]: features[keys[number]].copy() for number in kept}
+    return np.stack([features[key] for key in keys])
+
+
+def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int8 [n, d], bool [n]) of ``features_of`` PUBLIC rows, or of a box's rows: ``embed``'s."""
+    box = spec.backbone == "box"
+    return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
+
+
+def network_of(spec: ExtractorSpec) -> Network:
+    """What tells networks apart."""
+    return spec.backbone, hashlib.sha256(spec.weights).hexdigest(), spec.mean, spec.std
+
+
+class PublicFeatures:
+    """Plain and quantised features of a run's public and test rows.
+
+    Memory holds those of one network, the last one asked for.
+    """
+
+    def __init__(self, computing: Computing, public: PublicData, progress: Progress) -> None:
+        self._computing, self._progress = computing, progress
+        self._rows = {"public": public.inputs, "test": public.test_inputs}
+        self._network: Network | None = None
+        self._features: dict[str, np.ndarray] = {}
+
+    def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
+        """float [n, d]: features before they are centred; ``rows``: public or test."""
+        if (network := network_of(spec)) != self._network:
+            self._network, self._features = network, {}
+            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
+        if rows not in self._features:
+            progress = partial(self._progress, f"features of {rows} rows")
+            self._features[rows] = features_of(self._embedder, self._rows[rows], progress)
+        return self._features[rows]
+
+    def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
+        """int8 [n, d]: features as the teacher has them."""
+        return quantised(spec, self.plain(spec, rows))[0]
+
+
+MAX_ROWS = 10_000  # public rows that axes are computed from
+MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
+# For a linear classifier an axis is divided by its deviation to a power, at most MOST_WHITENED; not
+# at all where the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
+# Chosen on CIFAR-10's features, texts, HOG of two sets of images and a network's features of one.
+MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
+MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
+
+# Features of PUBLIC rows, float [n, d], before they are centred.
+Plain = Callable[[ExtractorSpec], np.ndarray]
+
+
+def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
+    """The features of the first round, before they are whitened.
+
+    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    """
+    images, name = len(task.input_shape) == 3, first.features
+    if name == "auto":
+        name = "hog" if images else "raw"
+    if (name in ("raw", "box")) == images:
+        networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
+        rule = f"hog, {networks} for images, raw or box for feature vectors"
+        raise InvalidInput("features", rule, name)
+    if name == "box":
+        return box_extractor(first.box, task)
+    if name in ("efficientnet_lite0", STAGES):
+        from ...wall.networks.pretrained import efficientnet_lite0  # torch
+
+        return efficientnet_lite0(task.input_shape, task.num_classes, stages=name == STAGES)
+    if name.startswith(TIMM):
+        from ...wall.networks.pretrained import timm_model  # torch
+
+        weights = None if first.weights is None else Path(first.weights)
+        return timm_model(name.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
+    return ExtractorSpec(name, task.input_shape, task.num_classes)
+
+
+def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
+    """Feature vectors of a declared domain, each side on its own scale.
+
+    Raises InvalidInput unless there is one side, or one for each dimension.
+    """
+    (dimensions,) = task.input_shape
+    sides = box * dimensions if len(box) == 1 else box
+    if len(sides) != dimensions:
+        raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
+    middle = tuple((low + high) / 2 for low, high in sides)
+    half = tuple((high - low) / 2 for low, high in sides)
+    return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)
+
+
+def starting_extractor(first: FirstFeatures, task: Task, plain: Plain) -> ExtractorSpec:
+    """The features of the first round, on whitened axes of the rows that ``plain`` knows.
+
+    Raises InvalidInput where features or axes do not fit the inputs, MissingData without weights.
+    """
+    spec = first_extractor(first, task)
+    if not first.whiten:
+        return spec
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], first.whiten)
+    if first.whiten > axes.shape[1]:
+        rule = f"at most {axes.shape[1]}, the directions in which the public rows' features spread"
+        raise InvalidInput("whiten", rule, first.whiten)
+    return _on_axes(spec, center, axes)
+
+
+def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> ExtractorSpec:
+    """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
+    and with the features of public rows that it asks for.
+    """
+    if asks.landmarks:
+        rows, finite = quantised(spec, spread_out(plain(spec), asks.landmarks))
+        return replace(spec, landmarks=rows[finite].tobytes())
+    if asks.axes is None:
+        return spec
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], asks.axes, linear_power)
+    if not axes.size:
+        raise InvalidInput("public rows", "at least 2, of different features", "no spread")
+    return _on_axes(spec, center, axes)
+
+
+def spread_out(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, at equal distances in their order."""
+    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
+
+
+def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:
+    kept = axes.shape[1]
+    length = max(LARGEST, RAW_UNIT * math.sqrt(kept))
+    scale = length * spec.scale / unit_length(spec, kept)
+    return replace(
+        spec, center=tuple(center.tolist()), scale=scale, axes=axes.astype("<i2").tobytes()
+    )
+
+
+def linear_power(spreads: np.ndarray) -> float:
+    """Between plain and half-whitened features, where the noise on a linear classifier's sums costs
+    least: the power for ``principal_axes``. ``spreads``: float64 [kept], positive, falling.
+    """
+    leading = np.log(spreads[:LEADING])
+    if len(leading) < 2:
+        return MOST_WHITENED
+    slope = -2 * np.polyfit(np.log(np.arange(1, len(leading) + 1)), leading, 1)[0]  # of variances
+    return float(min(max(0.0, 1 - FLAT / max(slope, FLAT)), MOST_WHITENED))
+
+
+def principal_axes(
+    features: np.ndarray, kept: int, power: float | Callable[[np.ndarray], float] = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """(mean float64 [d], axes int16 [d, kept]) of float [n, d], each axis over its deviation.
+
+    The axes are the directions of the largest variance, divided by their standard deviations to the
+    ``power`` (a number, or what gives it for these deviations), all scaled by one factor so that
+    the largest entry is MAX_ENTRY. They are fewer than ``kept`` where the rows spread in fewer
+    directions. Rows that are not finite are left out.
+    """
+    x = features[np.isfinite(features).all(axis=1)].astype(np.float64)
+    mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
+    variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))  # ascending
+    spreads = np.sqrt(np.maximum(variances[::-1], 0.0))
+    kept = min(kept, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum()))
+    if not kept:
+        return mean, np.zeros((features.shape[1], 0), dtype=np.int16)
+    spreads, axes = spreads[:kept], directions[:, ::-1][:, :kept]
+    signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])
+    axes = axes * signs / spreads ** (power(spreads) if callable(power) else power)
+    return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)

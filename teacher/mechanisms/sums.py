@@ -1,0 +1,292 @@
+"""Noisy sums over all records, of a round's public matrices: histograms of cells, and gradients."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ...wall.errors import InvalidInput
+from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
+from ...wall.messages import ABSTAINED, Value
+from ..accounting.plan import Release
+from ..noise.scales import more_noise
+from .base import Mechanism, QueryForm
+from .fields import count, noise_scale, param
+
+if TYPE_CHECKING:
+    from ..noise.entropy import Entropy
+    from .voters import Voters
+
+HISTOGRAM, SUM = "histogram", "sum"
+MAX_NEIGHBOURS = 64
+MAX_PARTS = 1 << 12  # of a vote; what a person gets by default
+MAX_STEPS = 100
+MIN_SIGMA, MAX_SIGMA = 0.001, 900.0  # times SENSITIVITY within the curves' range
+
+
+@dataclass(frozen=True)
+class NoisySum(Mechanism):
+    """Releases sums of what records add, integers, with discrete Gaussian noise on every entry.
+
+    Guarantee, for one query under add/remove of one record: ``curves.gaussian_rdp``, as a record
+    moves the sum by ``sensitivity`` units of the noise's scale at most, in L2. The scale drawn is
+    the accounted one, the same float.
+
+    Class attributes:
+        scale: the field with the noise's scale.
+    """
+
+    scale: ClassVar[str] = "sigma"
+    persons = True
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """L2, in the units of ``scale``."""
+
+    @property
+    @abstractmethod
+    def grid(self) -> int:
+        """Integers of the sum in one unit of ``scale``."""
+
+    @property
+    def rate(self) -> float:
+        """The probability with which a record is sampled; 1 where all records count."""
+        return 1.0
+
+    @abstractmethod
+    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Sums without noise: int64 [n_queries, m]."""
+
+    @property
+    def noise(self) -> float:
+        """The noise's scale in integers of the sum."""
+        return self.require(self.scale) * self.grid
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        """A sum moves by its sensitivity."""
+        return self.with_values(**{self.scale: more_noise(level * self.sensitivity)})
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """The price of ``asked`` noisy sums; each of them is answered."""
+        priced = {
+            "sigma": self.noise,
+            "sensitivity": self.grid * self.sensitivity,
+            "sampling_probability": self.rate,
+        }
+        return (Release(self.stages[0], "gaussian", priced, asked),)
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy sums: int64 [n_queries, m]."""
+        sums = self.sums(voters, keys, entropy)
+        return sums + entropy.discrete_gaussian(self.noise, keys, stage, sums.shape[1])
+
+    def label(self, value: Any) -> Value:
+        """A matrix has sums and no label; rows get theirs from the sums."""
+        return ABSTAINED
+
+
+@dataclass(frozen=True)
+class ReverseKnn(NoisySum):
+    """Votes of all private records in public cells (Li et al. 2022), released once a round.
+
+    Guarantee: that of ``NoisySum``. A record adds 1 to the count of its label in ``neighbours``
+    different cells and changes nothing else, so the L2 sensitivity is sqrt(neighbours) for any
+    number of cells (the discrete privacy loss distribution is exact up to its grid for 1, 2 or 3
+    neighbours and whole votes). A person adds a vector that is no longer than a row's
+    (``counts.shared_votes``). Cells without records get the same noise as all others. All fields
+    are publishable and fixed without looking at private rows.
+    """
+
+    kind: Literal["reverse_knn"] = "reverse_knn"
+    centroids: int = count(
+        150, "of a round's public cells: means of clusters of the public rows' features", MAX_CELLS
+    )
+    neighbours: int = count(
+        1,
+        "nearest cells that each record votes in; more of them smooth the counts, and the noise "
+        "for the same epsilon grows with their square root",
+        MAX_NEIGHBOURS,
+    )
+    sigma: float | None = noise_scale("every cell's count of every class")
+    margin: float = param(
+        0.0,
+        "a public row is labelled only if its best class leads the next by more; free",
+        unit="noisy votes",
+        ge=0,
+    )
+    row_neighbours: int = count(
+        1,
+        "nearest cells whose noisy counts a public row adds up; free; small cells are purer, and "
+        "adding their neighbours' votes makes up for their few votes",
+        MAX_NEIGHBOURS,
+    )
+    parts: int | None = count(
+        None,
+        "votes are multiples of 1 / parts, so that a person can share its votes among the cells of "
+        "its rows; null: 1, or 4096 with privacy.unit: person",
+        MAX_PARTS,
+    )
+
+    stages = (HISTOGRAM,)
+    of_persons: ClassVar = {"parts": MAX_PARTS}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("neighbours", "row_neighbours"):
+            if vars(self)[name] > self.centroids:
+                raise InvalidInput(f"mechanism.{name}", "at most centroids", vars(self)[name])
+
+    @property
+    def sensitivity(self) -> float:
+        return math.sqrt(self.neighbours)
+
+    @property
+    def grid(self) -> int:
+        return self.parts or 1
+
+    @property
+    def query_form(self) -> QueryForm:
+        return QueryForm(
+            self.centroids, self.row_neighbours, self.margin, self.sigma, parts=self.grid
+        )
+
+    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""
+        return voters.cell_votes(self.neighbours, self.grid)
+
+
+def step_count(default: int, detail: str = "") -> Any:
+    """The number of steps."""
+    return count(default, f"noisy sums of a round{detail}", MAX_STEPS)
+
+
+def residual_clip(default: float, help: str, most: float = 1.0) -> Any:
+    """The length above which residuals are shrunk."""
+    return param(default, f"{help}, at inputs of a unit vector's length", ge=0.01, le=most)
+
+
+def label_margin(text: str) -> Any:
+    """The lead that a label needs."""
+    return param(0.0, f"{text}; free", unit="a probability", ge=0, lt=1)
+
+
+@dataclass(frozen=True)
+class LinearSums(NoisySum):
+    """Base of three linear models: every step releases the noisy sum of all clipped gradients.
+
+    Guarantee, for one step: that of ``NoisySum``. The record adds an integer vector of length
+    SENSITIVITY at most, whatever the weights, its features, its label and the other records, and
+    changes nothing else; ``sigma`` is a noise multiplier. Steps compose; weights may depend on
+    earlier sums. The label space decides a record's residuals: of classes (softmax regression), of
+    attributes (one logistic regression each) or of a value (linear regression). All fields are
+    publishable and fixed without looking at private rows.
+    """
+
+    steps: int = step_count(2)
+    sigma: float | None = noise_scale(
+        "one step (a noise multiplier)", "sensitivities", ge=MIN_SIGMA, le=MAX_SIGMA
+    )
+    clip: float = residual_clip(1.0, "length of the residuals above which they are shrunk")
+    axes: int | None = count(
+        None,
+        "principal axes of the public rows' features that the model looks at, each divided by the "
+        "root of its deviation; null: the features as they are. The noise on every axis is the "
+        "same, so that few records and a small budget want few of them; free",
+        MAX_DIMENSIONS,
+    )
+    gain: int | None = count(
+        None,
+        "factor of a record's gradient (of a person's, the average of its rows') before it is "
+        "clipped to the length of a row's; null: 1, or 2 for classes and attributes with "
+        "privacy.unit: person",
+        MAX_GAIN,
+    )
+
+    stages = (SUM,)
+    # Averages of many rows are shorter than single gradients; with more than 2 the count of the
+    # records becomes uncertain.
+    of_persons: ClassVar = {"gain": 2}
+    sensitivity = 1.0
+    grid = SENSITIVITY
+
+    @property
+    def query_form(self) -> QueryForm:
+        return QueryForm(
+            noise=self.sigma,
+            steps=self.steps,
+            clip=self.clip,
+            labels=self.label_space,
+            axes=self.axes,
+            gain=self.gain or 1,
+            margin=vars(self).get("margin", 0.0),
+        )
+
+    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Sums of gradients: int64 [n_queries, (d + 1) * outputs + 1]."""
+        return voters.gradients(self.clip, self.label_space, self.gain or 1)
+
+
+@dataclass(frozen=True)
+class PrivateLinear(LinearSums):
+    """A linear classifier: softmax regression by noisy sums (``LinearSums`` has the guarantee)."""
+
+    kind: Literal["private_linear"] = "private_linear"
+    steps: int = step_count(
+        30,
+        "; fewer than ten are poor, but for a single one, which gives Gaussian classes and suits "
+        "images at tiny budgets; more cost time alone",
+    )
+    clip: float = residual_clip(
+        0.1,
+        "length of the residuals (probabilities minus label, at most 1.41) above which they are "
+        "shrunk",
+        1.5,  # no residual is longer than sqrt(2)
+    )
+    margin: float = label_margin(
+        "a public row is labelled only if its best class leads the next by more"
+    )
+
+
+@dataclass(frozen=True)
+class PrivateLinearAttributes(LinearSums):
+    """One logistic regression an attribute, by sums over all of them at once (``LinearSums``).
+
+    A record's residuals of all attributes are one vector, which is clipped as a whole: a step costs
+    the same for any number of attributes.
+    """
+
+    kind: Literal["private_linear_attributes"] = "private_linear_attributes"
+    steps: int = step_count(30, "; fewer than ten are poor, more cost time alone")
+    clip: float = residual_clip(
+        0.1,
+        "root mean square of a record's residuals (probability minus label, each at most 1), over "
+        "the attributes, above which they are shrunk",
+    )
+    margin: float = label_margin(
+        "a public row's attribute is labelled only if one answer leads the other by more"
+    )
+    label_space = "attributes"
+
+
+@dataclass(frozen=True)
+class PrivateLinearValue(LinearSums):
+    """Linear regression by noisy moments (``LinearSums`` has the guarantee).
+
+    The first sum is of value times features, values counted from the middle of the declared bounds.
+    Later ones are of what the regression misses. Public rows tell the features' second moments.
+    """
+
+    kind: Literal["private_linear_value"] = "private_linear_value"
+    clip: float = residual_clip(
+        0.25,
+        "length of the residuals (prediction minus value) after the first step above which they "
+        "are shrunk, in half ranges (high - low) / 2",
+    )
+    label_space = "value"
+    of_persons: ClassVar = {"gain": 1}  # clipping large values would bend the first sum's moments

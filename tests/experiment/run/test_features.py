@@ -1,0 +1,122 @@
+"""Features of the first round: whitened ones and their law on public rows, a box's scales, clusters
+of reverse kNN; a run keeps its axes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.experiment.config.groups import FirstFeatures
+from labelwall.experiment.run.features import (
+    box_extractor,
+    linear_power,
+    principal_axes,
+    starting_extractor,
+)
+from labelwall.experiment.run.matrices import cluster
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.classes import ClassLabels
+from tests.experiment import tiny
+from tests.experiment.checks import QUICK
+
+
+def uneven(n: int, seed: int = 0) -> np.ndarray:
+    """float32 [n, 6] around 7: one direction 50 times as wide as four others, one without any
+    spread."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(np.random.default_rng(9).normal(size=(6, 6)))[0]
+    return (rng.normal(size=(n, 6)) @ np.diag([50.0, 1, 1, 1, 1, 0]) @ turn + 7).astype(np.float32)
+
+
+def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
+    """int8 [n, whiten] of the rows that the axes were learned from."""
+    task = Task(ClassLabels(("a", "b", "c")), rows.shape[1:])
+    spec = starting_extractor(FirstFeatures(whiten=whiten), task, lambda _: rows)
+    return Embedder(spec, probe=None).embed(rows)[0]
+
+
+def test_axes_give_every_direction_the_same_spread() -> None:
+    rows = uneven(500)
+    mean, axes = principal_axes(rows, 5)
+    np.testing.assert_allclose(mean, rows.mean(axis=0), rtol=1e-6)
+    assert abs(axes).max() == 32767
+    covariance = np.cov((rows - mean) @ axes, rowvar=False)
+    assert abs(covariance / covariance.diagonal().mean() - np.eye(5)).max() < 0.02
+    scattered = np.concatenate([rows, np.full((3, 6), np.nan, dtype=np.float32)])
+    for found, expected in zip(principal_axes(scattered, 5), (mean, axes), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_embedded_rows_have_no_main_direction() -> None:
+    rows = uneven(500)
+    integers, plain = whitened(rows, 5).astype(float), whitened(rows, 0)[:, :5].astype(float)
+    assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
+    assert np.linalg.cond(np.cov(plain, rowvar=False)) > 10
+    assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
+    assert (abs(integers) == 63).mean() < 0.02
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(500, 6), (3, 3), (1, 1), (0, 1)])
+def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
+    assert principal_axes(uneven(rows), kept)[1].shape[1] < kept
+    with pytest.raises(InvalidInput, match="whiten"):
+        whitened(uneven(rows), kept)
+
+
+def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
+    command = ["run", "--config", "config.yaml", "--run_dir", "out", "--whiten", "3", *QUICK]
+    assert pipeline.main(command) == 0
+    spent = RunFolder(folder / "out").ledger_state().spent
+    kept = RunFolder(folder / "out").features(lambda: pytest.fail("built again"))
+    assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
+    for path in (
+        folder / "out/summary.json",
+        folder / "out/round_1/metrics.json",
+        folder / "out/round_1/answers.npz",
+    ):
+        path.unlink()
+    monkeypatch.setattr(
+        "labelwall.experiment.run.asking.starting_extractor", lambda *_: pytest.fail("built again")
+    )
+    assert pipeline.main(command) == 0
+    assert RunFolder(folder / "out").ledger_state().spent == spent
+
+
+@pytest.mark.parametrize(
+    ("slope", "power"), [(0.0, 0.0), (0.4, 0.0), (0.6, 0.25), (0.9, 0.5), (3.0, 0.5)]
+)
+def test_a_linear_model_whitens_less_where_axes_are_alike(slope: float, power: float) -> None:
+    """Variances that fall like rank to the power -slope, the later ones otherwise."""
+    ranks = np.arange(1.0, 101)
+    variances = ranks**-slope
+    variances[64:] = variances[63]
+    assert linear_power(np.sqrt(variances)) == pytest.approx(power, abs=1e-9)
+    assert linear_power(np.sqrt(variances[:1])) == 0.5
+
+
+def test_each_side_of_the_box_has_its_own_scale() -> None:
+    spec = box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (2,)))
+    assert (spec.mean, spec.std) == ((1.0, 2.0), (1.0, 3.0))
+    with pytest.raises(InvalidInput, match="one side, or 3"):
+        box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (3,)))
+
+
+def test_clusters_of_public_rows() -> None:
+    rng = np.random.default_rng(0)
+    middles = np.array([[40, 0], [-40, 0], [0, 50]])
+    features = (np.repeat(middles, 30, axis=0) + rng.integers(-3, 4, (90, 2))).astype(np.int8)
+    centers = cluster(features, 3, seed=1)
+    assert centers.dtype == np.int8
+    assert sorted(np.rint(centers / 10).astype(int).tolist()) == [[-4, 0], [0, 5], [4, 0]]
+    np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
+    # Fewer places than cells
+    assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
+    with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
+        cluster(features[:4], 5, seed=1)

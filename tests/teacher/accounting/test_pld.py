@@ -1,0 +1,233 @@
+"""The privacy loss distribution: the lemma of its pairs, and soundness by exact laws."""
+
+import itertools
+import math
+from dataclasses import asdict
+
+import mpmath
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.accounting.conversion import gaussian_delta, gaussian_epsilon
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.pld import (
+    LOG_ERROR,
+    closed_epsilon,
+    gaussian_pair,
+    pld_epsilon,
+    rounding_variance,
+)
+from tests.teacher.accounting.gaussian_oracle import exact_epsilon, smoothed
+
+
+def noisy(sigma, sensitivity, gamma=1.0, cap=1):
+    fields = {"sigma": sigma, "sensitivity": sensitivity, "sampling_probability": gamma}
+    return Release("counts", "gaussian", fields, cap)
+
+
+@pytest.mark.parametrize("entries", [1, 10**6])
+@pytest.mark.parametrize("mean", [0, 3])
+def test_a_rounded_continuous_gaussian_is_the_discrete_one(entries, mean):
+    """The lemma, with 40 digits, at the smallest sigma and at a larger one."""
+    with mpmath.workdps(40):
+        t2 = mpmath.mpf(rounding_variance(entries))
+        # The trapezoid rule with this step errs by far less than 1e-40: the integrand is analytic.
+        totals = [
+            mpmath.fsum(mpmath.exp(-((k - mpmath.mpf(i) / STEPS) ** 2) / (2 * t2)) for k in NEAR)
+            for i in range(STEPS)
+        ]
+        for sigma2 in (2 * t2, mpmath.mpf(30)):
+            weights = [mpmath.exp(-(mpmath.mpf(z) ** 2) / (2 * sigma2)) for z in range(-90, 91)]
+            normaliser = mpmath.fsum(weights)
+            for z in (0, 1, 5):
+                exact = mpmath.exp(-(mpmath.mpf(z - mean) ** 2) / (2 * sigma2)) / normaliser
+                law = rounded_law(z, mean, sigma2 - t2, t2, totals)
+                assert abs(mpmath.log(law / exact)) * entries <= LOG_ERROR
+
+
+STEPS, NEAR = 12, range(-30, 32)
+
+
+def rounded_law(z, mean, s2, t2, totals):
+    """P(Z = z), Z the discrete Gaussian of variance t2 about X, X continuous, N(mean, s2)."""
+    terms = []
+    for i in range(-60 * STEPS, 61 * STEPS):
+        x = mpmath.mpf(i) / STEPS
+        here = mpmath.exp(-((z - x) ** 2) / (2 * t2) - (x - mean) ** 2 / (2 * s2))
+        terms.append(here / totals[i % STEPS])
+    return mpmath.fsum(terms) / STEPS / mpmath.sqrt(2 * mpmath.pi * s2)
+
+
+@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (1.0, 2), (0.3, 1), (0.3, 2)])
+@pytest.mark.parametrize("shift", [(2,), (1, 1, 1, 1)])
+def test_every_shape_of_an_integer_shift_is_covered(shift, gamma, times):
+    """Two shapes of one norm, which no single discrete pair dominates."""
+    sigma, delta = 5.0, 1e-4
+    exact = exact_epsilon(delta, (shift, sigma, gamma, times))
+    assert exact <= pld_epsilon([noisy(sigma, 2.0, gamma, times)], delta) <= 1.06 * exact
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (0.3, 2), (0.1, 1)])
+def test_little_noise_is_priced_by_its_own_law(m, gamma, times):
+    sigma, delta = 1.3, 1e-4
+    exact = exact_epsilon(delta, ((1,) * m, sigma, gamma, times))
+    known = pld_epsilon([noisy(sigma, math.sqrt(m), gamma, times)], delta)
+    assert exact <= known <= 1.01 * exact
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.4])
+def test_a_list_of_both_kinds_of_pairs_is_sound(gamma):
+    """The first release has a discrete pair, the second, of another shape, a continuous one."""
+    exact = exact_epsilon(1e-4, ((1,), 2.0, gamma, 1), ((2,), 9.0, gamma, 2))
+    known = pld_epsilon([noisy(2.0, 1.0, gamma), noisy(9.0, 2.0, gamma, 2)], 1e-4)
+    assert exact <= known <= 1.03 * exact
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_both_kinds_of_pairs_nearly_agree_where_one_gives_way_to_the_other(m):
+    """At the noise around which the discrete pair is left out: a step of less than a percent."""
+    little, more = (pld_epsilon([noisy(s, math.sqrt(m), 0.1, 50)], 1e-5) for s in (28.5, 32.0))
+    assert gaussian_pair(noisy(28.5, 1.0, 0.1, 50)) is not None
+    assert 28.5 / 32.0 * 0.98 < more / little < 1
+
+
+@pytest.mark.parametrize("curve", ["screening", "argmax"])
+def test_what_is_computed_from_noisy_votes_costs_what_they_cost(curve):
+    for sigma in (9.0, 90.0):
+        fields = {"sigma": sigma, "sampling_probability": 0.2}
+        fields |= {"max_votes": 9, "threshold": 5} if curve == "screening" else {}
+        votes = noisy(sigma, 1.0 if curve == "screening" else math.sqrt(2), 0.2, 4)
+        bit = Release("r", curve, fields, 4)
+        assert pld_epsilon([bit], 1e-5) == pld_epsilon([votes], 1e-5)
+
+
+@pytest.mark.parametrize("mu", [1e-7, 1e-3, 0.03, 1.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+def test_the_closed_form_is_above_the_exact_value_and_next_to_it(mu, delta):
+    def exact(epsilon):
+        with mpmath.workdps(60):
+            e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+            tail = [mpmath.ncdf(side * m / 2 - e / m) for side in (1, -1)]
+            return tail[0] - mpmath.exp(e) * tail[1]
+
+    found = gaussian_epsilon(mu, delta)
+    assert exact(found) <= delta
+    if found > 0 and mu >= 1e-5:
+        assert exact(found * (1 - 1e-5)) > delta
+        assert gaussian_delta(mu, found) == pytest.approx(float(exact(found)), rel=1e-6)
+
+
+def test_a_lone_sampled_pair_is_next_to_its_exact_value():
+    """One release has a closed form; both directions, the tail of the noise and of the sample."""
+    sigma, gamma, delta = 50.0, 0.2, 1e-4
+    release = noisy(sigma, 40.0, gamma)
+    pair = gaussian_pair(release)
+    mu = pair.mu
+
+    def upper(x):
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    def deltas(epsilon):
+        at = (math.log((math.exp(epsilon) - 1 + gamma) / gamma)) / mu + mu / 2
+        added = (1 - gamma - math.exp(epsilon)) * upper(at) + gamma * upper(at - mu)
+        if math.exp(-epsilon) <= 1 - gamma:
+            return added
+        at = math.log((math.exp(-epsilon) - 1 + gamma) / gamma) / mu + mu / 2
+        moved = (1 - gamma) * upper(-at) + gamma * upper(mu - at)
+        return max(added, upper(-at) - math.exp(epsilon) * moved)
+
+    found = pld_epsilon([release], delta)
+    assert deltas(found) <= delta < deltas(found * 0.998)
+
+
+def test_the_distribution_agrees_with_the_closed_form_where_both_exist():
+    almost = [noisy(40.0, 3.0, 1 - 1e-9, 30), noisy(900.0, 7.0, 1.0, 40)]
+    whole = [noisy(40.0, 3.0, 1.0, 30), noisy(900.0, 7.0, 1.0, 40)]
+    closed = closed_epsilon(whole, 1e-6)
+    assert pld_epsilon(whole, 1e-6) == closed
+    assert closed <= pld_epsilon(almost, 1e-6) <= 1.002 * closed
+
+
+def test_thousands_of_entries_in_fine_units_cost_what_their_norm_costs():
+    coarse, fine = noisy(40.0, 2.0, 1.0, 3), noisy(40.0 * 2**20, 2.0 * 2**20, 1.0, 3)
+    limit = gaussian_epsilon(math.sqrt(3) * 2 / 40, 1e-5)
+    assert limit <= pld_epsilon([fine], 1e-5) <= limit * (1 + 1e-5)
+    assert pld_epsilon([fine], 1e-5) < pld_epsilon([coarse], 1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.999, 1.0, 1.001])
+@pytest.mark.parametrize("gamma", [1.0, 0.3])
+def test_another_computation_by_one_fourier_transform_agrees(epsilon, gamma):
+    """Pure releases beside Gaussian ones: also at 1, which is no sampling probability."""
+    releases = [noisy(40.0, 1.0, gamma, 100), noisy(90.0, math.sqrt(8), 1.0, 7)]
+    releases += [Release("b", "pure", {"epsilon": epsilon}, 1)] if epsilon else []
+    own = smoothed([asdict(release) for release in releases], 1e-5)
+    assert own == pytest.approx(pld_epsilon(releases, 1e-5), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("releases", "delta"),
+    [
+        ([Release("r", "zcdp", {"rho": 0.1}, 1)], 1e-5),
+        ([noisy(9.0, 1.0), Release("r", "zcdp", {"rho": 0.1}, 1)], 1e-5),
+        ([noisy(1.6, 2.0)], 1e-5),  # half of the variance would be lost
+        ([noisy(9.0, 1.0, 0.5)], 1e-9),  # rounding would not be small
+        ([noisy(9.0, 1.0, 0.5, 10**6)], 1e-5),
+        ([noisy(9.0, 300.0, 0.5)], 1e-5),
+        ([Release("r", "pure", {"epsilon": 0.1}, 1)], 1e-9),
+        ([], 1e-5),
+    ],
+)
+def test_nothing_is_certified_where_nothing_is_proved(releases, delta):
+    assert pld_epsilon(releases, delta) is None
+
+
+def test_pure_releases_are_randomised_responses():
+    pure = Release("r", "pure", {"epsilon": 0.1}, 3)
+    chances = np.array(
+        [math.comb(3, i) * math.exp(0.1 * i) / (1 + math.exp(0.1)) ** 3 for i in range(4)]
+    )
+    losses = 0.1 * np.array([2 * i - 3 for i in range(4)])
+    known = pld_epsilon([pure], 0.01)
+    assert (chances * np.maximum(1 - np.exp(known - losses), 0)).sum() <= 0.01
+    assert known < 0.3
+
+
+def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
+    """Hockey-stick divergence of ``copies`` randomised responses and one N_Z(0, sigma^2).
+
+    Against its shift by 1, the larger of both directions.
+    """
+    z = np.arange(-60, 61)
+    mass = np.exp(-(z**2) / (2 * sigma**2))
+    atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
+    likely = 1 / (1 + math.exp(-pure))
+    atoms += [(np.array([likely, 1 - likely]), np.array([1 - likely, likely]))] * copies
+    p, q = (
+        np.array([math.prod(entries) for entries in itertools.product(*side)])
+        for side in zip(*atoms, strict=True)
+    )
+    return max(
+        np.maximum(p - math.exp(epsilon) * q, 0).sum(),
+        np.maximum(q - math.exp(epsilon) * p, 0).sum(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("pure", "copies", "sigma", "delta"),
+    [(0.3, 3, 4.0, 1e-5), (1.0, 1, 8.0, 1e-3), (0.05, 4, 2.0, 1e-6)],
+)
+def test_a_mixed_list_is_sound_by_every_certificate_and_adds_up_its_pure_part(
+    pure, copies, sigma, delta
+):
+    batches = Release("b", "pure", {"epsilon": pure}, copies, batch=True)
+    known = certificates(Plan(9.0, delta, (Slot({}, (batches, noisy(sigma, 1.0))),)))
+    alone = certificates(Plan(9.0, delta, (Slot({}, (noisy(sigma, 1.0),)),)))
+    assert known["pure_added"].epsilon == pytest.approx(pure * copies + alone["tight"].epsilon)
+    assert "pure_added" not in alone
+    assert known["pld"].epsilon < known["pure_added"].epsilon
+    for certificate in known.values():
+        assert exact_delta_of_a_mixture(certificate.epsilon, pure, copies, sigma) <= delta
+    assert exact_delta_of_a_mixture(0.95 * known["pld"].epsilon, pure, copies, sigma) > delta

@@ -1,0 +1,130 @@
+"""PATE's kinds and naive kNN: draws and prices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.pate import (
+    ConfidentGnmax,
+    Gnmax,
+    Lnmax,
+)
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, NaiveKnn
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.messages import Outcome
+from tests.make import ZeroNoise, plan_of
+from tests.seeded_noise import SeededNoise
+
+CLASSES, D = 3, 4
+ALL = [
+    Lnmax(teachers=9, scale=1.0),
+    Gnmax(teachers=9, sigma_vote=1.0),
+    ConfidentGnmax(teachers=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+]
+
+
+@pytest.mark.parametrize("mechanism", ALL, ids=lambda m: m.kind)
+def test_without_noise_the_ensembles_plurality_is_drawn(mechanism: Mechanism) -> None:
+    rng, tape = np.random.default_rng(0), ZeroNoise()
+    rows, queries = (rng.integers(-63, 64, (n, D)).astype(np.int8) for n in (120, 50))
+    labels, ids = rng.integers(0, CLASSES, 120), np.arange(120)
+    ensemble = train_ensemble(
+        rows, labels, ids, num_classes=CLASSES, teachers=9, key=bytes(range(32))
+    )
+    voters = Voters(ExactIndex(rows, ids), labels, CLASSES, queries, ensembles={9: ensemble})
+    votes, keys = ensemble.votes(queries), [str(i) for i in range(50)]
+    passed = votes.max(axis=1) > 5
+    for stage in mechanism.stages:
+        expected = passed if stage == SCREEN else votes.argmax(axis=1)
+        assert mechanism.draw(stage, voters, keys, tape).tolist() == expected.tolist()
+    assert 0 < passed.sum() < 50
+    law = "laplace" if mechanism.kind == "lnmax" else "gaussian"
+    assert tape.drawn[-1] == (law, 1.0, AGGREGATE, 50, CLASSES)
+    assert [draw[2:] for draw in tape.drawn[:-1]] == [(SCREEN, 50, 1)] * (len(mechanism.stages) - 1)
+
+
+def test_prices_are_the_curves_without_sampling() -> None:
+    for mechanism, expected in (
+        (Lnmax(scale=20.0), 30 * laplace_rdp(ORDERS, scale=20.0, sensitivity=2.0)),
+        (Gnmax(sigma_vote=40.0), 30 * argmax_rdp(ORDERS, sigma=40.0, sampling_probability=1.0)),
+    ):
+        tight = certificates(plan_of(mechanism, 30))["tight"]
+        assert tight.epsilon <= (expected - math.log(1e-5) / (ORDERS - 1)).min()
+    screen, argmax = ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0).releases(50, 30)
+    assert (screen.cap, argmax.cap) == (50, 30)
+    assert screen.parameters == {
+        "max_votes": 250,
+        "threshold": 200,
+        "sigma": 150.0,
+        "sampling_probability": 1.0,
+    }
+    assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()
+
+
+def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:
+    """Three classes: the noisy winner's exact law on neighbouring votes, with ties, both ways."""
+    scale, reach = 3.0, 60
+    claim = 2.0 / scale
+    z = np.arange(-reach, reach + 1)
+    mass = np.exp(-np.abs(z) / scale)
+    mass /= mass.sum()
+
+    def law(votes: tuple[int, ...]) -> np.ndarray:
+        at = np.arange(-reach - 10, reach + 11)
+        pmf = np.stack([np.interp(at - v, z, mass, left=0, right=0) for v in votes])
+        below = np.cumsum(pmf, axis=1)
+        strict = below - pmf
+        # class c wins with noisy count a: lower classes stay below a, higher ones do not exceed it
+        others = {
+            c: [strict[o] if o < c else below[o] for o in range(3) if o != c] for c in range(3)
+        }
+        return np.array([(pmf[c] * others[c][0] * others[c][1]).sum() for c in range(3)])
+
+    worst = 0.0
+    for n_a, n_b, n_c in itertools.product(range(0, 6, 2), repeat=3):
+        p, q = law((n_a, n_b + 1, n_c)), law((n_a + 1, n_b, n_c))
+        worst = max(worst, float(np.abs(np.log(p / q)).max()))
+    assert 0.5 * claim < worst <= claim * (1 + 1e-6)
+    assert certified_epsilon(plan_of(Lnmax(scale=scale), 1)) == pytest.approx(claim, rel=0.01)
+
+
+@pytest.mark.parametrize("k", [1, 7, 50])
+def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) -> None:
+    rng, mechanism, tape = np.random.default_rng(k), NaiveKnn(k=k, sigma_vote=2.5), SeededNoise(3)
+    x, q = (rng.integers(-63, 64, (n, 4)).astype(np.int8) for n in (40, 9))
+    labels = rng.integers(0, CLASSES, 40)
+    ids = rng.permutation(40)
+    keys = [f"q{i}" for i in range(9)]
+    drawn = mechanism.draw("aggregate", Voters(ExactIndex(x, ids), labels, CLASSES, q), keys, tape)
+    for j, query in enumerate(q.astype(int)):
+        nearest = sorted(
+            range(40), key=lambda i: (((x[i].astype(int) - query) ** 2).sum(), ids[i])
+        )[:k]
+        noise = tape.discrete_gaussian(2.5, [keys[j]], "aggregate", CLASSES)[0].tolist()
+        noisy = [sum(labels[i] == c for i in nearest) + noise[c] for c in range(CLASSES)]
+        assert drawn[j] == noisy.index(max(noisy))
+
+
+def test_every_query_pays_for_an_unsampled_winner() -> None:
+    mechanism = NaiveKnn(k=20, sigma_vote=40.0)
+    (release,) = mechanism.releases(100, 3)
+    assert (release.cap, release.prepaid, release.curve) == (100, False, "argmax")
+    assert release.parameters == {"sigma": 40.0, "sampling_probability": 1.0}
+    assert (
+        argmax_rdp(ORDERS, **release.parameters) <= ORDERS * 2 / (2 * 40.0**2) * (1 + 1e-9)
+    ).all()  # sensitivity sqrt(2)
+    assert (
+        0 < certified_epsilon(plan_of(mechanism, 50)) < certified_epsilon(plan_of(mechanism, 100))
+    )
+    assert mechanism.next_stage({}) == "aggregate"
+    assert mechanism.next_stage({"aggregate": 2}) is None
+    assert mechanism.outcome({"aggregate": 2}) == (Outcome.ANSWERED, 2)
