@@ -17,6 +17,7 @@ import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
 
+from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import (
     SimulatedRecords,
     Trial,
@@ -94,10 +95,12 @@ def choose_ind_knn(
             validation.features, validation.labels, records, CLASSES, kernel, length
         )
         level, _ = best_level(simulated, kernel)
+        goals = [Goal(epsilon, DELTA, records, asked, 1) for epsilon in epsilons]
         trials.append(
-            best_noise(
-                simulated, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
-            )
+            [
+                best_noise(simulated, kernel, goal, asked, level=level, seed=seed, repeats=repeats)
+                for goal in goals
+            ]
         )
     return [
         max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)

@@ -107,7 +107,7 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
         return replace(queried(config, rows), features="raw")
     mechanism = mechanism_class(method)()
     for least in (LEAST_RIGHT.get(method, 0.0), 0.0):
-        goal = Goal(epsilon, DELTA, records, rows, 1, least, shares=(1.0,))
+        goal = Goal(epsilon, DELTA, records, rows, 1, least)
         try:
             found = search(config, task, public, goal, [mechanism], no_progress)
         except BudgetRefused:

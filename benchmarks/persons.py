@@ -168,7 +168,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
     records = len(rows.persons) if unit == "row" else rows.people
     asked, made = 1, PrivateLinear()
     if kind == "private_knn":
-        public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
+        public = PublicRows(CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
             choice = plan(PrivateKnn(), goal, public, no_progress).chosen
@@ -179,7 +179,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
     else:
         whole = priced(ReverseKnn(), unit, 1, epsilon, delta)
         cells = int(records / (LEAST_VOTES * whole.require("sigma")))
-        made = ReverseKnn(cells=max(2 * CLASSES, min(150, cells)))
+        made = ReverseKnn(centroids=max(2 * CLASSES, min(150, cells)))
     return Paid(priced(made, unit, asked, epsilon, delta))
 
 
@@ -205,7 +205,7 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     def count(matrix: Matrix) -> NoisyCounts:
         voters = Voters(index, y, CLASSES, matrix.entries[None], LENGTH)
         drawn = made.draw(made.stages[0], voters, ["asked"], entropy)[0]
-        counts = drawn.reshape(made.query_form.cells or 1, -1)
+        counts = drawn.reshape(made.query_form.centroids or 1, -1)
         return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
 
     teacher = SimpleNamespace(count=count)

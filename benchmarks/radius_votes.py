@@ -22,8 +22,7 @@ from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
 
 from labelwall.experiment.plan.goal import Choice, Goal
-from labelwall.experiment.plan.simulated_votes import votes_among
-from labelwall.experiment.plan.votes import optimise
+from labelwall.experiment.plan.votes import optimise, votes_among
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import (
     AGGREGATE,

@@ -85,7 +85,7 @@ class Drawing:
         one, (stage,) = matrix.entries[np.newaxis], self.mechanism.stages
         voters = Voters(index, self.labels, self.classes, one, self.length)
         drawn = self.mechanism.draw(stage, voters, ["0" * 64], SystemEntropy())
-        rows = self.mechanism.query_form.cells or 1
+        rows = self.mechanism.query_form.centroids or 1
         return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
 
@@ -134,7 +134,10 @@ def shown(view: View, mechanism: Mechanism) -> str:
 def by_hand(name: str, views: list[View]) -> list[Candidate]:
     """Settings of configs/ for these data."""
     return [
-        (replace(views[0], whiten=whiten), ReverseKnn(cells=cells, neighbours=near, reach=reach))
+        (
+            replace(views[0], whiten=whiten),
+            ReverseKnn(centroids=cells, neighbours=near, row_neighbours=reach),
+        )
         for whiten, cells, near, reach in HAND.get(name, ())
     ]
 
@@ -143,7 +146,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
     config, records = data.config(epsilon), len(data.private[1])
     public = PublicData(*data.public, *data.test)
-    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
+    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1)
     began = time.process_time()
     found = search(config, data.task, public, goal, mechanisms_for(config), no_progress)
     seconds = time.process_time() - began
@@ -201,7 +204,6 @@ def value_row(epsilon: float) -> str:
         len(public),
         1,
         asked=regression.QUERIES,
-        shares=(1.0,),
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
     found = search(asking, data.task, rows, goal, mechanisms_for(asking), no_progress)

@@ -6,7 +6,7 @@ import argparse
 import ast
 import itertools
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -136,10 +136,10 @@ def text(options: argparse.Namespace) -> Data:
     return shared("text", x.astype(np.float32), labels)
 
 
-def docstrings(root: Path) -> tuple[list[str], np.ndarray]:
-    """Different ones of PACKAGES, with the package's number: int64 [n]."""
+def docstrings(root: Path, packages: Sequence[str] = PACKAGES) -> tuple[list[str], np.ndarray]:
+    """Different ones of ``packages``, with the package's number: int64 [n]."""
     found: dict[str, int] = {}
-    for number, package in enumerate(PACKAGES):
+    for number, package in enumerate(packages):
         for path in sorted((root / package).rglob("*.py")):
             try:
                 tree = ast.parse(path.read_text(encoding="utf-8"))

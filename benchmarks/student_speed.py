@@ -1,4 +1,4 @@
-"""Half precision, torch.compile and a second process: a student's training time and accuracy.
+"""Half precision and a second process: a student's training time and accuracy.
 
 A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy
 machine slows all of them alike: compare the ratios. A step's time is the median over all
@@ -39,8 +39,6 @@ DIGITS = ClassLabels.of(10)
 VARIANTS: dict[str, dict[str, object]] = {
     "float32": {},
     "bf16-mixed": {"precision": "bf16-mixed"},
-    "float32, compiled": {"compile": True},
-    "bf16-mixed, compiled": {"precision": "bf16-mixed", "compile": True},
     "float32, 2 processes": {"devices": 2},
 }
 

@@ -37,7 +37,6 @@ PYTHON = (
     "teacher.accounting.accountant",
     "teacher.accounting.curves.contest",
     "teacher.noise.sampler",
-    "teacher.noise.exact_bounds",
     "teacher.ledger.anchor",
     "teacher.ledger.individual_budgets",
     "teacher.baselines.private_classifiers",

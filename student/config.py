@@ -29,7 +29,6 @@ class StudentConfig:
         batch_labelled: labelled inputs a step, a count.
         batch_unlabelled: public inputs a step for the semi-supervised term, a count.
         learning_rate: peak of the one-cycle schedule of AdamW, per step.
-        warm_start: begin with the previous round's student instead of fresh weights.
         augment: strength of the random distortions: none, shift (small affine, for digits) or
             natural (adds flips, colour).
         class_prior: none, or uniform where the classes are equally frequent among the public
@@ -51,7 +50,6 @@ class StudentConfig:
             sizes are of all together.
         precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs
             32-true.
-        compile: translate the network by torch.compile before training.
     """
 
     backbone: str = "small_cnn"
@@ -62,7 +60,6 @@ class StudentConfig:
     batch_labelled: int = 32
     batch_unlabelled: int = 96
     learning_rate: float = 3e-3
-    warm_start: bool = False
     augment: Literal["none", "shift", "natural"] = "shift"
     class_prior: Literal["none", "uniform"] = "none"
     entropy_weight: float = 0.3
@@ -73,7 +70,6 @@ class StudentConfig:
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_labelled", "batch_unlabelled", "doubtful_steps", "devices"):
@@ -93,8 +89,6 @@ class StudentConfig:
         self._require("precision", not (half and self.objective == "vat"), rule)
         on_cpu = self.precision == "16-mixed" and self.accelerator == "cpu"
         self._require("precision", not on_cpu, "32-true or bf16-mixed with accelerator cpu")
-        alone = not (self.compile and self.devices > 1)
-        self._require("compile", alone, "false with several devices")
 
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN

@@ -64,15 +64,12 @@ def targets(labels: np.ndarray, soft: np.ndarray | None) -> tuple[np.ndarray, np
 
 
 class Steps(Dataset[Batch]):
-    """Batches of ``count`` steps from step ``first`` on.
+    """Batches of ``count`` steps from step ``first`` on, inputs on the 0..1 scale.
 
-    A batch is (labelled inputs float32 [b_l, ...], labels int64 [b_l], unlabelled inputs float32
-    [b_u, ...]), inputs on the 0..1 scale. ``labels``: int64 [n], or [n, c] for attributes, -1
-    where nothing was released. With ``soft``, float32 [n, c], a batch has class probabilities
-    float32 [b_l, c] for labels, and a row with probabilities counts as labelled by its most
-    probable class. The label space's strata have equal shares of a batch, because
-    screening passes some classes far less often than others. All rows of ``pool`` serve as
-    unlabelled data. Of ``devices`` that share a step, number ``device`` has its part of each batch.
+    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released; ``soft``: as for
+    ``targets``. The label space's strata have equal shares of a batch, because screening passes
+    some classes far less often than others. All rows of ``pool`` serve as unlabelled data. Of
+    ``devices`` that share a step, number ``device`` has its part of each batch.
     """
 
     def __init__(

@@ -1,17 +1,33 @@
-"""What this machine can train on. Asked before anything is spent on labels."""
+"""What this machine trains on: its devices, and several trainings at a time, each in a process of
+its own.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
-import sys
-from typing import Literal
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+from joblib import Parallel, delayed
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
 
 from ..wall.errors import InvalidInput
 from .config import StudentConfig
+from .data import Pool
+
+Result = TypeVar("Result")
+Task = Callable[[], Result]
+SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's, such as its key
+LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
 def gpus() -> int:
@@ -43,7 +59,88 @@ def require_devices(config: StudentConfig) -> None:
     if config.devices > 1 and not (dist.is_available() and talks()):
         rule = "1 with this build of torch, whose processes can not talk"
         raise InvalidInput("student.devices", rule, config.devices)
-    # As torch's inductor looks for it
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if config.compile and where == "cpu" and shutil.which(compiler) is None:
-        raise InvalidInput("student.compile", f"false without the C++ compiler {compiler}", True)
+
+
+class SpawnedDevices(DDPStrategy):
+    """Lightning's data parallelism, by processes that begin with an empty memory.
+
+    Not by starting the command line again, which would open the teacher in each, nor by forks,
+    which would have its records. They find each other by a file in the empty folder ``meeting`` and
+    talk on the loopback interface, so that no port is open to another machine. Each normalises its
+    own rows in a batch norm, whose statistics are the first one's.
+    """
+
+    def __init__(self, meeting: Path) -> None:
+        super().__init__(start_method="spawn", cluster_environment=LightningEnvironment())
+        self._meeting = meeting / "store"
+
+    def setup_distributed(self) -> None:
+        hide_remarks()
+        self.set_world_ranks()
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+        dist.init_process_group(
+            self._get_process_group_backend(),
+            store=dist.FileStore(str(self._meeting), self.world_size),
+            rank=self.global_rank,
+            world_size=self.world_size,
+        )
+        super().setup_distributed()
+
+
+def hide_remarks() -> None:
+    """Hide Lightning's remarks, such as on loaders without workers."""
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "pytorch_lightning.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
+    """How many trainings of ``config`` on ``pool`` run at a time, each in a process of its own.
+
+    At most ``workers``. It is 1, in this process, where a training takes no longer than starting a
+    process, is on a GPU, whose memory it may fill, or has several processes of its own.
+    """
+    rows = config.batch_labelled + (config.objective != "supervised") * config.batch_unlabelled
+    long = pool.inputs.ndim == 4 and config.steps * rows * pool.inputs[0].size >= LONG
+    return workers if long and kind(config) == "cpu" and config.devices == 1 else 1
+
+
+def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
+    """What the ``tasks`` return, in order, so many of them at a time.
+
+    Each has its share of this process's threads. With several processes the first tasks begin at
+    once, otherwise each when it is asked for.
+    """
+    run = partial(_with_threads, max(1, torch.get_num_threads() // processes))
+    pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
+    with no_secrets():
+        results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
+    return results
+
+
+@contextmanager
+def no_secrets() -> Iterator[None]:
+    """Processes that are started meanwhile do not inherit the caller's SECRETS."""
+    secrets = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(SECRETS)}
+    try:
+        yield
+    finally:
+        os.environ |= secrets
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads for this process's products."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _with_threads(count: int, task: Task[Result]) -> Result:
+    with threads(count):
+        return task()

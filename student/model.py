@@ -1,9 +1,4 @@
-"""A student in use: its network with the preprocessing, its names and probabilities.
-
-from .model import load
-model = load("runs/own")
-names = [model.classes[index] for index in model.predict(["photo.jpg"])]
-"""
+"""A student in use: its network with the preprocessing, its names and probabilities."""
 
 from __future__ import annotations
 
@@ -28,11 +23,9 @@ Inputs = np.ndarray | Sequence[str | Path] | str | Path
 
 
 class Preprocessed(nn.Module):
-    """A network on inputs as they are.
+    """A network on inputs as they are, as ``Preprocessing`` takes them.
 
-    Takes images uint8 [n, h, w, c] of 0..255, as Pillow and numpy hold them; images float32
-    [n, c, h, w] of 0..1, as torchvision's ToTensor makes them; or vectors float32 [n, d]. Gives
-    the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
+    Gives the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
     """
 
     def __init__(self, network: architectures.Backbone, preprocess: Preprocessing) -> None:
@@ -68,9 +61,8 @@ class StudentModel:
         return self.info.labels.predict(self.outputs(inputs))
 
     def probabilities(self, inputs: Inputs) -> np.ndarray:
-        """float64 [n, c], a column for each of ``classes``; [n, 0] for values.
-
-        They are those of the outputs divided by the file's temperature. ``inputs`` as for ``rows``.
+        """float64 [n, c], a column for each of ``classes``, by the file's temperature; [n, 0] for
+        values. ``inputs`` as for ``rows``.
         """
         return self.info.labels.probabilities(self.outputs(inputs), self.info.temperature)
 
@@ -119,10 +111,9 @@ class StudentModel:
 
 
 def load(path: str | Path) -> StudentModel:
-    """The student of a run folder, or of a student.safetensors.
+    """The student of a run folder, or of a student.safetensors. Raises MissingData, InvalidInput.
 
-    Raises MissingData where it is not there, InvalidInput for a file that is not a student's. What
-    a stranger's file says of itself takes no more memory than the file has.
+    What a stranger's file says of itself takes no more memory than the file has.
     """
     content = read_file(Path(path))
     info = unpack(content, str(path))
@@ -132,9 +123,7 @@ def load(path: str | Path) -> StudentModel:
 
 
 def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
-    """A student of its parts. ``weights``: safetensors bytes. Raises InvalidInput where they do
-    not fit.
-    """
+    """A student of its parts; ``weights``: safetensors bytes. Raises InvalidInput."""
     return StudentModel(preprocessed(info.spec(weights)), info, weights)
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 from torchmetrics.regression import MeanSquaredError, R2Score
 
@@ -62,27 +62,18 @@ def exact(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def seed_draws(seed: int) -> None:
-    """Seed the generators that a step draws from.
-
-    torch.manual_seed would also note the seed, with a stack trace, for each kind of device that
-    this process has not used.
-    """
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed(seed)
-
-
 class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
     for every step.
 
-    ``labels``: what is learned. ``takes_class_prior``: whether a prior over exclusive classes has a
-    meaning for them. ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty
-    for vectors; ``seed``: of the random distortions and perturbations, drawn anew from (seed, step,
-    device) at every step.
+    ``labels``: what is learned. ``mean``, ``std``: per-channel statistics of public images (0..1
+    scale), empty for vectors; ``seed``: of the random distortions and perturbations, drawn anew
+    from (seed, step, device) at every step.
+
+    ``takes_class_prior``: whether a prior over exclusive classes has a meaning for the labels.
     """
 
+    class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
     takes_class_prior: ClassVar[bool] = False
 
     def __init__(
@@ -102,10 +93,37 @@ class StudentModule(pl.LightningModule):
         self._preprocess = Preprocessing(mean, std)
         self._augment = Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
-        self._prepare()
+        self.metrics = MetricCollection(self._metrics())
+        # A buffer, so that it resumes with the state dict
+        count = labels.outputs
+        self.register_buffer("class_share", torch.full((count,), 1 / count))
 
-    def _prepare(self) -> None:
-        """Metrics and state of this kind of label, at the end of the construction."""
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
+        """What is reported of the test split, by name."""
+        raise NotImplementedError
+
+    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(answers, truth) as the metrics take them."""
+        return outputs, y
+
+    def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Outputs as the losses take them: logits of exclusive outcomes, or values."""
+        return outputs
+
+    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
+        """UDA's term."""
+        raise NotImplementedError
+
+    def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        """VAT's distance, summed over rows."""
+        return losses.kl_divergence(clean, moved)
+
+    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
+        """What VAT adds to smoothness."""
+        return torch.zeros((), device=self.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Outputs float32 [n, c] of inputs on the 0..1 scale."""
@@ -117,7 +135,7 @@ class StudentModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            seed_draws(self._step_seed)
+            torch.manual_seed(self._step_seed)
             supervised, unlabelled = self._objective(*batch)
         self._note(supervised.detach(), unlabelled.detach())
         return supervised + unlabelled
@@ -142,36 +160,50 @@ class StudentModule(pl.LightningModule):
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(supervised, semi-supervised) terms of a batch."""
-        raise NotImplementedError
+        x = self._augment.weak(x)
+        if self._config.objective == "supervised":
+            labelled = self._choices(self(x))
+            return self._supervised(labelled, y), torch.zeros((), device=self.device)
+        if self._config.objective == "uda":
+            strong = self._augment.strong(public)
+            # By itself: with the others, batch norm would want a gradient of these rows as well
+            with torch.no_grad():
+                clean = self._choices(self(public))
+            labelled, augmented = self._outputs(x, strong)
+            return self._supervised(labelled, y), self._consistency(clean, augmented)
+        moved = self._augment.weak(public)
+        labelled, clean = self._outputs(x, moved)
+        smooth = self._smoothness(moved, clean)
+        return self._supervised(labelled, y), smooth + self._certain(clean)
 
     def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        """Outputs for each of the ``inputs``, in one pass: batch norm sees one population."""
-        return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
+        """Choices for each of the ``inputs``, in one pass: batch norm sees one population."""
+        outputs = self(torch.cat(inputs)).split([len(x) for x in inputs])
+        return [self._choices(part) for part in outputs]
 
-    def _smoothness(
-        self,
-        public: torch.Tensor,
-        outputs: torch.Tensor,
-        choose: losses.Network,
-        divergence: losses.Divergence,
-    ) -> torch.Tensor:
+    def _smoothness(self, public: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
         """How far a small adversarial step takes the outputs of a public batch away (VAT), on the
         mean of its rows.
-
-        ``choose``: of the network's outputs.
         """
         generator = torch.Generator().manual_seed(self._step_seed)
         directions = torch.randn(public.shape, generator=generator, dtype=public.dtype)
         with frozen_statistics(self.network):
             return losses.virtual_adversarial_loss(
-                lambda x: choose(exact(self.network(x))),
+                lambda x: self._choices(exact(self.network(x))),
                 self._preprocess(public),
                 outputs,
                 epsilon=self._config.vat_epsilon,
                 xi=VAT_XI,
                 directions=directions.to(public.device),
-                divergence=divergence,
+                divergence=self._divergence,
             )
+
+    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
+        """Reported, never selected by: the last averaged weights are the student."""
+        x, y = batch
+        # Not called: a single row has no R2 of its own
+        self.metrics.update(*self._scored(exact(self.average(self._preprocess(x))), y))
+        self.log_dict(self.metrics, on_step=False, on_epoch=True)
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
@@ -202,39 +234,9 @@ class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
 
     takes_class_prior = True
-    class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
 
-    def _prepare(self) -> None:
-        count = self._labels.outputs
-        # A buffer, so that it resumes with the state dict.
-        self.register_buffer("class_share", torch.full((count,), 1 / count))
-        self.accuracy: Metric = MulticlassAccuracy(count, average="micro")
-
-    def _objective(
-        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        objective, prior = self._config.objective, self._config.class_prior
-        x = self._augment.weak(x)
-        if objective == "supervised":
-            nothing = torch.zeros((), device=self.device)
-            return self._supervised(self._choices(self(x)), y), nothing
-        if objective == "uda":
-            strong = self._augment.strong(public)
-            # By itself: with the others, batch norm would want a gradient of these rows as well
-            with torch.no_grad():
-                clean = self._choices(self(public))
-            labelled, augmented = map(self._choices, self._outputs(x, strong))
-            target = self._aligned(clean) if prior == "uniform" else clean
-            consistency = losses.uda_consistency(target, augmented, UDA_TEMPERATURE, UDA_CONFIDENCE)
-            return self._supervised(labelled, y), consistency
-        moved = self._augment.weak(public)
-        labelled, clean = map(self._choices, self._outputs(x, moved))
-        smooth = self._smoothness(moved, clean, self._choices, losses.kl_divergence)
-        return self._supervised(labelled, y), smooth + self._certain(clean)
-
-    def _choices(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits of exclusive outcomes."""
-        return logits
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
+        return {"accuracy/test": MulticlassAccuracy(self._labels.outputs, average="micro")}
 
     @staticmethod
     def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -243,44 +245,33 @@ class Student(StudentModule):
         """
         return logits.softmax(dim=1)[torch.arange(len(labels)), labels]
 
-    @torch.no_grad()
-    def _aligned(self, clean: torch.Tensor) -> torch.Tensor:
-        """Targets aligned to equally frequent classes, by the running share of each class among the
+    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
+        """With a class prior, targets are aligned by the running share of each class among the
         predictions.
         """
-        self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
-        return losses.align(clean, self.class_share)
-
-    def _certain(self, logits: torch.Tensor) -> torch.Tensor:
-        """Entropy of the predictions; with a class prior, their imbalance as well."""
-        certain = losses.entropy(logits)
         if self._config.class_prior == "uniform":
-            certain = certain + BALANCE * losses.imbalance(logits)
+            with torch.no_grad():
+                self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
+            clean = losses.align(clean, self.class_share)
+        return losses.uda_consistency(clean, augmented, UDA_TEMPERATURE, UDA_CONFIDENCE)
+
+    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Entropy of the predictions; with a class prior, their imbalance as well."""
+        certain = losses.entropy(outputs)
+        if self._config.class_prior == "uniform":
+            certain = certain + BALANCE * losses.imbalance(outputs)
         return self._config.entropy_weight * certain
 
-    def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
         c = self._config
         if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
-            return F.cross_entropy(logits, y, reduction="none").mean()
+            return F.cross_entropy(outputs, y, reduction="none").mean()
         y = y.flatten()
-        logits, y = logits[y >= 0], y[y >= 0]  # of a labelled row's attributes some may be unsaid
+        outputs, y = outputs[y >= 0], y[y >= 0]  # of a row's attributes some may be unsaid
         if c.loss == "gce" and self.global_step >= GCE_WARM_UP * c.steps:
-            return losses.generalised_cross_entropy(logits, y, GCE_Q, GCE_TRUNCATION).mean()
-        return F.cross_entropy(logits, y, reduction="none").mean()
-
-    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this
-        says.
-        """
-        x, y = batch
-        logits = exact(self.average(self._preprocess(x)))
-        self.accuracy(self._predicted(logits), y)
-        self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
-
-    def _predicted(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits as the accuracy takes them."""
-        return logits
+            return losses.generalised_cross_entropy(outputs, y, GCE_Q, GCE_TRUNCATION).mean()
+        return F.cross_entropy(outputs, y, reduction="none").mean()
 
 
 class AttributeStudent(Student):
@@ -290,21 +281,20 @@ class AttributeStudent(Student):
 
     takes_class_prior = False
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        # The mean over the attributes, as in CVPR20 Table 3.
-        self.accuracy = MultilabelAccuracy(self._labels.outputs, average="macro")
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
+        """The mean over the attributes, as in CVPR20 Table 3."""
+        return {"accuracy/test": MultilabelAccuracy(self._labels.outputs, average="macro")}
 
-    def _choices(self, logits: torch.Tensor) -> torch.Tensor:
+    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (outputs > 0).long(), y
+
+    def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
         """Logits of each attribute being absent or present."""
-        return losses.pairs(logits)
+        return losses.pairs(outputs)
 
     @staticmethod
     def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return torch.where(labels == 1, logits, -logits).sigmoid()
-
-    def _predicted(self, logits: torch.Tensor) -> torch.Tensor:
-        return (logits > 0).long()
 
 
 class Regressor(StudentModule):
@@ -315,40 +305,23 @@ class Regressor(StudentModule):
     for (confidence, entropy, generalised cross-entropy) has no counterpart here.
     """
 
-    def _prepare(self) -> None:
-        self.error, self.explained = MeanSquaredError(squared=False), R2Score()
+    def _metrics(self) -> dict[str, Metric | MetricCollection]:
+        return {"rmse/test": MeanSquaredError(squared=False), "r2/test": R2Score()}
 
-    def _objective(
-        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self._augment.weak(x)
-        if self._config.objective == "supervised":
-            return self._supervised(self(x), y), torch.zeros((), device=self.device)
-        if self._config.objective == "uda":
-            labelled, clean, strong = self._outputs(x, public, self._augment.strong(public))
-            consistency = losses.squared_difference(clean, strong) / len(public)
-            return self._supervised(labelled, y), consistency
-        moved = self._augment.weak(public)
-        labelled, clean = self._outputs(x, moved)
-        smooth = self._smoothness(moved, clean, lambda outputs: outputs, losses.squared_difference)
-        return self._supervised(labelled, y), smooth
+    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        low, high = self._labels.bounds
+        values = low + (outputs[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
+        return values, y.to(values.dtype)
+
+    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
+        return losses.squared_difference(clean, augmented) / len(clean)
+
+    def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        return losses.squared_difference(clean, moved)
 
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]
         return F.mse_loss(outputs, targets)
-
-    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this
-        says.
-        """
-        x, y = batch
-        low, high = self._labels.bounds
-        share = (exact(self.average(self._preprocess(x)))[:, 0].clamp(-1, 1) + 1) / 2
-        values = low + share * (high - low)
-        for name, metric in (("rmse/test", self.error), ("r2/test", self.explained)):
-            # Not called: a single row has no R2 of its own
-            metric.update(values, y.to(values.dtype))
-            self.log(name, metric, on_step=False, on_epoch=True)
 
 
 STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's loss

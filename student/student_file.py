@@ -125,7 +125,8 @@ class StudentInfo:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object in the file."""
-        return asdict(self) | {"labels": self.labels.fields()}
+        content: dict[str, Any] = asdict(self) | {"labels": self.labels.fields()}
+        return json.loads(canonical_json(content))  # type: ignore[no-any-return]
 
 
 def pack(info: StudentInfo, weights: bytes) -> bytes:

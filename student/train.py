@@ -5,43 +5,37 @@ same weights.
 from __future__ import annotations
 
 import hashlib
-import logging
-import os
-import socket
 import tempfile
 import warnings
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
-from pytorch_lightning.plugins.environments import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
-from ..wall.errors import InvalidInput, LabelwallError, shape_text
+from ..wall.errors import InvalidInput, LabelwallError
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks.architectures import Backbone, build, load, to_safetensors
-from ..wall.preprocessing import unit_scale
+from ..wall.networks.architectures import build, load, to_safetensors
+from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
 from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Pool, StudentData
-from .devices import require_devices
+from .devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .module import STUDENT_MODULES, StudentModule
-from .parallel import no_secrets
 
-SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
+BATCH = 500  # rows whose features are computed at once
+CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
 EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
 
 
@@ -66,33 +60,29 @@ def train(
     test_x: np.ndarray | None = None,
     test_y: np.ndarray | None = None,
     progress: TaskProgress = no_progress,
-    initial: bytes | None = None,
     soft: np.ndarray | None = None,
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``.
 
-    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
-    when config.warm_start. ``progress`` hears the steps done; of several devices, the first and
-    the last. ``soft``: released probabilities of classes, float32 [n, c], rows of NaN where there
-    are none; with config.soft they are learned in the place of these rows' labels.
+    ``test_x``, ``test_y``: for reported metrics alone. ``progress`` hears the steps done; of
+    several devices, the first and the last. ``soft``: released probabilities of classes, float32
+    [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
+    these rows' labels.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
-    Raises InvalidInput where this machine can not do it, or for other ``soft``, and LabelwallError
-    where a device's process ends.
+    Raises InvalidInput where this machine can not do it, LabelwallError where a device's process
+    ends.
     """
     require_devices(config)
     soft = soft if config.soft else None
-    check_soft(soft, pool)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    student = student_module(config, pool, seed, initial if config.warm_start else None)
-    if config.compile:
-        student.network.compile()
+    student = student_module(config, pool, seed)
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
     data = StudentData(config, pool, labels, test, seed, soft)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
-        _hide_remarks()
+        hide_remarks()
         trainer = _trainer(config, last, progress, Path(meeting))
         progress(0, config.steps)
         try:
@@ -112,10 +102,7 @@ def train(
 def _trainer(
     config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path
 ) -> pl.Trainer:
-    """A trainer whose checkpoint is ``last``, in a folder beside the events.
-
-    ``meeting``: an empty folder, by which several devices find each other.
-    """
+    """A trainer whose checkpoint is ``last``; ``meeting``: as for ``SpawnedDevices``."""
     checkpoints = ModelCheckpoint(
         last.parent,
         filename=last.stem,
@@ -125,7 +112,11 @@ def _trainer(
     )
     callbacks: list[Callback] = [History(last.parent.with_name(EVENTS)), checkpoints]
     if config.devices == 1:
-        callbacks.append(StepCounter(progress))
+
+        def report(trainer: pl.Trainer, *_: object) -> None:
+            progress(trainer.global_step, config.steps)
+
+        callbacks.append(LambdaCallback(on_train_batch_end=report))
     return pl.Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
@@ -145,39 +136,9 @@ def _trainer(
     )
 
 
-class SpawnedDevices(DDPStrategy):
-    """Lightning's data parallelism, by processes that begin with an empty memory.
-
-    Not by starting the command line again, which would open the teacher in each, nor by forks,
-    which would have its records. They find each other by a file in ``meeting`` and talk on the
-    loopback interface, so that no port is open to another machine. Each normalises its own rows in
-    a batch norm, whose statistics are the first one's.
-    """
-
-    def __init__(self, meeting: Path) -> None:
-        super().__init__(start_method="spawn", cluster_environment=LightningEnvironment())
-        self._meeting = meeting / "store"
-
-    def setup_distributed(self) -> None:
-        _hide_remarks()
-        self.set_world_ranks()
-        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-        for library in ("GLOO", "NCCL"):
-            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
-        dist.init_process_group(
-            self._get_process_group_backend(),
-            store=dist.FileStore(str(self._meeting), self.world_size),
-            rank=self.global_rank,
-            world_size=self.world_size,
-        )
-        super().setup_distributed()
-
-
 class History(Callback):
-    """Keeps each chapter's logged metrics, and writes them as TensorBoard's events to ``path``.
-
-    They are part of the checkpoint, so a resumed training has the complete curve. The same curve
-    gives the same file: no time, host or process is in it.
+    """Keeps each chapter's logged metrics in the checkpoint, and writes them to ``path`` as
+    TensorBoard's events. The same curve gives the same file, without time, host or process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -212,59 +173,22 @@ class History(Callback):
         self.rows = list(state_dict["rows"])
 
 
-class StepCounter(Callback):
-    """Reports each optimiser step."""
-
-    def __init__(self, progress: TaskProgress) -> None:
-        self._progress = progress
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        self._progress(trainer.global_step, trainer.max_steps)
-
-
-def student_module(
-    config: StudentConfig, pool: Pool, seed: int, initial: bytes | None = None
-) -> StudentModule:
-    """What is trained, with its first weights: fresh ones, or ``initial``."""
-    network = _network(config, pool, seed, initial)
+def student_module(config: StudentConfig, pool: Pool, seed: int) -> StudentModule:
+    """What is trained, with fresh weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = build(
+            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
+        )
     kind = STUDENT_MODULES[pool.labels.loss]
     return kind(config, network, pool.labels, pool.mean, pool.std, seed)
 
 
-def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None) -> Backbone:
-    if initial is not None:
-        return load(pool.spec(config.backbone, initial)).requires_grad_(True).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build(
-            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
-        )
-
-
 def _checkpoint(soft: np.ndarray | None) -> str:
-    """Name of a training's checkpoint.
-
-    Probabilities are part of it: a training never continues one that learned others.
-    """
+    """Name of a training's checkpoint: none continues one that learned other probabilities."""
     if soft is None:
         return "last"
     return f"last-{hashlib.sha256(np.ascontiguousarray(soft).tobytes()).hexdigest()[:16]}"
-
-
-def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
-    """Raises InvalidInput unless each row is NaN, or probabilities of the classes."""
-    if soft is None:
-        return
-    if not STUDENT_MODULES[pool.labels.loss].takes_class_prior:
-        raise InvalidInput("soft", "None where rows have attributes or a value", shape_text(soft))
-    shape = (len(pool.inputs), pool.labels.outputs)
-    if soft.dtype != np.float32 or soft.shape != shape:
-        raise InvalidInput("soft", f"float32 {list(shape)}", f"{soft.dtype} {list(soft.shape)}")
-    right = (soft >= 0).all(axis=1) & (np.abs(soft.sum(axis=1) - 1) < SUM_TOLERANCE)
-    others = int((~right & ~np.isnan(soft).all(axis=1)).sum())
-    if others:
-        rule = "rows of NaN, or of probabilities that add up to 1"
-        raise InvalidInput("soft", rule, f"{others} other rows")
 
 
 def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpace) -> None:
@@ -289,9 +213,7 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """What an exported student says of raw inputs (uint8 [n, h, w, c] or float32 [n, d]), in the
-    form of ``labels``' truth.
-    """
+    """What an exported student says of raw inputs, in the form of ``labels``' truth."""
     return labels.predict(outputs(spec, inputs))
 
 
@@ -300,8 +222,21 @@ def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
 
 
-def _hide_remarks() -> None:
-    """Hide Lightning's remarks, such as on loaders without workers."""
-    warnings.simplefilter("ignore")
-    for name in ("pytorch_lightning", "pytorch_lightning.utilities.rank_zero"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
+    """A trained student's penultimate features as the extractor that goes back across the wall.
+
+    They are centred by the mean feature of ``pool``, PUBLIC rows, and L2-normalised; the scale puts
+    all but CLIPPED of the public entries inside -63..63.
+    """
+    spec, rows = pool.spec(backbone, weights), pool.inputs
+    network, preprocess = load(spec), Preprocessing(pool.mean, pool.std)
+    with torch.inference_mode():
+        parts = [
+            network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)
+        ]
+    features = torch.cat(parts).double().numpy()
+    center = features.mean(axis=0)
+    centred = features - center
+    normed = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    scale = 63.0 / max(float(np.quantile(np.abs(normed), 1 - CLIPPED)), 1e-6)
+    return replace(spec, center=tuple(center.tolist()), scale=scale)

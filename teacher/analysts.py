@@ -35,8 +35,8 @@ DIGITS = 16  # of a directory's or a schema's name: 64 bits of a hash of the ana
 def open_analyst(register: Custodian, name: str) -> Custodian:
     """Open, or set up, an analyst's own ledger and directory.
 
-    The ledger is created before it is entered in the register, and charged only afterwards. A crash
-    between the two leaves a ledger without charges, which is entered when it is opened again.
+    The ledger is created before it is entered in the register, and charged only afterwards: one
+    that a crash left out is entered when it is opened again.
 
     Raises LedgerMismatch for a register that can not be read, for a listed ledger that is gone or
     replaced, and for a ledger in use that the register does not list.
@@ -83,17 +83,13 @@ def _schema(url: LedgerUrl, place: str) -> LedgerUrl:
     return replace(url, schema=f"{url.schema}_{place}")
 
 
-def _nobody() -> None:
-    """No analyst's teacher is open."""
-
-
 def remove_for_all(
     teacher: Teacher,
     directory: Path,
     ids: np.ndarray,
     *,
     in_use: Sequence[Path] = (),
-    renew: Callable[[], None] = _nobody,
+    renew: Callable[[], None] = lambda: None,
 ) -> None:
     """Remove records (int64 [n] ids) for all analysts: in one transaction, then from the caches.
 

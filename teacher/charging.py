@@ -16,9 +16,8 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.individual_budgets import Payments
-from .ledger.ledger import Ledger
+from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
-from .ledger.transaction import Charge, Reservation, UpperBound
 from .mechanisms.base import Charging, Mechanism
 from .mechanisms.earlier_answers import EarlierAnswers
 from .mechanisms.ind_knn import IndKnn, Reused
@@ -61,9 +60,9 @@ class Call:
     ) -> None:
         """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
-        ``serials``: int64 [n_records], the voters' places among the enrolled; of a prepaid
-        mechanism. ``memory``: answers that vote on later queries, where the mechanism uses them.
-        Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
+        ``serials``: int64 [n_records], the voters' places among the enrolled, where prepaid.
+        ``memory``: answers that vote on later queries. Raises LedgerMismatch where the ledger
+        refuses, and what ``failures`` makes of the rest.
         """
         mechanism = self._mechanism
         if not isinstance(mechanism, IndKnn):
@@ -112,7 +111,6 @@ class Call:
         serials: np.ndarray,
         memory: EarlierAnswers | None,
     ) -> None:
-        """Reserve, draw, pay and answer; earlier answers vote where the mechanism reuses them."""
         reused = None
         if memory is not None:
             select, results = prepaid.select(voters.length), self._ledger.state.results

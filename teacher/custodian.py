@@ -73,18 +73,16 @@ def open_custodian(
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
-    ``data``: how the rows are found (publishable settings). ``plan``: the budget and what spends
-    it. The first call fixes both.
-    ``anchor``: the place of the ledger's anchor, if it has one.
+    ``data``: where the rows are (publishable settings). ``plan``: the budget and what spends it.
+    The first call fixes both. ``anchor``: the place of the ledger's anchor, if it has one.
     ``ledger_url``: the ledger's place; a file in the directory when None.
     ``known_dataset``: the data set that the caller expects the ledger to belong to.
     ``adversaries``: against whom the certificate may hold; a new ledger's holds against the first.
-    ``recorded``: the caller's plan where a ledger has one already, from that one: numbers that the
-    caller left to the budget are the ledger's. ``plan`` itself where None.
+    ``recorded``: the caller's plan, from the one that a ledger has already; ``plan`` where None.
 
     Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary,
-    where its ledger was lost, and where its identity is of another format.
-    Raises InvalidInput where another process uses the directory, or nobody can write there.
+    or its ledger was lost, and InvalidInput where another process uses the directory, or nobody can
+    write there.
     """
     make_private(directory)
     lock = _lock(directory)

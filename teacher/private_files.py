@@ -25,11 +25,10 @@ def open_lock(path: Path) -> IO[str]:
 
 
 def log_failure(directory: Path, *, quoting: bool = True) -> None:
-    """Append the present exception to the directory's errors.log. Never fails: the disk may be
-    full.
+    """Append the present exception to the directory's errors.log. Never fails, as disks fill up.
 
-    ``quoting``: with its text. Without it the log says where it was raised, and holds no byte of a
-    request.
+    ``quoting``: with its text. Without it the log says where it was raised, and no byte of a
+    request enters.
     """
     path, text = directory / ERRORS, traceback.format_exc()
     if not quoting and (error := sys.exception()) is not None:
@@ -45,8 +44,7 @@ def log_failure(directory: Path, *, quoting: bool = True) -> None:
 def failures_hidden(directory: Path) -> Iterator[None]:
     """Replace every failure of private work by one constant text; the directory's log has it.
 
-    It catches every Exception, since which one is raised may depend on a record. An interrupt comes
-    from the operator, and passes.
+    Which Exception is raised may depend on a record. An interrupt is the operator's, and passes.
     """
     try:
         yield
@@ -62,10 +60,9 @@ def _opened(path: Path, flags: int) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory of mode 0700, or give that mode to one that is there.
+    """Create a directory of mode 0700, or give that mode to it, and 0600 to its files.
 
-    Its files get 0600: an earlier version left them wider. Raises InvalidInput where it can not be
-    written.
+    Raises InvalidInput where it can not be written.
     """
     rule = "a folder of your own that can be written"
     try:

@@ -13,7 +13,7 @@ from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble
 from .features.cache import Embedding, embed_records, forget, forget_shards
-from .features.embedder import Embedder
+from .features.embedder import Embedder, unit_length
 from .ledger.ledger import Ledger
 from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
@@ -32,11 +32,8 @@ class PrivateRows:
         ledger: keeps what the custodian added and removed.
         space: the labels that rows have.
         mechanisms: say what they need beside the index.
-        directory: the custodian's own (mode 0700), for private caches.
-        batch_size: rows of a network's fixed batch.
-        workers: processes that compute features.
-        device: type of the one that computes networks, products and lists.
-        progress: callback for the progress of work on private rows; for the custodian alone.
+
+    The others are Teacher's.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class PrivateRows:
         """The current records, at least those of ``owners`` (int64 [n]) that exist."""
         return self.records()
 
-    def store(self, records: Records) -> Records:
+    def store(self, records: Records) -> None:
         """Add records to the ledger's table of updates, durably: those that were not there.
 
         Raises InvalidInput for rows that do not fit, or an id that is present with other content.
@@ -86,7 +83,6 @@ class PrivateRows:
         fresh = record_updates.without_repeated(records, present)
         record_updates.check(fresh, present, self._space.num_labels)
         self._ledger.in_custody(lambda connection: record_updates.add(connection, fresh))
-        return fresh
 
     def delete(self, ids: np.ndarray) -> None:
         """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added."""
@@ -97,17 +93,14 @@ class PrivateRows:
             lambda connection: record_updates.remove(connection, ids), purged=record_updates.TABLE
         )
 
-    def with_stored(self, records: Records) -> Records:
-        """The records after ``store`` returned ``records``."""
-        return self.records().joined(records)
-
-    def without(self, ids: np.ndarray) -> Records:
-        """The records after ``delete``."""
+    def updated(self) -> Records:
+        """The records after ``store`` and ``delete``: the updates may be applied twice."""
         present = self.records()
-        return present.take(~np.isin(present.owners, ids))
+        return self._ledger.in_custody(
+            lambda connection: record_updates.present(connection, present)
+        )
 
     def adopt(self, records: Records) -> None:
-        """Use these records from now on."""
         self._ahead = None
         self._records = records
 
@@ -145,15 +138,14 @@ class PrivateRows:
         from .search.gpu import index_on
 
         records, device = self.records(), device_of(self.device)
-        embedded = embed_records(self.directory, records, spec, embedder, self.embedding)
-        ids, persons = embedded.ids, embedded.persons
+        features, rows = embed_records(self.directory, records, spec, embedder, self.embedding)
         # Linear classifiers are trained in seconds and kept nowhere: nothing is to delete later.
         ensembles = {
             teachers: train_ensemble(
-                embedded.features,
-                self._space.expand(embedded.labels),
-                ids,
-                owners=ids if persons is None else persons,
+                features,
+                self._space.expand(rows.labels),
+                rows.ids,
+                owners=rows.owners,
                 num_classes=self._space.outputs,
                 teachers=teachers,
                 key=shard_key(self.directory),
@@ -162,18 +154,17 @@ class PrivateRows:
             for teachers in self.sizes("linear")
         }
         return Voters(
-            index_on(device, embedded.features, ids, persons),
-            embedded.labels,
+            index_on(device, features, rows.ids, rows.persons),
+            rows.labels,
             self._space.outputs,
-            embedded.features[:0],
-            embedder.length(embedded.features.shape[1]),
+            features[:0],
+            unit_length(spec, features.shape[1]),
             ensembles,
             self._networks(records),
             landmarks=spec.landmarks,
         )
 
     def _networks(self, records: Records) -> dict[int, CnnEnsemble]:
-        """Trained on the images, whatever the extractor; kept in the custodian's directory."""
         sizes = self.sizes("cnn")
         if not sizes:
             return {}
@@ -193,14 +184,12 @@ class PrivateRows:
         }
 
     def sizes(self, kind: str) -> list[int]:
-        """Numbers of classifiers of a kind that mechanisms need."""
         return [need.teachers for need in self._needs if need.kind == kind]
 
     def embedding(self, done: int, total: int) -> None:
-        """Progress of an embedding in percent."""
+        """In percent: the number of rows is private."""
         percent = 100 * done // total if total else 100
         self._progress("embedding private records (percent)", percent, 100)
 
     def training(self, done: int, total: int) -> None:
-        """Progress of an ensemble's training."""
         self._progress("training the ensemble", done, total)

@@ -14,7 +14,7 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
-from .features.embedder import Embedder
+from .features.embedder import Embedder, unit_length
 from .ledger.ledger import Ledger
 from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
@@ -62,26 +62,24 @@ class ShardedRows(PrivateRows):
         """No records: the shards take them in, once."""
         if self._records is None:
             self._shards.open(self._progress)
-            self._records = self._applied()
+            self._records = self.updated()
         return self._records
 
     def of(self, ids: np.ndarray) -> Records:
-        """The records of ``ids`` (int64 [n]) that exist, from their shards."""
         self.records()
         return self._shards.rows_of(ids)
 
     def owned(self, owners: np.ndarray) -> Records:
-        """The records of ``owners`` (int64 [n]) that exist, from their shards."""
         self.records()
         return self._shards.rows_of(owners, owners=True)
 
-    def with_stored(self, records: Records) -> Records:
-        """No records: the shards take in what was stored."""
-        return self._applied()
-
-    def without(self, ids: np.ndarray) -> Records:
-        """No records: the shards leave out what was deleted."""
-        return self._applied()
+    def updated(self) -> Records:
+        """No records, once the shards have the custodian's updates."""
+        like = self._shards.like
+        self._shards.apply(
+            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, like))
+        )
+        return like
 
     def embed_ahead(self, *_: object) -> bool:
         """Nothing: the shards embed block by block on their own, and keep each block."""
@@ -96,18 +94,10 @@ class ShardedRows(PrivateRows):
             index.labels,
             self._space.outputs,
             np.zeros((0, index.dimensions), dtype=np.int8),
-            embedder.length(index.dimensions),
+            unit_length(spec, index.dimensions),
             {size: self._trained(index, size) for size in self.sizes("linear")},
             landmarks=spec.landmarks,
         )
-
-    def _applied(self) -> Records:
-        """No records, once the shards have the custodian's updates."""
-        like = self._shards.like
-        self._shards.apply(
-            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, like))
-        )
-        return like
 
     def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""

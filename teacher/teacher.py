@@ -84,9 +84,9 @@ class Teacher:
         assert ledger.state.plan is not None
         self._ledger, self._entropy = ledger, entropy
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
-        self._unit = ledger.state.plan.unit
+        self.unit: Unit = ledger.state.plan.unit
         for mechanism in self._mechanisms:
-            mechanism.require_unit(self._unit)
+            mechanism.require_unit(self.unit)
         self._space = space_of(self._mechanisms, num_classes)
         self._progress = progress
         self._rows = rows(
@@ -105,11 +105,6 @@ class Teacher:
         self._embedders: dict[tuple[str, bool], Embedder] = {}
 
     @property
-    def unit(self) -> Unit:
-        """What the guarantee protects: a row, or all rows of a person."""
-        return self._unit
-
-    @property
     def device(self) -> str:
         """Type of the device that computes networks, products and lists."""
         return self._rows.device
@@ -117,10 +112,9 @@ class Teacher:
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it.
 
-        Releases nothing, and writes nothing in the ledger: an entry names the extractor when the
-        first query under it is charged. ``probe``: public rows like the queries' inputs, on which a
-        network is tested for independence of the batch. Raises InvalidInput for an extractor that
-        is not allow-listed or does not fit.
+        Releases nothing: a ledger's entry names the extractor when the first query under it is
+        charged. ``probe``: public rows like the queries' inputs, on which a network is tested for
+        independence of the batch. Raises InvalidInput for an extractor that does not fit.
         """
         with self._lock:
             embedder = self.embedder(spec, probe)
@@ -133,8 +127,9 @@ class Teacher:
     def embed_ahead(
         self, spec: ExtractorSpec, probe: np.ndarray | None, stop: Callable[[], bool]
     ) -> bool:
-        """Embed records for a later ``use_extractor`` until ``stop()``, which is asked block by
-        block. Returns whether all are embedded; if not, the next call continues. Releases nothing.
+        """Embed records for a later ``use_extractor`` until ``stop()``, block by block.
+
+        Returns whether all are embedded; if not, the next call continues.
         """
         with self._lock:
             return self._rows.embed_ahead(spec, self.embedder(spec, probe), stop)
@@ -145,10 +140,7 @@ class Teacher:
             self._rows.pause()
 
     def embedder(self, spec: ExtractorSpec, probe: np.ndarray | None) -> Embedder:
-        """What computes features under an extractor here; see ``use_extractor``. Public.
-
-        The last ones are kept: a network's test on public rows takes long.
-        """
+        """What computes features under an extractor; the last ones stay, as tests take long."""
         rows, key = self._rows, (spec.sha256(), probe is None)
         embedder = self._embedders.pop(key, None)
         if embedder is None or embedder.probe is not probe:
@@ -174,30 +166,28 @@ class Teacher:
         self._ledger.export(path)
 
     def add(self, records: Records) -> None:
-        """Add records, which vote from the next query on. For the custodian; releases nothing.
+        """Add records, durably, which vote from the next query on. Releases nothing.
 
-        A record that returns under its id keeps what it spent before. Durable when this returns;
-        its time does not depend on how many queries were answered. A row that is there with the
+        A record that returns under its id keeps what it spent before. A row that is there with the
         same content is left alone, so a call can be repeated. Raises InvalidInput for rows that do
         not fit, or an id that is present with other content.
         """
         with self._lock:
-            stored = self._rows.store(records)
-            self._change(lambda: self._rows.with_stored(stored))
+            self._rows.store(records)
+            self._change(self._rows.updated)
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove records, which never vote again, and delete their data.
 
-        ``ids``: int64 [n], of persons where the guarantee is for those. Data are features, caches
-        and rows that ``add`` stored; ids and what they spent stay, in private. Answers afterwards
-        are distributed as if the records had left before the last answer. An id that is not there
-        is no error. The data source itself is the custodian's to clean.
+        ``ids``: int64 [n], of persons where the guarantee is for those; unknown ones are no error.
+        Data are features, caches and rows that ``add`` stored; ids and what they spent stay, in
+        private. The data source itself is the custodian's to clean.
         """
         if ids.dtype != np.int64 or ids.ndim != 1:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
             self._rows.delete(ids)
-            self._change(lambda: self._rows.without(ids))
+            self._change(self._rows.updated)
 
     def records(self) -> Records:
         """The records as they are now. Private, for teachers over the same rows."""
@@ -231,9 +221,9 @@ class Teacher:
     def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
         prepared = self._rows.prepare(spec, embedder)
         persons, owners = prepared.index.persons, prepared.index.units.ids
-        if (persons is None) != (self._unit == "row") and len(prepared.index):
+        if (persons is None) != (self.unit == "row") and len(prepared.index):
             rule = "given where the unit of privacy is a person, and only there"
-            raise InvalidInput("records.persons", rule, f"unit {self._unit}")
+            raise InvalidInput("records.persons", rule, f"unit {self.unit}")
         self._prepared, self._index = prepared, prepared.index
         self._serials = np.zeros(0, dtype=np.int64)
         if any(mechanism.charging is Charging.PREPAID for mechanism in self._mechanisms):
@@ -261,10 +251,9 @@ class Teacher:
         return self.answer_together([queries])[0]
 
     def answer_together(self, calls: Sequence[Queries]) -> list[Answers]:
-        """Answer several calls' queries of one slot as one batch, all at once.
+        """Answer several calls' queries of one slot as one batch.
 
-        What several calls ask is charged once, to the first of them. Raises as ``answer`` does, for
-        all calls alike.
+        What several calls ask is charged once, to the first of them. Raises as ``answer`` does.
         """
         with self._lock:
             spec, mechanism = self._answering(calls)
@@ -304,7 +293,6 @@ class Teacher:
         return any(mechanism.charging is Charging.PER_BATCH for mechanism in known)
 
     def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
         if mechanism.query_form.matrix is not None:
@@ -323,7 +311,6 @@ class Teacher:
         return spec, mechanism
 
     def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor and the mechanism that count. Raises InvalidInput if one does not fit."""
         spec, mechanism = self._ready(matrix.kind, matrix.slot)
         if mechanism.query_form.matrix != matrix.kind:
             rule = f"of a mechanism that counts by {matrix.kind}"
@@ -335,7 +322,6 @@ class Teacher:
         return spec, mechanism
 
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor in use and the slot's mechanism."""
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -354,10 +340,9 @@ class Teacher:
         if identity in state.refused:
             return NoisyCounts(None, receipt)
         counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.query_form.cells or 1, -1), receipt)
+        return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
 
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
-        """Charge distinct new queries in request order. ``identities``: of each call's rows."""
         slot, row = calls[0].slot, dict[str, np.ndarray]()
         for queries, own in zip(calls, identities, strict=True):
             row.update(zip(own, queries.inputs, strict=True))
@@ -377,17 +362,13 @@ class Teacher:
         return self._call.replies(self._space, identities, todo)
 
     def _begin(self, slot: int) -> Mechanism:
-        """The mechanism of a call that begins."""
         mechanism = self._mechanisms[slot]
         hidden = partial(failures_hidden, self._rows.directory)
         self._call = Call(self._ledger, slot, mechanism, self._entropy, hidden)
         return mechanism
 
     def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Voters:
-        """The records before embedded queries, int8 [n_queries, d], or matrices [1, rows, columns].
-
-        ``inputs``: the queries as they were sent.
-        """
+        """The records before int8 [n_queries, d], of ``inputs``, or before matrices [1, m, n]."""
         return replace(self._prepared, queries=queries, inputs=inputs)
 
     def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:

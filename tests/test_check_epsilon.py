@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.show_plan import describe_plan
+from labelwall.experiment.plan.show import describe_plan
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [path for path in sorted(ROOT.glob("configs/*.yaml")) if "compare_" not in path.name]

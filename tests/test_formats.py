@@ -17,8 +17,9 @@ from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.format import FORMAT
 from tests import ledgers
 from tests.experiment import tiny
+from tests.postgres import rows
 
-RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--anchor", "anchor.json"]
+RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--anchor", "own.anchor"]
 CUSTODIAN = "data.npz.custodian"
 
 
@@ -44,11 +45,17 @@ def in_yaml(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(yaml.safe_dump(content))
 
 
+def in_table(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content: dict[str, Any] = {}
+    change(content)
+    rows(path, "UPDATE anchor SET format = :format", **content)
+
+
 FILES: dict[str, tuple[Callable[..., None], str]] = {
     "config.yaml": (in_yaml, "the configuration"),
     "out/config.yaml": (in_yaml, "the configuration"),
     f"{CUSTODIAN}/dataset.json": (in_json, "the custodian's dataset.json"),
-    "anchor.json": (in_json, "the anchor anchor.json"),
+    "own.anchor": (in_table, "the anchor own.anchor"),
 }
 
 

@@ -96,20 +96,9 @@ def probe(package: str, root: Path, home: Path) -> dict:
     home.mkdir(parents=True, exist_ok=True)
     # Torch writes its own cache's place into the environment, where a probe started by a test that
     # had loaded it would find it.
-    caches = (
-        "HOME",
-        "TMPDIR",
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-        "MPLCONFIGDIR",
-        "TORCHINDUCTOR_CACHE_DIR",
-    )
-    places = dict.fromkeys(caches, str(home))
-    environment = (
-        os.environ
-        | places
-        | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    )
+    caches = "HOME TMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR TORCHINDUCTOR_CACHE_DIR"
+    changed = {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | dict.fromkeys(caches.split(), str(home)) | changed
     command = [sys.executable, "-c", PROBE, package, str(home)]
     done = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, timeout=900

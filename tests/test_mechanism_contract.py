@@ -21,13 +21,12 @@ from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.audits.cases import CASES as ATTACKS
-from labelwall.teacher.audits.cases import PROBE_DELTA, PROBES, probes
+from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
-from labelwall.teacher.ledger.auditor.plan import priced as audited_price
+from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -290,8 +289,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
     kind = CASES[name].kind
     rooms = {
         "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
-        "teacher/audits/cases.py: CASES": ATTACKS,
-        "teacher/audits/cases.py: PROBES": PROBES,
+        "teacher/audits/cases.py: ATTACKS": ATTACKS,
         "experiment/plan/candidates.py: PLANNERS": PLANNERS,
     }
     assert [room for room, table in rooms.items() if kind not in table] == []
@@ -308,7 +306,6 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
         labels = 1000 * labels  # steps between the bounds
     view = View("raw", 0, 3, 3, 150)
     public = PublicRows(
-        150,
         3,
         lambda: (features, labels, 63.0),
         lambda: (view,),

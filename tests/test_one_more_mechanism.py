@@ -22,7 +22,6 @@ IMPORT = "from .nearest_record import NearestRecord\n"
 ROOMS = {
     "mechanism.py": "teacher/mechanisms/nearest_record.py",
     "audit.py": "teacher/audits/nearest_record.py",
-    "planning.py": "experiment/plan/nearest_record.py",
 }
 ENTRIES = {
     "teacher/ledger/auditor/mechanisms.py": """
@@ -34,13 +33,10 @@ KINDS["nearest_record"] = Known(
     "teacher/audits/cases.py": """
 from .nearest_record import answers
 
-CASES["nearest_record"] = answers
-PROBES["nearest_record"] = _with(epsilon=2.0)
+ATTACKS["nearest_record"] = answers, _with(epsilon=2.0)
 """,
     "experiment/plan/candidates.py": """
-from .nearest_record import plan
-
-PLANNERS["nearest_record"] = plan
+PLANNERS["nearest_record"] = None
 """,
 }
 MECHANISM = "mechanism: {kind: nearest_record, epsilon: 4.0}\n"
@@ -90,8 +86,6 @@ def run(copy: Path, *arguments: str, code: int = 0) -> str:
 def test_every_command_knows_it(copy: Path) -> None:
     config = ("--config", "config.yaml")
     assert json.loads(run(copy, "plan", *config, "--json"))["epsilon"] <= 96.0
-    run(copy, "plan", *config, "--optimise", "--budget.epsilon", "8", "--out", "best.yaml")
-    assert "nearest_record" in (copy.parent / "work" / "best.yaml").read_text()
     run(copy, "run", *config, "--run_dir", "out", "--quiet")
     run(copy, "run", *config, "--run_dir", "sharded", "--quiet", "--scale.shards", "3")
     run(copy, "run", *config, "--run_dir", "served", "--quiet", "--isolate")

@@ -39,13 +39,11 @@ MAX_BYTES = 32 << 20  # of one request's rows
 
 
 class RemoteTeacher:
-    """A teacher behind a URL.
+    """A teacher behind a URL: https://HOST[:PORT], or http:// on this machine.
 
-    ``url``: https://HOST[:PORT], or http:// on this machine.
-    ``key``: from `labelwall keys add`; it is sent nowhere else.
-    ``progress``: is told whether a request is queued or running, and how many of its own queries
-    are answered. Progress over private rows is reported to their custodian only.
-    ``patience``: seconds without a useful reply after which a request is given up.
+    ``key``: from `labelwall keys add`; it is sent nowhere else. ``progress``: hears whether a
+    request is queued or running, and how many of its own queries are answered. ``patience``:
+    seconds without a useful reply after which a request is given up.
 
     Raises InvalidInput for any other URL. Methods raise Refused, TeacherFailed or LedgerMismatch.
     """

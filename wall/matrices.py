@@ -1,20 +1,15 @@
 """Public integer matrices that a teacher counts all its records by: one noisy release each.
 
 *Cells*: centres go in, noisy counts come out. Each private record votes once, and public rows
-inherit the counts nearby.
-
-*Weights* of a linear classifier go in, one noisy sum comes out, to which each record adds its own
-part of the gradient, once. The units of a sum are public functions of the weights, the extractor
-and the mechanism: this file.
-
-What is computed from counts and sums is post-processing and free.
+inherit the counts nearby. *Weights* of a linear classifier go in, one noisy sum comes out, to which
+each record adds its own part of the gradient, once. The units of a sum are public functions of the
+weights, the extractor and the mechanism. What is computed from counts and sums is post-processing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -41,22 +36,42 @@ MAX_UNIT = 1 << 18  # of residuals, so that products of squares fit int64
 SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1
 
 
-class Matrix(ABC):
-    """A matrix of one ``kind``; its entries and the slot of the plan that pays.
+@dataclass(frozen=True)
+class Matrix:
+    """``entries``: integers [rows, columns]; ``slot``: the entry of the plan that pays.
 
     Class attributes:
         kind: its name, in identities, configurations and routes of a service.
         array: the name of its entries on the wire.
+        dtype, rows, columns, most, largest: of the entries, how many there may be of each, in all,
+            and their largest absolute value.
+
+    Raises InvalidInput for any other dtype, shape or entry. Integers cannot be NaN or infinite.
     """
+
+    entries: np.ndarray
+    slot: int = 0
 
     kind: ClassVar[str]
     array: ClassVar[str]
-    slot: int
+    dtype: ClassVar[type]
+    rows: ClassVar[range]
+    columns: ClassVar[range]
+    most: ClassVar[int]
+    largest: ClassVar[int]
 
-    @property
-    @abstractmethod
-    def entries(self) -> np.ndarray:
-        """The integers, [rows, columns]."""
+    def __post_init__(self) -> None:
+        name, entries, shape = f"{self.kind}.{self.array}", self.entries, self.entries.shape
+        fits = entries.ndim == 2 and shape[0] in self.rows and shape[1] in self.columns
+        if entries.dtype != self.dtype or not fits or entries.size > self.most:
+            sides = (f"{side.start} to {side.stop - 1}" for side in (self.rows, self.columns))
+            rule = f"{np.dtype(self.dtype)} [{', '.join(sides)}], at most {self.most} entries"
+            raise InvalidInput(name, rule, f"{entries.dtype} {list(shape)}")
+        for extreme in (int(entries.min()), int(entries.max())):
+            if abs(extreme) > self.largest:
+                raise InvalidInput(name, f"integers in -{self.largest}..{self.largest}", extreme)
+        if self.slot < 0:
+            raise InvalidInput(f"{self.kind}.slot", "at least 0", self.slot)
 
     def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
         """SHA-256 (hex) of the entries in order, the extractor's hash, mechanism and parameters."""
@@ -71,83 +86,32 @@ class Matrix(ABC):
         """The one ``identity``, as a call's queries have theirs."""
         return [self.identity(extractor, mechanism)]
 
-    def require(self, dtype: type, shape_rule: str, fits: bool, largest: int) -> None:
-        """Raise InvalidInput unless the entries have ``dtype`` and are at most ``largest``.
 
-        ``fits``: whether their shape does; ``shape_rule``: what it must be.
-        """
-        name, entries = f"{self.kind}.{self.array}", self.entries
-        if entries.dtype != dtype or not fits:
-            rule = f"{np.dtype(dtype)} {shape_rule}"
-            raise InvalidInput(name, rule, f"{entries.dtype} {list(entries.shape)}")
-        for extreme in (int(entries.min()), int(entries.max())):
-            if abs(extreme) > largest:
-                raise InvalidInput(name, f"integers in -{largest}..{largest}", extreme)
-        if self.slot < 0:
-            raise InvalidInput(f"{self.kind}.slot", "at least 0", self.slot)
-
-
-@dataclass(frozen=True)
 class Cells(Matrix):
     """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre.
 
-    ``centers``: int8 [m, d], entries in -63..63, 1 <= m <= 4096, 1 <= d <= 4000, in the extractor's
-    quantised features. Equal centres are allowed; points go to the first of them.
-    ``slot``: the entry of the plan that pays.
-
-    Raises InvalidInput for any other dtype, shape or entry. Integers cannot be NaN or infinite.
+    The rows are centres in the extractor's quantised features. Equal centres are allowed; points go
+    to the first of them.
     """
 
-    centers: np.ndarray
-    slot: int = 0
-
-    kind = "cells"
-    array = "centers"
-
-    def __post_init__(self) -> None:
-        c = self.centers
-        fits = c.ndim == 2 and 0 < len(c) <= MAX_CELLS and 0 < c.shape[1] <= MAX_DIMENSIONS
-        rule = f"[m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
-        self.require(np.int8, rule, fits, MAX_ENTRY)
-
-    @property
-    def entries(self) -> np.ndarray:
-        """The centres."""
-        return self.centers
+    kind, array, dtype = "cells", "centers", np.int8
+    rows, columns = range(1, MAX_CELLS + 1), range(1, MAX_DIMENSIONS + 1)
+    most, largest = MAX_CELLS * MAX_DIMENSIONS, MAX_ENTRY
 
 
-@dataclass(frozen=True)
 class Weights(Matrix):
-    """Weights of a linear model of features, whose last row belongs to the bias.
+    """Weights [d + 1, c] of a linear model of features, whose last row belongs to the bias.
 
-    ``weights``: int16 [d + 1, c], entries in -32767..32767, 1 <= d <= 4000, 1 <= c <= 4096, at most
-    2^20 of them. The logits of a record with features x, or its value between -1 and 1, are
+    The logits of a record with features x, or its value between -1 and 1, are
     2^-16 (x, bias)^T weights.
-    ``slot``: the entry of the plan that pays.
-
-    Raises InvalidInput for any other dtype, shape or entry.
     """
 
-    weights: np.ndarray
-    slot: int = 0
-
-    kind = "weights"
-    array = "weights"
-
-    def __post_init__(self) -> None:
-        w = self.weights
-        fits = w.ndim == 2 and 2 <= len(w) <= MAX_DIMENSIONS + 1 and 1 <= w.shape[1] <= MAX_CLASSES
-        fits = fits and w.size <= MAX_ENTRIES
-        rule = f"[d + 1, c] with d in 1..{MAX_DIMENSIONS}, c in 1..{MAX_CLASSES}"
-        self.require(np.int16, f"{rule} and at most 2^20 entries", fits, MAX_WEIGHT)
-
-    @property
-    def entries(self) -> np.ndarray:
-        """The weights."""
-        return self.weights
+    kind, array, dtype = "weights", "weights", np.int16
+    rows, columns = range(2, MAX_DIMENSIONS + 2), range(1, MAX_CLASSES + 1)
+    most, largest = MAX_ENTRIES, MAX_WEIGHT
 
 
-MATRICES: dict[str, type[Cells] | type[Weights]] = {kind.kind: kind for kind in (Cells, Weights)}
+MATRICES: dict[str, type[Matrix]] = {kind.kind: kind for kind in (Cells, Weights)}
 
 
 @dataclass(frozen=True)
@@ -165,10 +129,9 @@ class NoisyCounts:
 def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
     """Each row's nearest cells, nearest first, ties by cell number: int64 [n, neighbours].
 
-    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m; entries in -63..63,
-    d <= 4000. Products are sums of integers of at most 63^2 * 4000 < 2^24 together, so they are
-    exact in float32 in any order of summation: no row's cells depend on batch, threads or other
-    rows.
+    ``features``: int8 [n, d]; ``centers``: int8 [m, d], entries in -63..63, d <= 4000. Products are
+    at most 63^2 * 4000 < 2^24, so they are exact in float32 in any order of summation: no row's
+    cells depend on batch, threads or other rows.
     """
     wide = centers.astype(np.float32)
     nearest = np.empty((len(features), neighbours), dtype=np.int64)
@@ -188,14 +151,11 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
 def inherit(
     counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts.
+    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts [m, c], for free.
 
-    Post-processing: free.
-
-    ``counts``: votes [m, c], as in NoisyCounts or in parts of them; ``cells_of_row``: int64
-    [n, reach]. Each row sums the noisy votes of its cells. It gets the class with the most votes
-    (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
-    abstains elsewhere.
+    ``cells_of_row``: int64 [n, neighbours]. Each row sums the votes of its cells. It gets the class
+    with the most votes (the lowest on ties) where these exceed the second most by more than
+    ``margin`` votes, and abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
@@ -219,7 +179,7 @@ def residual_unit(weights: np.ndarray, clip: float, length: float, labels: str =
     """Integer that stands for a residual of 1 in the sums of ``weights`` (int16 [d + 1, c]).
 
     Residuals as long as ``longest_residual`` reach the limit CLIP at an input of length
-    |(``length``, bias)|. ``labels``: what a record has, a label space's kind.
+    |(``length``, bias)|. ``labels``: a label space's kind.
     """
     longest = longest_residual(labels, weights.shape[1], clip, first=not weights.any())
     most = max_unit(labels, weights.shape[1])

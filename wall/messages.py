@@ -62,12 +62,10 @@ class Queries:
         A query with a known identity gets the ledger's stored answer, and nothing is charged.
         """
         shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
-        prefix = (
-            canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape}) + b"\0"
-        )
+        prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape})
         rows = np.ascontiguousarray(self.inputs)
         little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
-        return [hashlib.sha256(prefix + row.tobytes()).hexdigest() for row in little]
+        return [hashlib.sha256(prefix + b"\0" + row.tobytes()).hexdigest() for row in little]
 
 
 @dataclass(frozen=True)
@@ -106,21 +104,19 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
 
     ``left`` and the ledger's position are those of the last part.
     """
-    first, last = parts[0].receipt, parts[-1].receipt
     receipts = [part.receipt for part in parts]
-    charged = {release: sum(r.charged[release] for r in receipts) for release in first.charged}
-    bounds = [r.cliques for r in receipts if r.cliques]
-    cliques = {}
+    charged = {name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged}
+    bounds, cliques = [r.cliques for r in receipts if r.cliques], {}
     if bounds:
         cliques["largest"] = max(bound["largest"] for bound in bounds)
         cliques["by_colouring"] = sum(bound["by_colouring"] for bound in bounds)
     receipt = replace(
-        last,
+        receipts[-1],
         asked=sum(r.asked for r in receipts),
         served=sum(r.served for r in receipts),
+        reused=sum(r.reused for r in receipts),
         charged=charged,
         cliques=cliques,
-        reused=sum(r.reused for r in receipts),
     )
     labels = np.concatenate([part.labels for part in parts])
     return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)

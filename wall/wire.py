@@ -53,13 +53,11 @@ def decode(
     max_rows: int = MAX_ROWS,
     optional: tuple[str, ...] = (),
 ) -> dict[str, np.ndarray]:
-    """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has.
+    """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has. An
+    npy body holds one array, without a name.
 
-    An npy body holds one array, without a name.
-
-    Raises InvalidInput for another media type, bytes that are not exactly what their header says, a
-    dtype other than uint8, int8, int16, float32 and int64, more than ``max_rows`` rows, or rows of
-    size 0.
+    Raises InvalidInput for another media type, bytes that are not exactly what their header says,
+    another dtype than those of DTYPES, more than ``max_rows`` rows, or rows of size 0.
     """
     if media == NPY and len(names) == 1:
         arrays = {names[0]: _npy(body)}
@@ -108,9 +106,8 @@ def _npy(body: bytes) -> np.ndarray:
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
-    """An extractor as a safetensors body of byte strings: fields (JSON), weights, axes, landmarks.
-
-    Landmarks are left out where there are none.
+    """An extractor as a safetensors body of byte strings: fields (JSON), weights, axes, and
+    landmarks where there are any.
     """
     fields = {name: value for name, value in asdict(spec).items() if name in SPEC_FIELDS}
     parts = {"fields": json.dumps(fields).encode(), "weights": spec.weights, "axes": spec.axes}
@@ -138,9 +135,7 @@ def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
 def spec_from_fields(
     fields: object, weights: bytes, axes: bytes = b"", landmarks: bytes = b""
 ) -> ExtractorSpec:
-    """An extractor from JSON fields, weights, axes and landmarks.
-
-    ``fields``: ``ExtractorSpec.public_fields`` without the hashes.
+    """An extractor of ``ExtractorSpec.public_fields`` without the hashes, and its arrays.
 
     Raises InvalidInput for missing or unknown fields and for values of another type.
     """

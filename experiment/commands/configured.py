@@ -59,9 +59,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
             "from public rows alone; all mechanisms with --mechanism.kind auto"
         ),
         "--out": _text("with --optimise: file to write the configuration to"),
-        "--plot": _text(
-            "with --optimise: PNG file of expected right labels and accuracy by epsilon"
-        ),
         "--min_accuracy": {
             "type": float,
             "default": 0.0,
@@ -123,7 +120,7 @@ def _set_threads(count: int) -> None:
 def run(args: Sequence[str]) -> int:
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     config, rest = _parsed("run", args, does)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
     from ..run.places import custodian_place, require_budget, resumed, tell_changed_files
     from ..run.run_folder import RunFolder
 
@@ -168,11 +165,11 @@ def plan(args: Sequence[str]) -> int:
     )
     config, rest = _parsed("plan", args, does)
     from ...teacher.accounting.accountant import require_affordable
-    from ..plan.show_plan import describe_plan, render_plan
+    from ..plan.show import describe_plan, render_plan
 
     if rest.optimise or config.open:
         return _optimise(config, rest)
-    for name in ("out", "plot", "min_accuracy"):
+    for name in ("out", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
@@ -184,15 +181,12 @@ def plan(args: Sequence[str]) -> int:
 
 def _optimise(config: Config, options: Namespace) -> int:
     from ..plan.search import best_plan
-    from ..plan.show_optimum import describe_optimum, frontier_png, origin, print_optimum
+    from ..plan.show import describe_optimum, origin, print_optimum
 
-    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
+    out = Path(options.out) if options.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     best, optimum = best_plan(config, Console(quiet=options.json), options.min_accuracy)
-    if plot is not None:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        plot.write_bytes(frontier_png(optimum.frontier))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(f"{origin(optimum)}{to_yaml(best)}")
@@ -219,7 +213,7 @@ def compare(args: Sequence[str]) -> int:
 def predict(args: Sequence[str]) -> int:
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
     config, rest = _parsed("predict", args, does)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
 
     console, out = Console(quiet=rest.quiet), Path(rest.out)
     announce(config, config, console)
@@ -240,7 +234,7 @@ def serve(args: Sequence[str]) -> int:
         "Prints the URL."
     )
     config, rest = _parsed("serve", args, does)
-    from ..plan.show_plan import announce
+    from ..plan.show import announce
 
     announce(config, config, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
@@ -283,9 +277,9 @@ def records(args: Sequence[str]) -> int:
 def data(args: Sequence[str]) -> int:
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     config, _ = _parsed("data", args, does)
-    from ...teacher.records.inspect import preview, render
+    from ...teacher.records.inspect import preview
 
-    print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
+    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
     return 0
 
 

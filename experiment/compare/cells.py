@@ -155,9 +155,10 @@ def _features(
     def progress(done: int, total: int) -> None:
         console.progress("embedding private records (percent)", 100 * done // max(1, total), 100)
 
-    embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
+    records = open_records(config.data, task)
+    features, rows = embed_records(directory, records, spec, embedder, progress)
     tests, _ = embedder.embed(public.test_inputs)
-    return Rows(_unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests))
+    return Rows(_unit(features), torch.from_numpy(rows.labels), _unit(tests))
 
 
 def _unit(features: np.ndarray) -> torch.Tensor:

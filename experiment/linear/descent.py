@@ -17,7 +17,7 @@ single step is a sum of each class: its classifier is of Gaussian classes alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,7 @@ from scipy.special import expit, softmax
 from ...wall.matrices import FRACTION, MAX_WEIGHT
 from .gaussian_classes import gaussian_classes, of_sums
 from .measure import FitSettings, Gradient, Measurements
+from .shift import Moment, Shares, shifted
 
 # Tried on five sets of features at epsilon 0.02 to 2 (docs/decisions.md).
 NOISE = 3.0
@@ -41,13 +42,14 @@ TOLERANCE = 0.1  # of the noise: by how much a refined classifier may miss the g
 
 @dataclass(frozen=True)
 class Descent:
-    """The later half of the steps.
+    """The first step and the later half of them.
 
-    ``asked``: the measurements; ``average``: of the weights after them, float64 [d + 1, c];
+    ``asked``: the later measurements; ``average``: of the weights after them, float64 [d + 1, c];
     ``gradient``: the mean of the measured ones, with noise of ``deviation`` on every entry;
     ``inputs``: of the PUBLIC rows that explain it, float64 [n, d + 1].
     """
 
+    first: Gradient = field(repr=False)
     asked: tuple[Gradient, ...] = field(repr=False)
     average: np.ndarray = field(repr=False)
     gradient: np.ndarray = field(repr=False)
@@ -75,11 +77,12 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
     state = velocity = np.zeros((inputs.shape[1], how.outputs))
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     later: list[tuple[Gradient, np.ndarray, np.ndarray]] = []
+    first: Gradient | None = None
     for step in range(how.steps):
         measured = measure.at(state)
         if measured is None:
             break
-        gradient = measured.mean
+        first, gradient = first or measured, measured.mean
         if how.labels == "class":  # residuals of classes add up to 0
             gradient = gradient - gradient.mean(axis=1, keepdims=True)
         rate = min(NOISE * (1 - MOMENTUM) / (math.sqrt(how.steps) * measured.deviation), MAX_RATE)
@@ -90,11 +93,12 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
         if 2 * step < max(how.steps - 1, 3):
             later = []
         later.append((measured, gradient, state))
-    if not later:
+    if first is None:
         return None
     asked, gradients, states = zip(*later, strict=True)
     rows = max(1, MAX_ENTRIES // (len(later) * how.outputs))
     return Descent(
+        first,
         asked,
         np.mean(states, axis=0),
         np.mean(gradients, axis=0),
@@ -103,8 +107,12 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
     )
 
 
-def class_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> np.ndarray | None:
-    """Softmax regression: weights of inputs of length 1, float64 [d + 1, c]."""
+def class_weights(
+    measure: Measurements, inputs: np.ndarray, how: FitSettings
+) -> tuple[np.ndarray, Shares | None] | None:
+    """Softmax regression: (weights of inputs of length 1, float64 [d + 1, c], for the classes'
+    shares among PUBLIC rows; the shares, where they were compared with the records').
+    """
     path = descend(measure, inputs, how)
     if path is None:
         return None
@@ -126,7 +134,7 @@ def class_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -
         return factor * weights, missed(factor * weights)
 
     if how.steps == 1:
-        return scaled(of_sums(inputs, path.gradient, path.deviation))[0]
+        return scaled(of_sums(inputs, path.gradient, path.deviation))[0], None
     best, least = scaled(path.average)
     for _ in range(REFINEMENTS):
         classes, _ = scaled(gaussian_classes(inputs, _softmax(inputs @ best)))
@@ -134,7 +142,23 @@ def class_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -
         if error > least + TOLERANCE * path.noise:
             break
         best = refined
-    return best
+    return _for_public(path, asked, best)
+
+
+def _for_public(
+    path: Descent, asked: Sequence[tuple[np.ndarray, np.ndarray]], weights: np.ndarray
+) -> tuple[np.ndarray, Shares | None]:
+    """``weights`` for the shares that the classes have among PUBLIC rows, and the shares."""
+    if path.first is path.asked[0]:
+        return weights, None
+    inputs, c = path.inputs, weights.shape[1]
+    equal = np.full((len(inputs), c), 1 / c)
+    start = Moment(path.first.mean, path.first.deviation, [(equal, np.ones_like(equal))])
+    later = Moment(path.gradient, path.deviation, asked)
+    offsets, shares = shifted(inputs @ weights, inputs, (start, later))
+    weights = weights.copy()
+    weights[-1] += offsets / inputs[0, -1]
+    return weights, shares
 
 
 def attribute_weights(

@@ -22,6 +22,7 @@ from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, Outcome
 from .descent import attribute_weights, class_weights
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
+from .shift import Shares
 from .values import value_weights
 
 Says = Callable[[np.ndarray], np.ndarray]
@@ -42,6 +43,7 @@ class LinearModel:
         labels: the label space's kind.
         length: of a unit vector after quantisation.
         weights: of integer inputs, float64 [d + 1, c].
+        shares: for classes, the records' and the public rows', which the weights are for.
         explained: for values, their variance among public rows and its deviation.
         some_records: whether the released counts are above their noise.
     """
@@ -49,6 +51,7 @@ class LinearModel:
     labels: str
     length: float
     weights: np.ndarray = field(repr=False)
+    shares: Shares | None = field(default=None, repr=False)
     explained: tuple[float, float] | None = None
     some_records: bool = True
 
@@ -103,17 +106,18 @@ def fit(ask: Ask, public: np.ndarray, how: FitSettings) -> LinearModel | None:
 
     Where a cap ends the steps early, by those that were answered; None where none was.
     """
-    measure, inputs, variance = Measurements(ask, how), how.inputs(public[:MAX_ROWS]), None
+    measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
+    shares = explained = None
     if how.labels == "value":
-        solution = value_weights(measure, inputs, how)
-        weights, variance = (None, None) if solution is None else solution
+        weights, explained = value_weights(measure, inputs, how) or (None, None)
+    elif how.labels == "class":
+        weights, shares = class_weights(measure, inputs, how) or (None, None)
     else:
-        solve = class_weights if how.labels == "class" else attribute_weights
-        weights = solve(measure, inputs, how)
+        weights = attribute_weights(measure, inputs, how)
     if weights is None:
         return None
-    some_records = float(np.mean(measure.counts)) > SURE * measure.count_noise
-    return LinearModel(how.labels, how.length, weights / how.unit, variance, some_records)
+    some = float(np.mean(measure.counts)) > SURE * measure.count_noise
+    return LinearModel(how.labels, how.length, weights / how.unit, shares, explained, some)
 
 
 def with_neighbours(says: Says, public: np.ndarray) -> Says:

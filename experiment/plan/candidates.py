@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -38,7 +37,7 @@ TIMES = 4  # rehearsals of the last candidates
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
-SHAPES = ((1, 1), (2, 3))  # neighbours and reach
+SHAPES = ((1, 1), (2, 3))  # neighbours and row_neighbours
 FACTORS = (0.5, 0.7, 1.4, 2.0)  # of the cells, around a good number
 MARGINS = (1.0, 2.0, 4.0, 8.0)  # in deviations of the noise on a row's votes
 AXES = (4, 8, 16, 32, 64, 128, 256)
@@ -56,22 +55,24 @@ def cells(view: View, classes: int) -> list[ReverseKnn]:
     most = max(1, view.rows // ROWS_A_CELL)
     cells = sorted({min(count, most) for count in (classes, *CELLS) if count >= classes} or {most})
     return [
-        ReverseKnn(cells=count, neighbours=min(neighbours, count), reach=min(reach, count))
+        ReverseKnn(
+            centroids=count, neighbours=min(neighbours, count), row_neighbours=min(near, count)
+        )
         for count in cells
-        for neighbours, reach in SHAPES
+        for neighbours, near in SHAPES
     ]
 
 
 def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
-    """Twice and half as many cells, and between; neighbours and reach one more and one fewer."""
+    """Twice, half as many cells, and between; either kind of neighbours, one more and one fewer."""
     most = max(1, view.rows // ROWS_A_CELL)
-    highest = min(good.cells, MAX_NEIGHBOURS)
+    highest = min(good.centroids, MAX_NEIGHBOURS)
     near = [
-        replace(good, cells=count)
-        for count in (min(round(good.cells * factor), most) for factor in FACTORS)
-        if count >= max(good.neighbours, good.reach)
+        replace(good, centroids=count)
+        for count in (min(round(good.centroids * factor), most) for factor in FACTORS)
+        if count >= max(good.neighbours, good.row_neighbours)
     ]
-    for name in ("neighbours", "reach"):
+    for name in ("neighbours", "row_neighbours"):
         values = (getattr(good, name) + step for step in (-1, 1, 3))
         near += [replace(good, **{name: value}) for value in values if 1 <= value <= highest]
     return near
@@ -79,7 +80,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
 
 def stricter_cells(good: ReverseKnn) -> list[ReverseKnn]:
     """With margins, rising."""
-    noise = good.require("sigma") * math.sqrt(2 * good.reach)
+    noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
     return [replace(good, margin=float(round(margin * noise))) for margin in MARGINS]
 
 
@@ -122,8 +123,8 @@ class Rehearser:
     public: PublicRows
     progress: Progress
 
-    def once(self, candidates: Sequence[tuple[View, M]]) -> list[Choice[M]]:
-        """Each that the budget allows rehearsed once, best first.
+    def each(self, candidates: Sequence[tuple[View, M]], times: int = 1) -> list[Choice[M]]:
+        """Each that the budget allows rehearsed, best first.
 
         Raises BudgetRefused where it allows none: they need more noise than can be drawn.
         """
@@ -132,7 +133,7 @@ class Rehearser:
             what = f"rehearsing {mechanism.kind} on {view.features} features"
             self.progress(what, number - 1, len(candidates))
             try:
-                choices.append(self.rehearsed(view, mechanism, 1))
+                choices.append(self.rehearsed(view, mechanism, times))
             except BudgetRefused as error:
                 refused = error
             self.progress(what, number, len(candidates))
@@ -140,33 +141,16 @@ class Rehearser:
             raise refused
         return sorted(choices, key=_worth)
 
-    def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
-        """Each rehearsed TIMES, best first."""
-        better = []
-        for number, choice in enumerate(choices, start=1):
-            self.progress("rehearsing the best again", number - 1, len(choices))
-            better.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES))
-            self.progress("rehearsing the best again", number, len(choices))
-        return sorted(better, key=_worth)
-
-    def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
-        """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
+    def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
+        """With its noise for the budget. Raises BudgetRefused."""
         assert self.public.rehearse is not None
         goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
-        epsilon = share * goal.epsilon
+        epsilon = goal.epsilon
         (solved,) = calibrate([Priced(_open(mechanism), asked, asked)], epsilon, goal.delta)
         require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
         score = self.public.rehearse(view, solved, times)
         answered = goal.queries * score.answered
         return Choice(epsilon, solved, asked, asked, answered, score.accuracy, score.spread, view)
-
-    def frontier(self, choice: Choice[M]) -> list[Choice[M]]:
-        """The same mechanism for the shares below 1 that allow it, rehearsed as often."""
-        choices = []
-        for share in self.goal.shares[:-1]:
-            with suppress(BudgetRefused):
-                choices.append(self.rehearsed(_seen(choice), choice.mechanism, TIMES, share))
-        return choices
 
 
 @dataclass(frozen=True)
@@ -181,27 +165,26 @@ class Candidates(Generic[M]):
     around: Callable[[View, M], list[M]]
     stricter: Callable[[M], list[M]]
 
-    def plan(self, _: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+    def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
         """See ``goal.Planner``. The configuration's own fields do not count."""
         goal.check()
         rehearser = Rehearser(goal, public, progress)
-        tried = rehearser.once(
+        tried = rehearser.each(
             [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
         )
         if not tried:
-            rule = "at least 2, of different features, for a rehearsal"
-            raise InvalidInput("public rows", rule, public.available)
-        tried += rehearser.once(
+            rule = f"such that {mechanism.kind} can be rehearsed on them"
+            raise InvalidInput("features", rule, [str(view) for view in public.views()])
+        tried += rehearser.each(
             [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
         )
         tried.sort(key=_worth)
-        tried = rehearser.again(tried[:FINAL]) + tried[FINAL:]
+        last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
+        tried = rehearser.each(last, TIMES) + tried[FINAL:]
         chosen = tried[0]
         if chosen.accuracy < goal.min_accuracy:
             chosen = self._strict(rehearser, chosen)
-        exact = chosen.certified(goal)
-        frontier = (*rehearser.frontier(chosen), exact)
-        return Optimum(goal, exact, frontier, public.source, tried=tuple(tried))
+        return Optimum(goal, chosen.certified(goal), public.source, tried=tuple(tried))
 
     def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
         known = {(entry.view, _open(entry.mechanism)) for entry in tried}

@@ -17,9 +17,6 @@ from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import M, Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.own import MIN_ROWS
-
-FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
-    fixed; ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
+    fixed.
     """
 
     epsilon: float
@@ -40,7 +37,6 @@ class Goal:
     min_accuracy: float = 0.0
     seed: int = 0
     asked: int | None = None
-    shares: tuple[float, ...] = FRONTIER
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -96,27 +92,19 @@ class Score:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``available``: their number; ``embed``: returns a part of them as (features int8 [m, d], labels
-    int64 [m], length of a unit vector); slow, so called only where needed.
+    ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
+    vector); slow, so called only where needed.
 
     ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
     so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
     for the records; ``source``: of these rows, for a reader.
     """
 
-    available: int
     num_classes: int
     embed: Callable[[], tuple[np.ndarray, np.ndarray, float]]
     views: Callable[[], tuple[View, ...]] = tuple
     rehearse: Callable[[View, Mechanism, int], Score] | None = None
     source: str = ""
-
-    def labelled(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """See ``embed``. Raises InvalidInput where too few rows have labels to simulate votes."""
-        if self.available < MIN_ROWS:
-            rule = f"at least {MIN_ROWS} labelled public or test rows, to simulate answers with"
-            raise InvalidInput("data.test", rule, self.available)
-        return self.embed()
 
 
 @dataclass(frozen=True)
@@ -170,14 +158,12 @@ class Choice(Generic[M]):
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``source``: of
-    the forecasts; ``note``: a line about the price; both for a reader. ``tried``: candidates for
-    the whole budget, best first; ``seconds``: of the search.
+    ``source``: of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
+    candidates, best first; ``seconds``: of the search.
     """
 
     goal: Goal
     chosen: Choice[M]
-    frontier: tuple[Choice[M], ...]
     source: str
     note: str = ""
     tried: tuple[Choice[M], ...] = ()
@@ -187,7 +173,7 @@ class Optimum(Generic[M]):
         """The certificate of the chosen one, for a reader."""
         goal = self.goal
         epsilon = f"epsilon {round_up(self.chosen.epsilon)} of {goal.epsilon:g}"
-        return f"The last row is certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
+        return f"Certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
 
 
 Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]

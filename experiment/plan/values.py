@@ -24,7 +24,7 @@ from ...teacher.mechanisms.values import (
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress
 from .goal import Choice, Goal, Optimum, PublicRows
-from .simulated_votes import neighbours
+from .votes import neighbours
 
 SAMPLING = (0.03, 0.1, 0.3)
 FRACTIONS = 8  # of the records that vote, from a few rows to MAX_FRACTION
@@ -40,22 +40,16 @@ def plan(mechanism: R, goal: Goal, public: PublicRows, progress: Progress) -> Op
     The accuracy is R2. Answers are not screened.
     """
     goal.check()
-    features, labels, _ = public.labelled()
+    features, labels, _ = public.embed()
     near = neighbours(features, labels)
-    best, tried, what = list[Choice[R]](), list[Choice[R]](), f"planning {mechanism.kind}"
-    for number, share in enumerate(goal.shares):
-        progress(what, number, len(goal.shares))
-        tried = _tried(mechanism, goal, share * goal.epsilon, near, labels)
-        best.append(tried[0])
-    progress(what, len(goal.shares), len(goal.shares))
-    exact = tried[0].certified(goal)
+    tried = _tried(mechanism, goal, near, labels, progress)
     source = f"values of {len(labels)} labelled public rows, each left out of its own"
     note = "The accuracy is R2."
-    return Optimum(goal, exact, (*best[:-1], exact), source, note, tuple(tried))
+    return Optimum(goal, tried[0].certified(goal), source, note, tuple(tried))
 
 
 def _tried(
-    mechanism: R, goal: Goal, epsilon: float, near: np.ndarray, labels: np.ndarray
+    mechanism: R, goal: Goal, near: np.ndarray, labels: np.ndarray, progress: Progress
 ) -> list[Choice[R]]:
     """Best first. ``near``: see ``neighbours``."""
     asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
@@ -63,9 +57,10 @@ def _tried(
     smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
     open_noise: dict[str, Any] = dict.fromkeys(mechanism.calibrated)
     shape = replace(mechanism, threshold=None, **open_noise)
-    for gamma in SAMPLING:
+    for number, gamma in enumerate(SAMPLING):
+        progress(f"planning {mechanism.kind}", number, len(SAMPLING))
         shape = replace(shape, sampling_probability=gamma)
-        (noisy,) = calibrate([Priced(shape, asked, asked)], epsilon, goal.delta)
+        (noisy,) = calibrate([Priced(shape, asked, asked)], goal.epsilon, goal.delta)
         for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
             k = round(gamma * fraction * n)
             if not LEAST_K <= k <= MAX_NEIGHBOURS:
@@ -73,7 +68,9 @@ def _tried(
             sized = replace(noisy, k=k)  # on which the noise does not depend
             voting = near[:, : max(1, round(fraction * rows))]
             r2, spread = explained(squared_errors(sized, voting, labels), labels)
-            choices.append(Choice(epsilon, sized, asked, asked, asked, max(r2, 0.0), spread))
+            worth = max(r2, 0.0)
+            choices.append(Choice(goal.epsilon, sized, asked, asked, asked, worth, spread))
+    progress(f"planning {mechanism.kind}", len(SAMPLING), len(SAMPLING))
     if not choices:
         raise goal.nothing_affordable()
     return sorted(choices, key=lambda choice: -choice.accuracy)

@@ -1,4 +1,8 @@
-"""The best screened vote for a budget: the most expected right labels (simulated_votes.py).
+"""The best screened vote for a budget: the most expected right labels, by simulated votes.
+
+A query's neighbours are a fraction k / (gamma n) of the data set. Their labels are simulated by the
+same fraction of other labelled PUBLIC rows that look like the private ones. n is the user's public
+guess; neither private rows nor their number are read. Sampling and noise are computed analytically.
 
 Coarse grids come first, then finer ones around the best. The search prices a release by a family
 of exact curves; the final choice is fitted to the accountant's own certificate.
@@ -7,20 +11,24 @@ of exact curves; the final choice is fitted to the accountant's own certificate.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
 import numpy as np
+from scipy.special import ndtr
 
 from ...teacher.accounting.accountant import odometer
+from ...teacher.accounting.conversion import epsilons_from_rdp
 from ...teacher.accounting.curves import ORDERS, screening_rdp
 from ...teacher.mechanisms.votes import PrivateKnn, SampledVotes
+from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.progress import Progress, no_progress
 from .goal import Choice, Goal, Optimum, PublicRows
-from .simulated_votes import SimulatedQueries, rates, votes_among, votes_of
 
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
 FRACTIONS = 9  # steps of the share of the data set that votes
@@ -36,13 +44,142 @@ ZOOMS = (2.0 ** (1 / 4), 2.0 ** (1 / 8))
 # Ratio of an argmax curve to the bit curve at sigma / sqrt(2), at the orders that decide.
 CONTEST = 1.006
 _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
+MIN_VARIANCE = 0.1  # share of the noise's variance that remains without the simulation's own
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 S = TypeVar("S", bound=SampledVotes)
 
 
+@dataclass(frozen=True)
+class SimulatedQueries:
+    """Queries with the class shares of their neighbours.
+
+    ``labels``: int64 [q], the right answers; ``shares(fraction)``: float64 [q, c], class shares
+    among the nearest ``fraction`` of a data set, rows sum to 1; ``rows``: number of rows that stand
+    for the data set; ``description``: of the source, for a reader.
+    """
+
+    labels: np.ndarray = field(repr=False)
+    shares: Callable[[float], np.ndarray] = field(repr=False)
+    rows: float
+    description: str
+
+
+def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Other rows' labels, nearest first: int64 [m, m - 1] of int8 [m, d] and int64 [m]."""
+    m = len(labels)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
+    near = index.prefix(features, m)
+    return labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
+
+
+def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> SimulatedQueries:
+    """Exact neighbours among PUBLIC rows (int8 [m, d], int64 [m]), each left out of its own."""
+    m, ordered = len(labels), neighbours(features, labels)
+
+    def shares(fraction: float) -> np.ndarray:
+        inside = min(fraction, 1.0) * (m - 1)
+        whole = math.floor(inside)
+        cells = ordered[:, :whole] + num_classes * np.arange(m)[:, None]
+        counts = np.bincount(cells.ravel(), minlength=m * num_classes).astype(np.float64)
+        counts = counts.reshape(m, num_classes)
+        if inside > whole:  # the last row's vote is weighted by its part inside the fraction
+            counts[np.arange(m), ordered[:, whole]] += inside - whole
+        return counts / inside
+
+    source = f"votes among {m} labelled public rows, each left out of its own"
+    return SimulatedQueries(labels, shares, float(m - 1), source)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Simulated votes before noise.
+
+    ``mean``: expected votes, float64 [q, c]; ``excess``: variance beyond the noise, as a multiple
+    of the mean, negative where the simulation itself varies more than real votes; ``spread``:
+    variance of the number of voters over its square, 0 where it is k.
+    """
+
+    labels: np.ndarray = field(repr=False)
+    mean: np.ndarray = field(repr=False)
+    excess: float
+    spread: float = 0.0
+
+    def pass_rates(self, thresholds: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+        """P(max_j n_j + Z > T) of every query, float64 [t, s, q].
+
+        ``thresholds`` [t] and ``sigmas`` [s] in votes. The plurality is the larger of two
+        correlated normals, with mean and variance by Clark 1961.
+        """
+        total = self.mean.sum(axis=1)
+        second, first = np.sort(self.mean, axis=1)[:, -2:].T
+        # multinomial: Var(n_1 - n_2) = n_1 + n_2 - (n_1 - n_2)^2 / k
+        contest = np.maximum(first + second - (first - second) ** 2 / total, 0)
+        common = self.spread * (first - second) ** 2
+        gap = np.sqrt(max(self.excess, 0.0) * contest + common + 1e-12)
+        density = np.exp(-((first - second) ** 2) / (2 * gap**2)) / math.sqrt(2 * math.pi)
+        plurality = first + gap * density - (first - second) * ndtr(-(first - second) / gap)
+        excess = first * (1 - first / total) * self.excess + self.spread * first**2
+        variance = _total_variance(sigmas[:, None], excess)  # [s, q]
+        return ndtr((plurality - thresholds[:, None, None] - 0.5) / np.sqrt(variance))
+
+    def right_rates(self, sigmas: np.ndarray) -> np.ndarray:
+        """P(argmax_j (n_j + Z_j) is the right class) of every query, float64 [s, q].
+
+        By Gauss-Hermite quadrature over the right class's votes. Classes vary like Poisson counts:
+        where two are close, which is where it matters, their difference has the multinomial's
+        variance.
+        """
+        rows = np.arange(len(self.labels))
+        rates = np.empty((len(sigmas), len(rows)))
+        ahead = self.mean[rows, self.labels][:, None] - self.mean  # [q, c]
+        for position, sigma in enumerate(sigmas):
+            scale = np.sqrt(_total_variance(sigma, self.mean * self.excess))  # [q, c]
+            own = scale[rows, self.labels]
+            moved = ahead[:, None, :] + own[:, None, None] * _NODES[:, None]  # [q, nodes, c]
+            below = ndtr(moved / scale[:, None, :])
+            below[rows, :, self.labels] = 1.0
+            rates[position] = below.prod(axis=2) @ _WEIGHTS
+        return rates
+
+
+def _total_variance(sigma: np.ndarray | float, excess: np.ndarray) -> np.ndarray:
+    return np.maximum(np.square(sigma) + excess, MIN_VARIANCE * np.square(sigma))
+
+
+def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int) -> Votes:
+    """Votes of the nearest rows of a Poisson sample of ``expected_records`` records.
+
+    Neighbours are drawn from a population in which a query's nearest ``fraction`` has class shares
+    p: k votes are multinomial, variance k p (over data set and sample jointly; the sampling
+    probability cancels). The simulated shares are such a sample themselves, of r = fraction * rows,
+    and already have the variance k^2 p / r: adding normal noise of variance
+    sigma^2 + k p (1 - k / r) gives the law of the real votes.
+    """
+    k = round(mechanism.expected_votes(expected_records))
+    sample = mechanism.sampling_probability * expected_records
+    votes = min(float(k), sample)
+    fraction = votes / sample
+    excess = 1 - votes / (fraction * simulated.rows)
+    shares = simulated.shares(fraction)
+    return Votes(simulated.labels, votes * shares, excess, mechanism.spread(k))
+
+
+def rates(
+    simulated: SimulatedQueries, mechanism: SampledVotes, expected_records: int
+) -> tuple[float, float]:
+    """(share of queries that pass the screening, share that also get the right label)."""
+    votes = votes_of(simulated, mechanism, expected_records)
+    thresholds, sigmas = np.array([mechanism.threshold]), np.array([mechanism.sigma_screen])
+    passed = votes.pass_rates(thresholds, sigmas)[0, 0]
+    right = votes.right_rates(np.array([mechanism.sigma_vote]))[0]
+    return float(passed.mean()), float((passed * right).mean())
+
+
 def plan(mechanism: S, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[S]:
     """See ``goal.Planner``: all fields are searched for, whatever the configuration's are."""
-    features, labels, _ = public.labelled()
+    features, labels, _ = public.embed()
     simulated = votes_among(features, labels, public.num_classes)
     return optimise(type(mechanism), simulated, goal, progress)
 
@@ -52,16 +189,15 @@ def optimise(
 ) -> Optimum[S]:
     """See ``goal.Planner``; the queries are simulated already."""
     goal.check()
-    budgets = [share * goal.epsilon for share in goal.shares]
     grid = coarse_grid(simulated, goal.expected_records, kind)
-    best = search(simulated, goal, budgets, grid, kind, progress)
-    frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
-    if best[-1] is None:
+    best = search(simulated, goal, grid, kind, progress)
+    if best is None:
         raise goal.nothing_affordable()
-    chosen = fit(frontier[-1], simulated, goal)
-    frontier[-1] = chosen
-    note = "The others are searched with an approximate price, within about 1%."
-    return Optimum(goal, chosen, tuple(frontier), simulated.description, note)
+    for step in ZOOMS:
+        near = list(_around(best.mechanism, step, goal.expected_records))
+        finer = search(simulated, goal, near, kind)
+        best = finer if finer is not None and finer.right > best.right else best
+    return Optimum(goal, fit(best, simulated, goal), simulated.description)
 
 
 def noises(kind: type[SampledVotes]) -> tuple[float, ...]:
@@ -71,10 +207,7 @@ def noises(kind: type[SampledVotes]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Point:
-    """Part of a grid: one k and sampling probability, with the thresholds and noises to try.
-
-    ``thresholds``: float64; ``sigma_screen``, ``sigma_vote``; all in votes.
-    """
+    """One k and sampling probability of a grid, with the thresholds and noises to try, in votes."""
 
     k: int
     sampling_probability: float
@@ -88,25 +221,24 @@ def coarse_grid(
 ) -> list[Point]:
     """Every sampling probability with every fraction of the data set that may vote."""
     smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
-    points = {}
-    for gamma, fraction in product(SAMPLING, np.geomspace(smallest, MAX_FRACTION, FRACTIONS)):
-        k = round(gamma * fraction * expected_records)
-        if MIN_K <= k <= MAX_K:
-            thresholds = np.unique(np.rint(THRESHOLDS * k))
-            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, noises(kind))
-    return list(points.values())
+    fractions = np.geomspace(smallest, MAX_FRACTION, FRACTIONS)
+    sizes = {(round(g * part * expected_records), g) for g, part in product(SAMPLING, fractions)}
+    return [
+        Point(k, gamma, np.unique(np.rint(THRESHOLDS * k)), SIGMA_SCREEN, noises(kind))
+        for k, gamma in sorted(sizes)
+        if MIN_K <= k <= MAX_K
+    ]
 
 
 def search(
     simulated: SimulatedQueries,
     goal: Goal,
-    budgets: Sequence[float],
     grid: Sequence[Point],
     kind: type[S],
     progress: Progress = no_progress,
-) -> list[Choice[S] | None]:
-    """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
-    best: list[Choice[S] | None] = [None] * len(budgets)
+) -> Choice[S] | None:
+    """The best of the grid; None where nothing is affordable."""
+    best: Choice[S] | None = None
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
         sized = kind.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
@@ -115,31 +247,22 @@ def search(
         correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
         right = passing @ correct.T / len(votes.labels)  # [t, s, v]
         passed = np.broadcast_to(passing.mean(axis=2)[..., None], right.shape)
-        for position, epsilon in enumerate(budgets):
-            choice = _best_of(point, sized, passed, right, epsilon, simulated.rows, goal)
-            known = best[position]
-            if choice and (known is None or choice.right > known.right):
-                best[position] = choice
+        choice = _best_of(point, sized, passed, right, simulated.rows, goal)
+        if choice and (best is None or choice.right > best.right):
+            best = choice
     progress("searching", len(grid), len(grid))
     return best
 
 
 def _best_of(
-    point: Point,
-    sized: S,
-    passed: np.ndarray,
-    right: np.ndarray,
-    epsilon: float,
-    rows: float,
-    goal: Goal,
+    point: Point, sized: S, passed: np.ndarray, right: np.ndarray, rows: float, goal: Goal
 ) -> Choice[S] | None:
     """The best of one point's thresholds and noises; ``passed``, ``right``: rates [t, s, v]."""
-    asked = _affordable(point, sized.swap, passed, epsilon, rows, goal)
+    asked = _affordable(point, sized.swap, passed, rows, goal)
     _, answered = answers(asked, passed, rows)
     accuracy = right / np.maximum(passed, 1e-300)
-    score = np.where(
-        (asked >= goal.rounds) & (accuracy >= goal.min_accuracy), answered * accuracy, 0.0
-    )
+    enough = (asked >= goal.rounds) & (accuracy >= goal.min_accuracy)
+    score = np.where(enough, answered * accuracy, 0.0)
     t, s, v = np.unravel_index(int(score.argmax()), score.shape)
     if score[t, s, v] <= 0:
         return None
@@ -150,18 +273,17 @@ def _best_of(
         sigma_vote=point.sigma_vote[v],
     )
     rate = float(passed[t, s, v]), float(right[t, s, v])
-    return forecast(epsilon, mechanism, int(asked[t, s, v]), rate, rows)
+    return forecast(goal.epsilon, mechanism, int(asked[t, s, v]), rate, rows)
 
 
 def _affordable(
-    point: Point, swap: bool, passed: np.ndarray, epsilon: float, rows: float, goal: Goal
+    point: Point, swap: bool, passed: np.ndarray, rows: float, goal: Goal
 ) -> np.ndarray:
-    """Queries that epsilon pays for, float64 [t, s, v], at the best order.
+    """Queries that the budget pays for, float64 [t, s, v], at the best order.
 
-    Each order has its own budget of Renyi divergence, from the canonical conversion
-    (teacher/accounting/conversion.py): R = epsilon - c(alpha).
+    Each order has its own budget of Renyi divergence, R = epsilon - c(alpha).
     """
-    room = epsilon - np.log1p(-1 / ORDERS) + (math.log(goal.delta) + np.log(ORDERS)) / (ORDERS - 1)
+    room = goal.epsilon - epsilons_from_rdp(ORDERS, np.zeros_like(ORDERS), goal.delta)
     useful = np.flatnonzero(room > 0)
     if not useful.size:
         return np.zeros(passed.shape)
@@ -182,18 +304,10 @@ def _affordable(
 
 @lru_cache(maxsize=2048)
 def bit_rdp(sigma: float, sampling_probability: float) -> np.ndarray:
-    """An upper bound of the screening's curve for any k and threshold: float64 [n_orders].
-
-    A hundred calls take seconds.
-    """
+    """An upper bound of the screening's curve for any k and threshold: float64 [n_orders]."""
     reach = math.ceil(_BIT_REACH * sigma) + 1
-    return screening_rdp(
-        ORDERS,
-        max_votes=2 * reach,
-        threshold=reach,
-        sigma=sigma,
-        sampling_probability=sampling_probability,
-    )
+    noise = {"sigma": sigma, "sampling_probability": sampling_probability}
+    return screening_rdp(ORDERS, max_votes=2 * reach, threshold=reach, **noise)
 
 
 def answers(asked: np.ndarray, passed: np.ndarray, rows: float) -> tuple[np.ndarray, np.ndarray]:
@@ -217,16 +331,6 @@ def forecast(
     return Choice(epsilon, mechanism, asked, int(cap), answered, rate[1] / rate[0])
 
 
-def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]:
-    """The best of finer grids around a choice, or the choice itself."""
-    for step in ZOOMS:
-        grid = list(_around(choice.mechanism, step, goal.expected_records))
-        (finer,) = search(simulated, goal, [choice.epsilon], grid, type(choice.mechanism))
-        if finer is not None and finer.right > choice.right:
-            choice = finer
-    return choice
-
-
 def _around(centre: SampledVotes, step: float, expected_records: int) -> Iterable[Point]:
     gamma, votes = centre.sampling_probability, centre.expected_votes(expected_records)
     noise = noises(type(centre))
@@ -248,8 +352,9 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
 
     The accountant's own certificate decides.
     """
-    sigma_vote, sigma_screen = (
-        _half_votes(choice.mechanism.require(name)) for name in ("sigma_vote", "sigma_screen")
+    sigma_vote, sigma_screen = (  # down to half a vote, so that no accuracy is lost
+        max(1.0, math.floor(2 * choice.mechanism.require(name)) / 2)
+        for name in ("sigma_vote", "sigma_screen")
     )
 
     def candidate(asked: int, sigma_screen: float) -> Choice[S]:
@@ -268,16 +373,5 @@ def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]
 
 
 def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest integer in low..high that fits, by bisection; ``low`` if none does.
-
-    ``fits`` must be monotone: True, then False.
-    """
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
-
-
-def _half_votes(sigma: float) -> float:
-    """Rounded down to half a vote, so that no accuracy is lost; at least 1."""
-    return max(1.0, math.floor(2 * sigma) / 2)
+    """The largest integer in low..high up to which all fit; ``low`` if none does."""
+    return low + bisect_left(range(low + 1, high + 1), True, key=lambda n: not fits(n))

@@ -15,6 +15,7 @@ from ...student.student_file import unpack
 from ...teacher.accounting.accountant import smallest_certified
 from ...wall.adversary import POOLED
 from ...wall.labels.base import LabelSpace
+from ..run.metrics import uneven
 from .report import (
     COUNTS,
     FinishedRun,
@@ -71,6 +72,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "summary": run.summary,
         "scores": scores_by_name(last, space),
         "rarely_right": rarely_right(last, space),
+        "uneven": uneven(run.summary),
         "temperature": info.temperature if info else last.get("temperature", 1.0),
         "version": info.version if info else None,
         "shape": shape,

@@ -31,7 +31,7 @@ from ...wall.labels.base import LabelSpace
 from ...wall.messages import Outcome
 from ..config.config import Config
 from ..config.settings import load_config
-from ..run.metrics import labels_of
+from ..run.metrics import labels_of, uneven
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots
@@ -225,6 +225,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "named": len(space.names),
         "most_names": MOST_NAMES,
         "rarely_right": rarely_right(run.last, space),
+        "uneven": uneven(run.summary),
         "last": run.last,
         "reliability_plot": plots.reliability(bins) if bins else None,
         "kept": run.kept,

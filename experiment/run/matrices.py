@@ -104,19 +104,19 @@ def fit_cells(
 ) -> tuple[Answers, Estimate | None]:
     """``ask_matrices`` by one noisy histogram over clusters of the features."""
     asks = asked.query_form
-    cells, noise = asks.cells, asks.noise
+    cells, noise = asks.centroids, asks.noise
     assert cells is not None
     assert noise is not None
     centers = asked.stored("cells.npz", "centers", lambda: cluster(features, cells, asked.seed))
     histogram = teacher.count(Cells(centers, asked.slot))
 
-    own = nearest_cells(features, centers, asks.reach)
+    own = nearest_cells(features, centers, asks.row_neighbours)
     estimate, votes = None, histogram.counts
     if votes is not None:
         votes = votes if asks.parts == 1 else votes / asks.parts
         some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
         estimate = by_counts(votes, own, asks.margin, noise) if some_records else unknown()
-    nearest = own if rows is features else nearest_cells(rows, centers, asks.reach)
+    nearest = own if rows is features else nearest_cells(rows, centers, asks.row_neighbours)
     return Answers(*inherit(votes, nearest, asks.margin), histogram.receipt), estimate
 
 
@@ -127,7 +127,7 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
     """
     if cells > len(features):
         rule = f"at most {len(features)}, the public rows of a round"
-        raise InvalidInput("mechanism.cells", rule, cells)
+        raise InvalidInput("mechanism.centroids", rule, cells)
     centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
     return np.rint(centers).astype(np.int8)
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from ...student.calibrate import calibration_error, reliability
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
@@ -23,7 +22,10 @@ from ...wall.messages import ABSTAINED, Answers, Outcome
 from ...wall.unit import for_unit
 from .quality import Estimate, estimate_of
 
+BINS = 15  # of equal width, for the expected calibration error
 LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
+UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
+SELDOM = 0.5  # share of right rows of a class below which it is named
 
 
 def round_metrics(
@@ -82,6 +84,27 @@ def calibration(
     }
 
 
+def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
+    """BINS of [how many answers, their mean certainty, the share of them that is right].
+
+    ``certainty``: float64 in 0..1; ``right``: bool of the same shape. An empty bin holds zeros.
+    """
+    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
+    count = np.bincount(place, minlength=BINS)
+    totals = (np.bincount(place, amounts.ravel(), BINS) for amounts in (certainty, right))
+    means = [(total / np.maximum(count, 1)).round(6).tolist() for total in totals]
+    return [list(row) for row in zip(count.tolist(), *means, strict=True)]
+
+
+def calibration_error(bins: list[list[float]]) -> float | None:
+    """The expected calibration error of ``reliability``'s bins, a share in 0..1 (Guo et al. 2017,
+    equation 3); None without answers.
+    """
+    answers = sum(count for count, _, _ in bins)
+    gaps = sum(count * abs(certainty - right) for count, certainty, right in bins)
+    return gaps / answers if answers else None
+
+
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     """A finished round in one line."""
     score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
@@ -119,6 +142,7 @@ def run_summary(
         "best_round": kept,
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
+        **by_class(last),
         "rounds": [
             {key: value for key, value in metrics.items() if key not in LONG} for metrics in rounds
         ],
@@ -128,11 +152,34 @@ def run_summary(
     }
 
 
+def by_class(metrics: dict) -> dict[str, float]:
+    """Mean and least share of right test rows over the classes that have some; {} without."""
+    counts = np.array(metrics["confusion"])
+    if counts.ndim != 2 or "student_errors" in metrics:
+        return {}
+    rows = counts.sum(axis=1)
+    right = counts.diagonal()[rows > 0] / rows[rows > 0]
+    if not right.size:
+        return {}
+    return {"balanced_accuracy": float(right.mean()), "worst_class": float(right.min())}
+
+
+def uneven(summary: dict) -> str:
+    """What accuracy hides of the classes, for a reader; empty where it hides nothing."""
+    balanced, worst = summary.get("balanced_accuracy"), summary.get("worst_class")
+    if balanced is None or worst is None:
+        return ""
+    if abs(balanced - summary["test_accuracy"]) <= UNEVEN and worst >= SELDOM:
+        return ""
+    return f"balanced {100 * balanced:.2f}%, worst class {100 * worst:.2f}%"
+
+
 def result_line(summary: dict, run_dir: Path) -> str:
     """A finished run in one line: the student's score, the guarantee, the report's path."""
     errors = summary.get("test_errors")
     accuracy = summary["test_accuracy"]
     score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
+    score += f" ({hidden})" if (hidden := uneven(summary)) else ""
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
     against += for_unit(summary.get("unit", "row"))

@@ -19,6 +19,7 @@ from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import IDENTITY, LEDGER
+from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.sources import DataConfig
@@ -58,7 +59,7 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
     A directory or ledger that the configuration names is another budget, and the sum is said.
     """
     beside = place_of(side.data)
-    if beside is None or not (beside / LEDGER).exists():
+    if beside is None or not open_database(beside / LEDGER).exists():
         return
     budget = side.budget
     if side.ledger is not None or beside != place.resolve():

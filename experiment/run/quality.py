@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.drop_doubtful import Cleaned
+from ...student.held_out import Cleaned
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
 
@@ -68,11 +68,11 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     """The share of votes that fall on the label of their cell.
 
     ``counts``: noisy votes int64 [m, c], with ``noise`` their deviation; ``cells``: int64
-    [n, reach], each public row's cells. The labels of the counts plus a Gaussian draw are scored by
-    the counts minus that draw, whose noise is independent of it (data thinning, Neufeld et al.
-    2024): no class is counted right because its noise made it win. Pessimistic: the
-    labels scored have twice the noise's variance, and rows with different labels share the votes of
-    their cell (CIFAR-10's features, 86 cells, reach 3: 50% for 61%).
+    [n, row_neighbours], each public row's cells. The labels of the counts plus a Gaussian draw are
+    scored by the counts minus that draw, whose noise is independent of it (data thinning, Neufeld
+    et al. 2024): no class is counted right because its noise made it win. Pessimistic: the labels
+    scored have twice the noise's variance, and rows with different labels share the votes of
+    their cell (CIFAR-10's features, 86 centroids, row_neighbours 3: 50% for 61%).
     """
     rng, total = np.random.default_rng(0), float(counts.sum())
     spread = noise * math.sqrt(counts.size)  # of the total

@@ -13,7 +13,7 @@ import numpy as np
 from ...teacher.analysts import remove_for_all
 from ...teacher.custodian import IDENTITY
 from ...teacher.noise.entropy import SystemEntropy
-from ...teacher.records.inspect import BANNER, REASONS
+from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
 from ...wall.adversary import EACH, POOLED
@@ -51,10 +51,10 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
-    counts = {text: int((ingested.verdicts == reason).sum()) for reason, text in REASONS.items()}
+    counts = bad_rows(ingested, side.unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     lines = [
-        f"{len(ingested.labels)} rows, {len(usable.ids)} usable",
+        f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable",
         f"left out: {bad or 'none'}",
     ]
     if dry_run and present:

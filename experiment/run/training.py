@@ -11,13 +11,11 @@ from functools import partial
 
 import numpy as np
 
-from ...student.calibrate import temperature
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.drop_doubtful import Cleaned, drop_doubtful
-from ...student.export import export
+from ...student.held_out import Cleaned, drop_doubtful, temperature
 from ...student.linear import LINEAR, LinearRows, with_head
-from ...student.train import check, outputs, train
+from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput, LabelwallError
@@ -42,10 +40,6 @@ class TrainingRows:
     test_inputs: np.ndarray = field(repr=False)
     backbone: str
 
-    def initial(self, extractor: ExtractorSpec) -> bytes | None:
-        """Weights of the round's ``extractor`` that the training may begin with."""
-        return extractor.weights or None
-
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
         return Embedder(extractor, probe=rows[:1]).embed(rows)
@@ -66,10 +60,6 @@ class LinearTrainingRows(TrainingRows):
     rows: LinearRows
     vectors: Pool
     network: ExtractorSpec | None
-
-    def initial(self, extractor: ExtractorSpec) -> bytes | None:
-        """None: one layer trains as fast from zero."""
-        return None
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of standardised features."""
@@ -154,7 +144,6 @@ def train_round(
         test_x=training_rows.test_inputs,
         test_y=public.test_labels,
         progress=partial(experiment.console.progress, "training the student"),
-        initial=training_rows.initial(extractor),
         soft=chances,
     )
     exported = training_rows.export(model.weights)

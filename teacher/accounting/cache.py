@@ -14,7 +14,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,46 +39,32 @@ def folder() -> Path:
 
 
 def cached(
-    key: dict[str, object],
-    n: int,
-    compute: Callable[[], np.ndarray],
+    keys: Sequence[dict[str, object]],
+    compute: Callable[[np.ndarray], np.ndarray],
+    *,
+    width: int = 1,
     holds: Callable[[np.ndarray], bool] = lambda values: True,
 ) -> np.ndarray:
-    """``compute()``, float64 [n], or the same numbers from an earlier call.
+    """Numbers for each key, float64 [n, width]: those of earlier calls, and the others together.
 
-    ``key``: every input and a version. ``holds``: whether an earlier call's numbers may be used.
+    ``keys``: every input and a version. ``compute``: of the places of new keys (int64 [m]), float64
+    [m, width]. ``holds``: whether an earlier call's numbers may be used.
     """
-    name = canonical_json(key)
-    path = _path(name)
-    known = _read(path, name, n)
-    if known is not None and holds(known):
-        return known
-    values = np.ascontiguousarray(compute(), dtype="<f8")
-    if path is not None:
-        with contextlib.suppress(OSError):
-            _write(path, name, values)
-    return values.astype(np.float64)
-
-
-def cached_each(
-    keys: Sequence[dict[str, object]], compute: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
-    """A number for each key, float64 [n]: those of earlier calls, and the others together.
-
-    ``compute``: of the places of new keys (int64 [m]), float64 [m].
-    """
-    values, new = np.full(len(keys), np.nan), []
-    for place, key in enumerate(keys):
-        name = canonical_json(key)
-        known = _read(_path(name), name, 1)
-        if known is not None and np.isfinite(known[0]):
-            values[place] = known[0]
+    names, values = [canonical_json(key) for key in keys], np.empty((len(keys), width))
+    new = []
+    for place, name in enumerate(names):
+        known = _read(_path(name), name, width)
+        if known is not None and np.isfinite(known).all() and holds(known):
+            values[place] = known
         else:
             new.append(place)
     if new:
-        computed = compute(np.array(new))
-        for place, value in zip(new, computed.tolist(), strict=True):
-            values[place] = cached(keys[place], 1, partial(np.array, [value]))[0]
+        values[new] = compute(np.array(new))
+        for place in new:
+            path = _path(names[place])
+            if path is not None:
+                with contextlib.suppress(OSError):
+                    _write(path, names[place], np.ascontiguousarray(values[place], dtype="<f8"))
     return values
 
 

@@ -158,15 +158,12 @@ def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) 
     """Largest log excess over all contests on G, tie orders and directions, float64 [n_orders]."""
     worst = np.full(len(orders), -np.inf)
     edges = _edges(sigma, gamma, length)
-    both = [
-        [_MomentExcess(t, log_moment_excess(t, edges)) for t in (float(o), 1.0 - float(o))]
-        for o in orders
-    ]
+    both = [[(t, log_moment_excess(t, edges)) for t in (float(o), 1.0 - float(o))] for o in orders]
     for tie in (0, 1):
         for log_p, log_shift in _contests(sigma, length, tie):
             block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma), edges)
             for i, directions in enumerate(both):
-                worst[i] = max(block.worst(excess, float(worst[i])) for excess in directions)
+                worst[i] = max(block.worst(*phi, float(worst[i])) for phi in directions)
     return worst
 
 
@@ -181,19 +178,13 @@ def _edges(sigma: float, gamma: float, length: int) -> np.ndarray:
     return np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
 
 
-@dataclass(frozen=True)
-class _MomentExcess:
-    """``edges``: float64 [_BINS + 1], the log of phi_t at the edges of the bins of log r.
+def _largest(log_phi: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The largest log of phi_t(r) = r^t - 1 - t (r - 1) between the edges ``low`` and ``high``.
 
-    phi_t(r) = r^t - 1 - t (r - 1). It is convex, so an interval's largest value is at an end.
+    ``log_phi``: at all edges of the bins, float64 [_BINS + 1]; edges: int64 of any shape. phi_t is
+    convex, so an interval's largest value is at an end.
     """
-
-    t: float
-    edges: np.ndarray
-
-    def largest(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Between the edges ``low`` and ``high``, int64 of any shape."""
-        return np.maximum(self.edges.take(low), self.edges.take(high))
+    return np.maximum(log_phi.take(low), log_phi.take(high))
 
 
 @dataclass(frozen=True)
@@ -220,24 +211,24 @@ class _Block:
         low = np.minimum.reduceat(bins, groups, axis=1)
         return cls(log_p, log_r, bins, most, low, np.maximum.reduceat(bins, groups, axis=1) + 1)
 
-    def worst(self, moment_excess: _MomentExcess, known: float) -> float:
+    def worst(self, t: float, log_phi: np.ndarray, known: float) -> float:
         """The larger of ``known`` and the block's largest log excess.
 
         Contests that are bounded by less are skipped, first by groups, then one by one. An excess
         is a sum of three products p phi_t: at most three times the largest.
         """
-        bound = (self.most + moment_excess.largest(self.low, self.high)).max(axis=0) + math.log(3)
+        bound = (self.most + _largest(log_phi, self.low, self.high)).max(axis=0) + math.log(3)
         first = int(bound.argmax())
         if bound[first] < known - _MARGIN:
             return known
-        known = max(known, self._excess(moment_excess.t, self._members(np.array([first]))))
+        known = max(known, self._excess(t, self._members(np.array([first]))))
         chosen = self._members(np.flatnonzero(bound >= known - _MARGIN))
         bins = self.bins.take(chosen, axis=1)
         bound = np.logaddexp.reduce(
-            self.log_p.take(chosen, axis=1) + moment_excess.largest(bins, bins + 1), axis=0
+            self.log_p.take(chosen, axis=1) + _largest(log_phi, bins, bins + 1), axis=0
         )
-        known = max(known, self._excess(moment_excess.t, chosen[bound.argmax()][np.newaxis]))
-        return max(known, self._excess(moment_excess.t, chosen[bound >= known - _MARGIN]))
+        known = max(known, self._excess(t, chosen[bound.argmax()][np.newaxis]))
+        return max(known, self._excess(t, chosen[bound >= known - _MARGIN]))
 
     def _members(self, groups: np.ndarray) -> np.ndarray:
         """Contests of these groups, int64 [n]."""

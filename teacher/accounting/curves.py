@@ -18,7 +18,7 @@ from inspect import Parameter, signature
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .cache import cached_each
+from .cache import cached
 from .contest import argmax_log_excess, groups, reach
 from .discrete_gaussian import (
     log_at_least,
@@ -189,10 +189,10 @@ def argmax_rdp(
     if swap:
         noise = {"sigma": sigma.hex(), "gamma": gamma.hex()}
         key: dict[str, object] = {"curve": "argmax", "version": CACHE_VERSION, **noise}
-        excess = cached_each(
+        excess = cached(
             [{**key, "order": float(order).hex()} for order in orders],
-            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma),
-        )
+            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma)[:, None],
+        )[:, 0]
     elif sigma <= MAX_ENUMERABLE_SIGMA:
         reaches = np.array([reach(float(order), sigma, gamma) for order in orders])
         excess = np.empty(len(orders))

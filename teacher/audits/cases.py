@@ -11,33 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...wall.errors import InvalidInput
 from ...wall.unit import Unit
 from ..mechanisms.base import Mechanism
 from . import conversations, sums, votes
-from .harness import Case, EmpiricalFinding, audit_cases
+from .harness import Case, EmpiricalFinding, attack
 
 PROBE_DELTA = 0.02
 Probes = tuple[tuple[Mechanism, tuple[str, ...]], ...]
-
-CASES: dict[str, Callable[[Any, Unit], list[Case]]] = {
-    "private_knn": votes.votes,
-    "private_radius": votes.votes,
-    "ind_knn": conversations.conversations,
-    "reverse_knn": sums.cells,
-    "private_linear": sums.gradients,
-    "naive_knn": votes.votes,
-    "lnmax": votes.votes,
-    "gnmax": votes.votes,
-    "confident_gnmax": votes.votes,
-    "radius": votes.batches,
-    "batch_knn": votes.batches,
-    "private_knn_attributes": sums.attributes,
-    "gnmax_attributes": sums.attributes,
-    "private_linear_attributes": sums.gradients,
-    "private_knn_mean": votes.values,
-    "private_knn_median": votes.values,
-    "private_linear_value": sums.gradients,
-}
+Cases = Callable[[Any, Unit], list[Case]]
 
 
 def _with(**fields: Any) -> Callable[[Any], Probes]:
@@ -46,30 +28,43 @@ def _with(**fields: Any) -> Callable[[Any], Probes]:
 
 def _cells(mechanism: Any) -> Probes:
     near = mechanism.neighbours
-    return _with(cells=max(3, near), sigma=2.0 * math.sqrt(near))(mechanism)
+    return _with(centroids=max(3, near), sigma=2.0 * math.sqrt(near))(mechanism)
 
 
 HALF = {"sampling_probability": 0.5}
 _values = HALF | {"k": 3, "threshold": 2, "cells": 4, "window": 1, "sigma_screen": 1.0}
-PROBES: dict[str, Callable[[Any], Probes]] = {
-    "private_knn": _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF),
-    "private_radius": _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF),
-    "ind_knn": conversations.probes,
-    "reverse_knn": _cells,
-    "private_linear": _with(sigma=1.0),
-    "naive_knn": _with(k=2, sigma_vote=2.0),
-    "lnmax": _with(teachers=2, scale=2.0),
-    "gnmax": _with(teachers=2, sigma_vote=2.0),
-    "confident_gnmax": _with(teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0),
-    "radius": _with(epsilon=2.0),
-    "batch_knn": _with(epsilon=2.0, k=1, records=12),
-    "private_knn_attributes": _with(tau=1, sigma_vote=1.5, k=1, **HALF),
-    "gnmax_attributes": _with(tau=1, sigma_vote=1.5, teachers=2),
-    "private_linear_attributes": _with(sigma=1.0),
-    "private_knn_mean": _with(sigma_mean=1.5, **_values),
-    "private_knn_median": _with(epsilon=1.5, **_values),
-    "private_linear_value": _with(sigma=1.0),
+_linear = sums.gradients, _with(sigma=1.0)
+# For each kind its cases, and its probes.
+ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
+    "private_knn": (
+        votes.votes,
+        _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF),
+    ),
+    "private_radius": (votes.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
+    "ind_knn": (conversations.conversations, conversations.probes),
+    "reverse_knn": (sums.cells, _cells),
+    "private_linear": _linear,
+    "naive_knn": (votes.votes, _with(k=2, sigma_vote=2.0)),
+    "lnmax": (votes.votes, _with(teachers=2, scale=2.0)),
+    "gnmax": (votes.votes, _with(teachers=2, sigma_vote=2.0)),
+    "confident_gnmax": (
+        votes.votes,
+        _with(teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0),
+    ),
+    "radius": (votes.batches, _with(epsilon=2.0)),
+    "batch_knn": (votes.batches, _with(epsilon=2.0, k=1, records=12)),
+    "private_knn_attributes": (sums.attributes, _with(tau=1, sigma_vote=1.5, k=1, **HALF)),
+    "gnmax_attributes": (sums.attributes, _with(tau=1, sigma_vote=1.5, teachers=2)),
+    "private_linear_attributes": _linear,
+    "private_knn_mean": (votes.values, _with(sigma_mean=1.5, **_values)),
+    "private_knn_median": (votes.values, _with(epsilon=1.5, **_values)),
+    "private_linear_value": _linear,
 }
+
+
+def cases(mechanism: Mechanism, unit: Unit = "row") -> list[Case]:
+    """Where each of its releases may leak most."""
+    return ATTACKS[mechanism.kind][0](mechanism, unit)
 
 
 def probes(mechanism: Mechanism) -> Probes:
@@ -77,7 +72,7 @@ def probes(mechanism: Mechanism) -> Probes:
 
     Each with the releases that it is to be audited for; none for all of them.
     """
-    return PROBES[mechanism.kind](mechanism)
+    return ATTACKS[mechanism.kind][1](mechanism)
 
 
 def audit(
@@ -96,9 +91,16 @@ def audit(
     data sets' records are. Raises InvalidInput for fewer than 8 trials, or delta or confidence
     outside (0, 1).
     """
-    cases = CASES[mechanism.kind](mechanism, unit)
-    chosen = [case for case in cases if not releases or case.release in releases]
-    return audit_cases(mechanism, chosen, delta=delta, trials=trials, confidence=confidence)
+    chosen = [case for case in cases(mechanism, unit) if not releases or case.release in releases]
+    for name, value in (("delta", delta), ("confidence", confidence)):
+        if not 0 < value < 1:
+            raise InvalidInput(name, "between 0 and 1", value)
+    most = max(case.queries for case in chosen)
+    if trials < 8 * most:
+        raise InvalidInput("trials", f"at least 8 times the {most} queries of a trial", trials)
+    error = (1 - confidence) / len(chosen)
+    known = [attack(mechanism, case, delta=delta, trials=trials, error=error) for case in chosen]
+    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(known))
 
 
 def audit_mechanisms(

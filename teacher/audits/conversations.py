@@ -31,7 +31,7 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from ..ledger.transaction import Reservation, UpperBound
+from ..ledger.ledger import Reservation, UpperBound
 from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy

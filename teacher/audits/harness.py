@@ -30,7 +30,6 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from scipy.special import betaincinv
 
-from ...wall.errors import InvalidInput
 from ...wall.unit import Unit
 from ..accounting.accountant import certified_epsilon
 from ..accounting.plan import Plan, Release, Slot
@@ -98,13 +97,6 @@ class ReleaseFinding:
     expected: float
     claim: float
 
-    @property
-    def share(self) -> float:
-        """Lower bound over claim; above 1, the claim is refuted."""
-        if self.claim > 0:
-            return self.lower_bound / self.claim
-        return math.inf * (self.lower_bound > 0)
-
 
 @dataclass(frozen=True)
 class EmpiricalFinding:
@@ -119,30 +111,12 @@ class EmpiricalFinding:
     releases: tuple[ReleaseFinding, ...]
 
     @property
-    def worst(self) -> ReleaseFinding:
-        """The release whose lower bound is the largest share of its claim."""
-        return max(self.releases, key=lambda release: release.share)
-
-    @property
-    def lower_bound(self) -> float:
-        return self.worst.lower_bound
-
-    @property
-    def claim(self) -> float:
-        return self.worst.claim
-
-    @property
     def refuted(self) -> bool:
         """The mechanism loses more than it claims, at this confidence."""
         return any(release.lower_bound > release.claim for release in self.releases)
 
     def to_json(self) -> dict[str, object]:
-        return {
-            **asdict(self),
-            "lower_bound": self.lower_bound,
-            "claim": self.claim,
-            "refuted": self.refuted,
-        }
+        return {**asdict(self), "refuted": self.refuted}
 
     def render(self) -> str:
         """The finding for a reader."""
@@ -161,32 +135,13 @@ class EmpiricalFinding:
         return "\n".join(lines)
 
 
-def audit_cases(
-    mechanism: Mechanism,
-    cases: Sequence[Case],
-    *,
-    delta: float,
-    trials: int,
-    confidence: float,
-) -> EmpiricalFinding:
-    """Attack each case. ``trials``: queries drawn for it on each of a pair's two data sets.
-
-    Raises InvalidInput for fewer than 8 trials of a case, or delta or confidence outside (0, 1).
-    """
-    for name, value in (("delta", delta), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise InvalidInput(name, "between 0 and 1", value)
-    most = max(case.queries for case in cases)
-    if trials < 8 * most:
-        raise InvalidInput("trials", f"at least 8 times the {most} queries of a trial", trials)
-    error = (1 - confidence) / len(cases)
-    releases = tuple(_attacked(mechanism, case, delta, trials, error) for case in cases)
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, releases)
-
-
-def _attacked(
-    mechanism: Mechanism, case: Case, delta: float, trials: int, error: float
+def attack(
+    mechanism: Mechanism, case: Case, *, delta: float, trials: int, error: float
 ) -> ReleaseFinding:
+    """Attack one release; the bound fails with probability at most ``error``.
+
+    ``trials``: queries drawn on each of a pair's two data sets.
+    """
     n, entropy = trials // case.queries, SystemEntropy()
 
     def sides(pair: Pair, size: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,8 +8,7 @@ small or missing, and votes or gradients that are not clipped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -93,19 +92,6 @@ def of_record(mechanism: LinearSums) -> np.ndarray:
     return vector
 
 
-@dataclass(frozen=True, eq=False)
-class Scene:
-    """The added record, and identical others, at one point.
-
-    ``added``, ``other``: their attributes, int64 [c] of 0 and 1; ``direction``: int64 [c], on which
-    counts are projected.
-    """
-
-    added: np.ndarray
-    other: np.ndarray
-    direction: np.ndarray
-
-
 def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
     """One query, on two pairs of data sets.
 
@@ -113,46 +99,37 @@ def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
     that clipping allows. Clip: it is the only record and has many more than tau attributes.
     """
     tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
-    k, gamma = _voting_records(mechanism), mechanism.rate
+    # the most records at one point that vote
+    k, gamma = 1 if mechanism.needs else mechanism.max_voters, mechanism.rate
     full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
     others = full if full <= MOST_OTHERS else 0
     swap, many = np.repeat([0, 1], tau), np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), np.int64)
+    # of the added record and of the others, and the direction on which counts are projected
     scenes = {
-        Pair(0, others, len(swap)): Scene(swap, 1 - swap, swap - (1 - swap) * (others > 0)),
-        Pair(0, 0, len(many)): Scene(many, 0 * many, many),
+        Pair(0, others, len(swap)): (swap, 1 - swap, swap - (1 - swap) * (others > 0)),
+        Pair(0, 0, len(many)): (many, 0 * many, many),
     }
-    run = _projected(mechanism, scenes, unit)
+    scale = mechanism.require("sigma_vote") * GRID
+
+    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        own, other, direction = scenes[pair]
+        voting = min(pair.other_class, k)  # without the added record
+        base = (clipped(other[np.newaxis], mechanism.tau)[0] @ direction) * voting
+        bits = np.array([other] * pair.other_class + [own] * added, dtype=np.int64)
+        rows = of_unit(_voters(mechanism, bits.reshape(-1, len(own)), added), unit)
+        counts = drawn(mechanism, COUNTS, rows, n, entropy)
+        sums = np.concatenate([values @ direction - base for values in counts])
+        return sum_codes(sums, scale * math.sqrt(np.count_nonzero(direction)))
+
     return [Case(COUNTS, list(scenes), run, mechanism.releases(1, 1))]
 
 
-def _voting_records(mechanism: AttributeVotes) -> int:
-    """The most records at one point that vote."""
-    return 1 if mechanism.needs else mechanism.max_voters
-
-
-def _projected(
-    mechanism: AttributeVotes, scenes: dict[Pair, Scene], unit: Unit
-) -> Callable[[Pair, bool, int, Entropy], np.ndarray]:
-    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-        scene = scenes[pair]
-        voting = min(pair.other_class, _voting_records(mechanism))  # without the added record
-        base = (clipped(scene.other[np.newaxis], mechanism.tau)[0] @ scene.direction) * voting
-        scale = mechanism.require("sigma_vote") * GRID
-        scale *= math.sqrt(np.count_nonzero(scene.direction))
-        rows = of_unit(_voters(mechanism, scene, pair.other_class, added), unit)
-        counts = drawn(mechanism, COUNTS, rows, n, entropy)
-        sums = [values @ scene.direction - base for values in counts]
-        return sum_codes(np.concatenate(sums), scale)
-
-    return run
-
-
-def _voters(mechanism: AttributeVotes, scene: Scene, others: int, added: bool) -> Voters:
-    count = len(scene.added)
+def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:
+    """Records with attributes, int64 [n, c]; the added one, if it is there, is the last."""
+    count, others = bits.shape[1], len(bits) - added
     ids = np.append(np.arange(1, 1 + others), 0)[: others + added]
     features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
-    bits = np.array([scene.other] * others + [scene.added] * added, dtype=np.int64)
-    labels = pack(bits.reshape(-1, count))
+    labels = pack(bits)
     ensembles = {}
     for teachers in (need.teachers for need in mechanism.needs):
         if others:  # one shard holds both

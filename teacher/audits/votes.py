@@ -14,9 +14,8 @@ for class 0. The added record lies in one of these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensembl
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
 from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
 from ..mechanisms.voters import Voters
-from ..mechanisms.votes import AGGREGATE, SCREEN, SampledVotes, Votes
+from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from .harness import EMPTY, Case, Pair, drawn, fresh_keys, of_unit, sum_codes
@@ -41,7 +40,7 @@ DISTANCE = 10  # of k-NN's record from the queries, in integer units
 
 
 @dataclass(frozen=True)
-class Poll:
+class VoteCase:
     """How votes are counted: the k nearest of a Poisson sample, or k shards.
 
     ``noise``, ``screen_noise``: scales of the noise on a class and on the plurality, in votes.
@@ -75,31 +74,17 @@ class Poll:
         return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
 
 
-def _screened(mechanism: SampledVotes) -> Poll:
-    return Poll(
+def _vote_case(mechanism: Votes) -> VoteCase:
+    fields = vars(mechanism)
+    return VoteCase(
         k=mechanism.max_votes,
-        noise=mechanism.require("sigma_vote"),
-        threshold=mechanism.threshold,
-        screen_noise=mechanism.require("sigma_screen"),
-        sampling_probability=mechanism.sampling_probability,
+        noise=mechanism.require("scale" if "scale" in fields else "sigma_vote"),
+        threshold=mechanism.threshold if mechanism.screened else 0,
+        screen_noise=mechanism.require("sigma_screen") if mechanism.screened else 0.0,
+        sampling_probability=mechanism.rate,
         swap=mechanism.swap,
+        shards="teachers" in fields,
     )
-
-
-POLLS: dict[str, Callable[[Any], Poll]] = {
-    "private_knn": _screened,
-    "private_radius": _screened,
-    "naive_knn": lambda m: Poll(m.k, m.require("sigma_vote")),
-    "lnmax": lambda m: Poll(m.teachers, m.require("scale"), shards=True),
-    "gnmax": lambda m: Poll(m.teachers, m.require("sigma_vote"), shards=True),
-    "confident_gnmax": lambda m: Poll(
-        m.teachers,
-        m.require("sigma_vote"),
-        m.threshold,
-        m.require("sigma_screen"),
-        shards=True,
-    ),
-}
 
 
 def votes(mechanism: Votes, unit: Unit) -> list[Case]:
@@ -116,8 +101,7 @@ def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-    poll = POLLS[mechanism.kind](mechanism)
-    return Case(part, poll.pairs(), trials, mechanism.releases(*caps), queries)
+    return Case(part, _vote_case(mechanism).pairs(), trials, mechanism.releases(*caps), queries)
 
 
 def run(
@@ -135,8 +119,8 @@ def run(
     label + 1 for JOINT.
     """
     voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if POLLS[mechanism.kind](mechanism).shards:
-        k = POLLS[mechanism.kind](mechanism).k
+    if _vote_case(mechanism).shards:
+        k = mechanism.max_votes
         voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
     block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
     pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]
@@ -192,10 +176,10 @@ def values(mechanism: Regression, unit: Unit) -> list[Case]:
     spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
     mean = isinstance(mechanism, PrivateKnnMean)
     noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
-    poll = Poll(
+    case = VoteCase(
         mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
     )
-    pairs = [pair for pair in poll.pairs() if pair.num_classes == 2]
+    pairs = [pair for pair in case.pairs() if pair.num_classes == 2]
     return [_value(mechanism, stage, pairs, unit) for stage in mechanism.stages]
 
 

@@ -31,11 +31,9 @@ KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
+# (shard) -> (features, labels) as of ``train_ensemble``, in ascending order of ids: the order of
+# storage must not affect the last bits.
 ShardRecords = Callable[[int], tuple[np.ndarray, np.ndarray]]
-"""(shard) -> (features, labels) as of ``train_ensemble``.
-
-They are in ascending order of ids: the order of storage must not affect the last bits.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +46,9 @@ class Ensemble:
     weights: np.ndarray = field(repr=False)
 
     def votes(self, queries: np.ndarray) -> np.ndarray:
-        """Number of classifiers that choose each class, ties to the lowest.
+        """How many classifiers choose each class, ties to the lowest: int64 [n_queries, n_classes].
 
-        int64 [n_queries, n_classes] of int8 [n_queries, d].
+        ``queries``: int8 [n_queries, d].
         """
         rows = _scaled(queries)  # float32 [n_queries, d + 1]
         counts = np.zeros((len(queries), self.weights.shape[2]), dtype=np.int64)
@@ -59,10 +57,7 @@ class Ensemble:
         return counts
 
     def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """The attributes that each classifier finds present: int64 [n_queries, n_classes] of 0, 1.
-
-        Classifiers come one after the other; ``queries``: int8 [n_queries, d].
-        """
+        """What each classifier in turn says is present: int64 [n_queries, n_classes] of 0 and 1."""
         rows = _scaled(queries)
         return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,24 +32,8 @@ BLOCK = 512  # rows embedded between two checks of the time
 BLOCK_BYTES = 1 << 25  # of their inputs
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """Records with finite features. The others are dropped and never vote.
-
-    ``features``: int8 [n, d]; ``labels``, ``ids``, ``persons``: int64 [n], as of the records.
-    """
-
-    features: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    ids: np.ndarray = field(repr=False)
-    persons: np.ndarray | None = field(default=None, repr=False)
-
-
 def cache_name(spec: ExtractorSpec, device: str) -> str:
-    """File name of one extractor's features as one type of device computes them.
-
-    Another device's features may differ by a step.
-    """
+    """File name of an extractor's features on a type of device: another's may differ by a step."""
     return f"embeddings-{spec.sha256()[:16]}-{device}.npz"
 
 
@@ -87,7 +71,7 @@ class Embedding:
             self._is_saved = not len(self._missing) and len(cached.digests) == len(self._digests)
 
     def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Embed until all is done, or until ``stop()`` after a block. Whether all is done."""
+        """Embed until all is done, or ``stop()`` after a block. Returns whether all is done."""
         while self._done < len(self._missing) or self._features is None:
             self._embed_block()
             if self._done < len(self._missing):
@@ -101,7 +85,6 @@ class Embedding:
         return True
 
     def save(self) -> None:
-        """Store what is done."""
         if self._features is None:
             return
         done = np.ones(len(self._digests), dtype=bool)
@@ -112,11 +95,13 @@ class Embedding:
         _forget_oldest(self._cache)
         self._saved_at = time.monotonic()
 
-    def result(self) -> Embedded:
-        """The records' features, when all is done."""
+    def result(self) -> tuple[np.ndarray, Records]:
+        """(features int8 [n, d], their records), when all is done.
+
+        Records whose features are not finite are dropped and never vote.
+        """
         assert self._features is not None
-        rows = self._records.take(self._finite)
-        return Embedded(self._features[self._finite], rows.labels, rows.ids, rows.persons)
+        return self._features[self._finite], self._records.take(self._finite)
 
     def _embed_block(self) -> None:
         block = self._missing[self._done : self._done + block_rows(self._embedder)]
@@ -143,8 +128,8 @@ def embed_records(
     spec: ExtractorSpec,
     embedder: Embedder,
     progress: TaskProgress,
-) -> Embedded:
-    """The records' features. Those that the cache in ``directory`` has are not computed again."""
+) -> tuple[np.ndarray, Records]:
+    """(features int8 [n, d], their records), as of ``Embedding``."""
     embedding = Embedding(directory, records, spec, embedder, progress)
     embedding.advance()
     return embedding.result()
@@ -158,10 +143,7 @@ def forget(records: Records, *directories: Path) -> None:
 
 
 def forget_shards(directory: Path, kept: Path | None = None) -> None:
-    """Delete all sharded copies of the private rows but the folder ``kept``.
-
-    Nothing removes records from copies that are not in use.
-    """
+    """Delete the sharded copies but ``kept``: nothing removes records from those not in use."""
     for copies in directory.glob("shards-*"):
         if copies != kept:
             shutil.rmtree(copies)
@@ -170,7 +152,6 @@ def forget_shards(directory: Path, kept: Path | None = None) -> None:
 def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
     """Rewrite every cache without the rows that are not in ``present``; delete a damaged one.
 
-    The others' features stay, so that a removal does not let everybody wait for their embedding.
     ``kept``: a cache that its extractor is about to rewrite; it stays.
     """
     for part in directory.glob("embeddings-*.part"):
@@ -219,7 +200,6 @@ class _Cached:
     ids: np.ndarray  # for the custodian, who can see whose features a cache has
 
     def only(self, present: set[bytes]) -> _Cached:
-        """The rows whose digests are ``present``."""
         rows = np.array([digest in present for digest in self.digests], dtype=bool)
         digests = [digest for digest in self.digests if digest in present]
         return _Cached(digests, self.features[rows], self.finite[rows], self.ids[rows])

@@ -96,10 +96,6 @@ class Embedder:
             return inputs
         return hog_features(inputs, self._workers, progress)
 
-    def length(self, dimensions: int) -> float:
-        """``unit_length`` of this extractor."""
-        return unit_length(self.spec, dimensions)
-
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
         shape, backbone = self.spec.input_shape, self.spec.backbone
         sizes = 3 if backbone == "hog" else 1 if backbone in _VECTORS else len(shape)
@@ -166,7 +162,6 @@ def quantise(
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
-    """Rows of length 1; a zero row stays zero."""
     length = np.sqrt(folded_sum(x * x))
     length[length == 0] = 1.0
     unit: np.ndarray = x / length
@@ -187,10 +182,7 @@ def quantise_box(
 
 
 def folded_sum(x: np.ndarray) -> np.ndarray:
-    """Sums of rows, float64 [n, 1].
-
-    The second half of the columns is added to the first until one column is left.
-    """
+    """Sums of rows, float64 [n, 1]: columns' halves are added until one column is left."""
     while x.shape[1] > 1:
         half = (x.shape[1] + 1) // 2
         folded = x[:, :half].copy()

@@ -108,10 +108,7 @@ def _hog(
     bins: np.ndarray,
     features: np.ndarray,
 ) -> None:
-    """Fill ``features``, float64 [n, d], of uint8 images [n, height, width, channels].
-
-    ``rows``, ``columns``: pixels per cell. ``magnitudes``, ``bins``: of ``_gradients``.
-    """
+    """``rows``, ``columns``: pixels per cell. ``magnitudes``, ``bins``: of ``_gradients``."""
     _, height, width, _ = images.shape
     cells = np.empty((height // rows, width // columns, ORIENTATIONS), dtype=np.float32)
     for number in range(len(images)):

@@ -19,9 +19,9 @@ in whatever copy, are one chain, and each charge is drawn for at most once. t(W)
 transaction W, p(W) the ledger's nonce before it. *Proof.*
 
 1. The anchor moves under its lock alone, and only from a nonce p to a nonce t(W) with p(W) = p:
-   when W itself moves it, W held the lock since the comparison; when a later transaction does, it
+   when W itself moves it, W had the lock since the comparison; when a later transaction does, it
    saw the anchor at the nonce before the ledger's. Nonces are fresh, so none is left and entered
-   again. The nonces that the anchor has held are a path W1, W2, ...: each continues the last.
+   again. The nonces that the anchor has had are a path W1, W2, ...: each continues the last.
 2. A copy of W's entries holds t(W). A copy that holds the anchor's nonce and the anchored entry has
    W1, ..., Wn and nothing else (or Wn alone is missing from the anchor, and is then moved in
    first). So the entries of the path are one chain of hashes.
@@ -34,101 +34,182 @@ transaction W, p(W) the ledger's nonce before it. *Proof.*
    t(W) is off the path and this copy is refused for ever. After the move: every other copy is
    refused. A COMMIT in flight on a server whose client died is stored later or not at all: both are
    one of these cases, and a transaction on the same server waits for it; so for an anchor on a
-   server. Between the rename of an anchor's file and the synchronisation of its directory: whoever
+   server. Between the end of a file's commit and the synchronisation of its directory: whoever
    reads a value that it did not write synchronises the directory first. A server drops the anchor's
    lock while its holder lives: the move fails with the connection, as a kill between commit and
    move.
 5. Two copies that wrote the same entry have the same hash and different nonces. A reservation of
    individual budgets writes private rows alone and takes a nonce, too. QED
+
+An anchor is an SQLite file, or a schema of a PostgreSQL server. A file system that several hosts
+mount must guarantee that its locks exclude the processes of all hosts, and that `fsync` of files
+and directories is durable.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from .anchor_store import AnchoredEntry, AnchorRow, FileStore, ServerStore
-from .database import Place
-from .url import LedgerUrl
+from ...wall.format import FORMAT, other_format
+from . import tables
+from .database import Place, open_database
+
+metadata = sa.MetaData()
+table = tables.table("anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text)
+Entry = tuple[int, str, str]  # sequence number and hash of an entry, its nonce ("" for none)
 
 
-def new_nonce() -> str:
-    """128 random bits, hex."""
-    return secrets.token_hex(16)
+@dataclass
+class LockedAnchor:
+    """An anchor that nobody else moves. ``nonce``: the ledger's last one."""
 
+    connection: sa.Connection
+    nonce: str
+    _newest: Entry | None = None
 
-@dataclass(frozen=True)
-class Position:
-    """The newest entry and the nonces of a stored ledger.
+    def take_nonce(self, ledger: sa.Connection) -> None:
+        """Store a new nonce of 128 bits in the ledger, in the transaction that ``move`` follows."""
+        nonce = secrets.token_hex(16)
+        tables.write_nonce(ledger, nonce, self.nonce)
+        seq, digest = ledger.execute(tables.READ_HEAD).one()
+        self._newest = seq, digest, nonce
 
-    Args:
-        newest: its newest entry and the nonce that wrote it, "" before the first nonce.
-        previous_nonce: the nonce before that one.
-        hash_of: from a sequence number to the stored entry's hash, None where there is no entry.
-    """
-
-    newest: AnchoredEntry
-    previous_nonce: str
-    hash_of: Callable[[int], str | None]
+    def move(self) -> None:
+        """Move to the entry of the new nonce, if one was taken. Durable when the lock ends."""
+        if self._newest is not None:
+            write(self.connection, self._newest)
 
 
 class Anchor:
-    """The anchor of one ledger.
+    """The anchor of one ledger, created where there is none. Errors call it ``name``.
 
     ``begun``: the sequence number at which this object created it, None where the anchor existed.
     """
 
     def __init__(self, place: Place) -> None:
-        self._store: FileStore | ServerStore
-        self._store = ServerStore(place) if isinstance(place, LedgerUrl) else FileStore(place)
+        self._path = place if isinstance(place, Path) else None
+        self._database = open_database(place, durable=True, kind="anchor")
+        self.name = self._database.name
         self.begun: int | None = None
+        self._ready = False  # whether its table was there
+        # What this process knows to be on disk, the directory's entry included.
+        self._durable: Entry | None = None
 
     def exists(self) -> bool:
-        """Whether there is an anchor. Raises LedgerMismatch where it can not be reached."""
-        return self._store.exists()
+        """Whether there is an anchor, or a file in its place. Raises LedgerMismatch where it can
+        not be reached.
+        """
+        return self._has_place() and (self._path is not None or self._database.exists())
 
     @contextmanager
-    def locked(self, position: Position) -> Iterator[FileStore | AnchorRow]:
-        """Lock the anchor, which on entry durably stores ``position.newest``.
+    def locked(self, ledger: sa.Connection) -> Iterator[LockedAnchor]:
+        """Lock the anchor, which on entry durably stores the newest entry of ``ledger``.
 
-        Nobody else moves it before the exit. The caller has locked the ledger, so ``position``
-        stays true. Raises LedgerMismatch for a ledger that the anchor does not let continue, and
-        for an anchor that is gone or can not be read.
+        The caller has locked the ledger. Raises LedgerMismatch for a ledger that the anchor does
+        not let continue, and for an anchor that is gone or can not be read.
         """
-        with self._store.locked() as anchor:
-            anchored = anchor.read()
-            self._require(anchored, position)
-            if anchored == position.newest:
-                yield anchor
-                return
-            anchor.write(position.newest)
-        if anchored is None:
-            self.begun = position.newest.seq
-        # Lock it again: on a server the move is durable only when its transaction has ended.
-        with self._store.locked() as anchor:
-            if anchor.read() != position.newest:
-                raise LedgerMismatch(self._forked(position.newest.seq))
-            yield anchor
+        nonce, previous = tables.read_nonces(ledger)
+        seq, digest = ledger.execute(tables.READ_HEAD).one()
+        if not self._has_place() or not (self._ready or self._database.exists()):
+            self._require(not nonce)  # nothing is created under a mistyped name
+            self._database.create(metadata.create_all)
+        self._ready = True
+        while True:
+            with self._database.transaction() as connection:
+                anchored = self._read(connection)
+                if anchored is None:
+                    self._require(not nonce)
+                else:
+                    self._require_continued(anchored, (nonce, previous), ledger)
+                if anchored == (seq, digest, nonce):
+                    yield LockedAnchor(connection, nonce)
+                    return
+                write(connection, (seq, digest, nonce))
+            # Locked again: the move is durable only now that its transaction has ended.
+            if anchored is None:
+                self.begun = seq
 
-    def _require(self, anchored: AnchoredEntry | None, position: Position) -> None:
-        if anchored is None:
-            if position.newest.nonce:
-                raise LedgerMismatch(
-                    f"there is no anchor {self._store.name}, but the ledger has one. Name the "
-                    "anchor that it has; where that is lost, docs/guide.md says what to do. "
-                    "Nothing was charged or drawn."
-                )
-            return
-        known = anchored.nonce in ("", position.newest.nonce, position.previous_nonce)
-        if not known or position.hash_of(anchored.seq) != anchored.hash:
-            raise LedgerMismatch(self._forked(anchored.seq))
+    def _has_place(self) -> bool:
+        """Whether a file is there, under one name; True for a server."""
+        if self._path is None:
+            return True
+        with self._failures(), suppress(FileNotFoundError):
+            file = os.lstat(self._path)
+            if not stat.S_ISREG(file.st_mode) or file.st_nlink > 1:
+                # SQLite names the journal, which undoes a broken move, by the file's name.
+                raise OSError(0, "a link, or no file")
+            return True
+        return False
 
-    def _forked(self, seq: int) -> str:
-        return (
-            f"the ledger is older than, or forked from, its anchor {self._store.name} (entry "
-            f"{seq}): another copy of it has continued. Nothing was charged or drawn. Use the copy "
-            "that has continued, or restore the newest one."
-        )
+    def _read(self, connection: sa.Connection) -> Entry | None:
+        """What it stores durably, None for an empty table. Raises LedgerMismatch."""
+        row = connection.execute(sa.select(table)).one_or_none()
+        if row is None:
+            return None
+        if error := other_format(f"the anchor {self.name}", row.format):
+            raise LedgerMismatch(error)
+        entry = row.seq, row.hash, row.nonce
+        if [type(value) for value in entry] != [int, str, str]:
+            raise LedgerMismatch(f"the anchor {self.name} is damaged. Nothing was released.")
+        # Its writer may have died between its commit and the directory's synchronisation.
+        if self._path is not None and entry != self._durable:
+            with self._failures():
+                synchronise(self._path.parent)
+            self._durable = entry
+        return entry
+
+    def _require(self, new: bool) -> None:
+        if not new:
+            raise LedgerMismatch(
+                f"there is no anchor {self.name}, but the ledger has one. Name the anchor that it "
+                "has; where that is lost, docs/guide.md says what to do. Nothing was charged or "
+                "drawn."
+            )
+
+    def _require_continued(
+        self, anchored: Entry, nonces: tuple[str, str], ledger: sa.Connection
+    ) -> None:
+        seq, digest, nonce = anchored
+        stored = ledger.execute(tables.HASH_OF, {"seq": seq}).scalar()
+        if nonce not in ("", *nonces) or stored != digest:
+            raise LedgerMismatch(
+                f"the ledger is older than, or forked from, its anchor {self.name} (entry {seq}): "
+                "another copy of it has continued. Nothing was charged or drawn. Use the copy that "
+                "has continued, or restore the newest one."
+            )
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LedgerMismatch(
+                f"the anchor {self.name} must be a file, not a link, that can be read and written. "
+                f"Found: {error.strerror}. Nothing was released."
+            ) from error
+
+
+def write(connection: sa.Connection, entry: Entry) -> None:
+    """Replace what an anchor stores."""
+    seq, digest, nonce = entry
+    connection.execute(table.delete())
+    row = {"format": FORMAT, "seq": seq, "hash": digest, "nonce": nonce}
+    connection.execute(table.insert(), row)
+
+
+def synchronise(folder: Path) -> None:
+    """Write a directory's entries to disk."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

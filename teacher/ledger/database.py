@@ -14,9 +14,10 @@ The lock stops every other writer of the table, too; plain reads continue.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -27,12 +28,8 @@ from .url import LedgerUrl
 Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
-ENTRIES = "entries"  # the table that a transaction locks
-PUBLIC = (ENTRIES, "head", "extractors")
-FAILED = (
-    "the {} is not readable or not writable. Nothing was released; what was stored shows when "
-    "it is read again."
-)
+LOCKED = {"ledger": "entries", "anchor": "anchor"}
+PUBLIC = ("entries", "head", "extractors")
 LOCK_SECONDS = 30  # of waiting for the lock
 IDLE_SECONDS = 300  # of silence within a transaction; the client's machine may be gone
 WAIT = {"timeout": LOCK_SECONDS}
@@ -69,37 +66,40 @@ DURABLE = {
 
 
 class Database:
-    """The database of a ledger or an anchor. Errors call it ``name``, and its content ``kind``."""
+    """The database of a ledger or an anchor. Errors call it ``name``, and its content ``kind``.
 
-    name: str
-    kind: str = "ledger"
+    ``_table``: the one that a transaction locks, and whose existence shows that it was set up.
+    """
+
     _engine: sa.Engine
 
+    def __init__(self, name: str, kind: str) -> None:
+        self.name, self.kind, self._table = name, kind, LOCKED[kind]
+
     def exists(self) -> bool:
-        """Whether a ledger was created here. Raises LedgerMismatch where it can not be reached."""
+        """Whether it was set up. Raises LedgerMismatch where that can not be seen."""
         raise NotImplementedError
 
     def create(self, work: Work) -> None:
-        """Let ``work`` write the first rows: all or none, and never over another ledger."""
+        """Let ``work`` write the first rows: all or none, and never over another's."""
         raise NotImplementedError
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """An exclusive, durable transaction. Raises LedgerMismatch for every database error."""
-        with _failures(self.kind), self._engine.begin() as connection:
+        with self._failures(), self._engine.begin() as connection:
             self._enter(connection)
             yield connection
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """Plain reads, which keep no writer waiting and wait for none. Raises LedgerMismatch."""
-        with _failures(self.kind), self._engine.connect() as connection:
+        with self._failures(), self._engine.connect() as connection:
             self._prepare(connection)
             yield connection
 
     def purge(self, table: str) -> None:
         """Erase the deleted rows of ``table`` from the database's own files."""
-        raise NotImplementedError
 
     def close(self) -> None:
         self._engine.dispose()
@@ -111,6 +111,17 @@ class Database:
     def _prepare(self, connection: sa.Connection) -> None:
         """The first statements of a connection."""
 
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Replace a driver's error, whose text may contain rows, by a constant one."""
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            raise LedgerMismatch(
+                f"the {self.kind} is not readable or not writable. Nothing was released; what was "
+                "stored shows when it is read again."
+            ) from error
+
 
 class SqliteFile(Database):
     """A file, locked by BEGIN IMMEDIATE, fully durable; freed pages are overwritten at once.
@@ -118,23 +129,32 @@ class SqliteFile(Database):
     ``synchronous``: FULL or EXTRA. With EXTRA a power failure does not undo the last commit either.
     """
 
-    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
-        self.name, self._path, self._synchronous = path.name, path, synchronous
+    def __init__(self, path: Path, synchronous: str = "FULL", kind: str = "ledger") -> None:
+        super().__init__(path.name, kind)
+        self._path, self._synchronous = path, synchronous
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=sa.pool.NullPool, hide_parameters=True, connect_args=WAIT
         )
         sa.event.listen(self._engine, "connect", self._connect)
 
     def exists(self) -> bool:
-        return self._path.is_file()
+        if not self._path.is_file():
+            return False
+        with self._failures(), self._engine.connect() as connection:
+            return sa.inspect(connection).has_table(self._table)
 
     def create(self, work: Work) -> None:
-        if self._path.exists():
-            raise LedgerMismatch(f"there is a ledger {self.name} already.")
-        write_file(self._path, work)
-
-    def purge(self, table: str) -> None:
-        """Nothing to do: secure_delete has overwritten them."""
+        try:
+            with suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise LedgerMismatch(
+                f"the {self.kind} {self.name} can not be created: {error.strerror}."
+            ) from error
+        with self.transaction() as connection:
+            if sa.inspect(connection).has_table(self._table):
+                raise LedgerMismatch(f"there is a {self.kind} {self.name} already.")
+            work(connection)
 
     def _connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own implicit BEGIN would take a shared lock first.
@@ -158,15 +178,11 @@ def write_file(path: Path, work: Work) -> None:
 
 
 class PostgresSchema(Database):
-    """A schema for one data set, with its own privileges, locks and backups.
+    """A schema for one data set, with its own privileges, locks and backups."""
 
-    ``kind``: what errors call its content. ``table``: the table that a transaction locks, and whose
-    existence shows that the schema was set up.
-    """
-
-    def __init__(self, url: LedgerUrl, kind: str = "ledger", table: str = ENTRIES) -> None:
-        self.name, self._schema = f"{url.schema!r} of the database {url.database!r}", url.schema
-        self.kind, self._table = kind, table
+    def __init__(self, url: LedgerUrl, kind: str = "ledger") -> None:
+        super().__init__(f"{url.schema!r} of the database {url.database!r}", kind)
+        self._schema = url.schema
         query = {"host": url.socket} if url.socket else {"sslmode": url.sslmode}
         if url.sslrootcert and not url.socket:
             query["sslrootcert"] = url.sslrootcert
@@ -204,7 +220,7 @@ class PostgresSchema(Database):
             ) from error
 
     def create(self, work: Work) -> None:
-        with _failures(self.kind), self._engine.begin() as connection:
+        with self._failures(), self._engine.begin() as connection:
             self._prepare(connection)
             if not sa.inspect(connection).has_schema(self._schema):
                 connection.execute(sa.schema.CreateSchema(self._schema))
@@ -214,7 +230,7 @@ class PostgresSchema(Database):
     def purge(self, table: str) -> None:
         """Rewrite the table. WAL, replicas and backups keep deleted rows: see the guide."""
         with (
-            _failures(self.kind),
+            self._failures(),
             self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
         ):
             connection.exec_driver_sql(f"SET lock_timeout = '{LOCK_SECONDS}s'")
@@ -239,21 +255,12 @@ class PostgresSchema(Database):
             )
 
 
-def open_database(place: Place, *, anchored: bool = False) -> Database:
+def open_database(place: Place, *, durable: bool = False, kind: str = "ledger") -> Database:
     """The database at a place. Nothing is opened or created yet.
 
-    ``anchored``: an anchor follows its commits. Then no commit may be undone, since the anchor
-    would be ahead of the ledger and refuse it.
+    ``durable``: no power failure undoes its last commit. So it must be where an anchor follows its
+    commits: the anchor would be ahead of the ledger and refuse it. On a server every commit is.
     """
     if isinstance(place, LedgerUrl):
-        return PostgresSchema(place)
-    return SqliteFile(place, "EXTRA" if anchored else "FULL")
-
-
-@contextmanager
-def _failures(kind: str) -> Iterator[None]:
-    """Replace a driver's error, whose text may contain rows, by a constant one."""
-    try:
-        yield
-    except sa.exc.SQLAlchemyError as error:
-        raise LedgerMismatch(FAILED.format(kind)) from error
+        return PostgresSchema(place, kind)
+    return SqliteFile(place, "EXTRA" if durable else "FULL", kind)

@@ -78,20 +78,16 @@ class Payments:
         return cls(serials[order], amounts[order])
 
     def encode(self) -> bytes:
-        """Differences of serials (uint32), then amounts (int64), compressed."""
-        steps = np.diff(self.serials, prepend=0).astype("<u4")
-        return zlib.compress(steps.tobytes() + self.amounts.astype("<i8").tobytes(), 1)
+        """Differences of serials, then amounts, compressed."""
+        return encode_integers(np.concatenate([np.diff(self.serials, prepend=0), self.amounts]))
 
     @classmethod
     def decode(cls, body: bytes) -> Payments:
         """Inverse of ``encode``. Raises LedgerMismatch for anything else."""
-        plain = _decompress(body)
-        if len(plain) % 12:
-            raise LedgerMismatch(DAMAGED)
-        m = len(plain) // 12
-        steps = np.frombuffer(plain, "<u4", count=m)
-        amounts = np.frombuffer(plain, "<i8", offset=4 * m)
-        return cls(np.cumsum(steps, dtype=np.int64), amounts.astype(np.int64))
+        values = _decode_integers(body)
+        _require(len(values) % 2 == 0)
+        steps, amounts = values.reshape(2, -1)
+        return cls(np.cumsum(steps), amounts)
 
 
 @dataclass
@@ -142,17 +138,23 @@ class IndividualBudgets:
         what a budget allows.
         """
         kind, slot, batch, body = row
+        _require(kind in (ENROL, HOLD, SETTLE, SNAPSHOT))
         if kind == ENROL:
-            self._enrol(_decode_integers(body))
-        elif kind == HOLD:
-            self._reserve(slot, *_token_and_payments(body))
-        elif kind == SETTLE:
-            _require(batch - self.batches.get(slot, 0) in (0, 1))
-            self._pay(slot, batch, *_token_and_payments(body))
+            ids = _decode_integers(body)
+            _require(len(np.unique(ids)) == len(ids) and not np.isin(ids, self.ids).any())
+            self.ids = np.concatenate([self.ids, ids])
         elif kind == SNAPSHOT:
-            self._restore_snapshot(slot, batch, _decode_integers(body))
+            spent = _decode_integers(body)
+            _require(len(spent) <= len(self.ids) and bool(((spent >= 0) & (spent <= FULL)).all()))
+            self.spent[slot], self.batches[slot], self.since_snapshot[slot] = spent, batch, 0
+            self.reserved.pop(slot, None)
         else:
-            raise LedgerMismatch(DAMAGED)
+            token, payments = body[:TOKEN_BYTES], Payments.decode(body[TOKEN_BYTES:])
+            self._require_serials(slot, payments)
+            if kind == HOLD:
+                self._reserve(slot, token, payments)
+            else:
+                self._pay(slot, batch, token, payments)
         self.position = position
 
     def snapshot(self, slot: int) -> list[Row]:
@@ -171,14 +173,19 @@ class IndividualBudgets:
             self.spent[slot] = spent
         return spent
 
-    def _enrol(self, ids: np.ndarray) -> None:
-        _require(len(np.unique(ids)) == len(ids) and not np.isin(ids, self.ids).any())
-        self.ids = np.concatenate([self.ids, ids])
+    def _require_serials(self, slot: int, payments: Payments) -> None:
+        """Of enrolled records, ascending, with amounts that are positive."""
+        serials, most = payments.serials, len(self._spent(slot))
+        _require(bool((np.diff(serials) > 0).all() and (payments.amounts > 0).all()))
+        _require(len(serials) == 0 or (serials[0] >= 0 and int(serials[-1]) < most))
 
     def _reserve(self, slot: int, token: bytes, payments: Payments) -> None:
+        """Spend an upper bound of a batch until the batch pays in its place."""
         reserved = self.reserved.setdefault(slot, {})
-        _require(token not in reserved)
-        self._add(slot, payments, 1)
+        _require(len(token) == TOKEN_BYTES and token not in reserved)
+        spent = self._spent(slot)
+        _require(bool((payments.amounts <= FULL - spent[payments.serials]).all()))
+        spent[payments.serials] += payments.amounts
         reserved[token] = payments
 
     def _pay(self, slot: int, batch: int, token: bytes, payments: Payments) -> None:
@@ -186,29 +193,16 @@ class IndividualBudgets:
 
         ``batch``: batches of the slot with recorded answers, this one included if it has any.
         """
+        _require(batch - self.batches.get(slot, 0) in (0, 1))
         _require(token in self.reserved.get(slot, {}))
         reserved, spent = self.reserved[slot].pop(token), self._spent(slot)
-        before = np.zeros(len(spent), dtype=np.int64)
-        before[reserved.serials] = reserved.amounts
-        _require(len(payments.serials) == 0 or int(payments.serials[-1]) < len(spent))
-        _require(bool((payments.amounts <= before[payments.serials]).all()))
-        self._add(slot, reserved, -1)
-        self._add(slot, payments, 1)
+        most = np.zeros(len(spent), dtype=np.int64)
+        most[reserved.serials] = reserved.amounts
+        _require(bool((payments.amounts <= most[payments.serials]).all()))
+        spent[reserved.serials] -= reserved.amounts
+        spent[payments.serials] += payments.amounts
         self.batches[slot] = batch
         self.since_snapshot[slot] = self.since_snapshot.get(slot, 0) + 1
-
-    def _restore_snapshot(self, slot: int, batch: int, spent: np.ndarray) -> None:
-        _require(len(spent) <= len(self.ids) and bool(((spent >= 0) & (spent <= FULL)).all()))
-        self.spent[slot], self.batches[slot], self.since_snapshot[slot] = spent.copy(), batch, 0
-        self.reserved.pop(slot, None)
-
-    def _add(self, slot: int, payments: Payments, sign: int) -> None:
-        spent = self._spent(slot)
-        _require(len(payments.serials) == 0 or int(payments.serials[-1]) < len(spent))
-        _require(bool((payments.amounts > 0).all() and (np.diff(payments.serials) > 0).all()))
-        after = spent[payments.serials] + sign * payments.amounts
-        _require(bool(((after >= 0) & (after <= FULL)).all()))
-        spent[payments.serials] = after
 
 
 def new_token() -> bytes:
@@ -234,19 +228,11 @@ def encode_integers(values: np.ndarray) -> bytes:
     return zlib.compress(values.astype("<i8").tobytes(), 1)
 
 
-def _token_and_payments(body: bytes) -> tuple[bytes, Payments]:
-    return body[:TOKEN_BYTES], Payments.decode(body[TOKEN_BYTES:])
-
-
 def _decode_integers(body: bytes) -> np.ndarray:
     """Inverse of ``encode_integers``."""
-    return np.frombuffer(_decompress(body), "<i8").astype(np.int64)
-
-
-def _decompress(body: bytes) -> bytes:
     try:
-        return zlib.decompress(body)
-    except (zlib.error, TypeError) as error:
+        return np.frombuffer(zlib.decompress(body), "<i8").astype(np.int64)
+    except (zlib.error, TypeError, ValueError) as error:
         raise LedgerMismatch(DAMAGED) from error
 
 

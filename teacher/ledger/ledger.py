@@ -7,19 +7,18 @@ A charge is durable before anything is drawn, and a result before it is sent. Th
 A charge whose results were never recorded stays spent. The same query pays again in full when it
 comes back, so the recorded loss is never below what was released.
 
-The table `entries` (seq, kind, body, prev, hash) holds all that is public, but for the extractors'
+The table `entries` (seq, kind, body, prev, hash) has all that is public, but for the extractors'
 fields, which it names by their hash (tables.py); it is replayed when the ledger is opened. A
-private table holds what each record paid under a prepaid release
-(individual_budgets.py), written in the same transactions. Entries carry no time of day: when a
-release happened may depend on private work.
+private table has what each record paid under a prepaid release (individual_budgets.py), written in
+the same transactions.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
 
 import numpy as np
 import sqlalchemy as sa
@@ -30,9 +29,7 @@ from ...wall.format import FORMAT
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
 from . import tables
-from .anchor import Anchor
 from .database import Place, open_database
-from .export import export
 from .individual_budgets import (
     DAMAGED,
     ENROL,
@@ -45,49 +42,67 @@ from .individual_budgets import (
     reservation_row,
 )
 from .state import GENESIS_PREV, LedgerState, read_body
-from .transaction import Charge, Reservation, Transaction, Transactions, UpperBound
+from .stored import StoredLedger, Transaction
 
-T = TypeVar("T")
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
 SNAPSHOT_EVERY = 64
+# (identities granted, int64 [n_records] remaining units) -> what to reserve
+UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]
 
 
-class Ledger:
+@dataclass(frozen=True)
+class Charge:
+    """A committed charge, or the prepaid one that a reservation draws under: entry ``seq``.
+
+    ``granted``: the identities that it pays for, in request order; none of them is answered yet.
+    Where there are none, nothing is charged and nothing reserved. ``count``: releases that it added
+    to what is spent, 0 where a prepaid release was charged before.
+    """
+
+    seq: int
+    granted: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Reservation(Charge):
+    """A committed reservation under a prepaid charge.
+
+    ``remaining``: int64 [n_records] units that the records had before this reservation.
+    ``token``: names the reservation when the exact payments replace it.
+    """
+
+    remaining: np.ndarray = field(repr=False)
+    token: bytes = field(repr=False)
+
+
+class Ledger(StoredLedger):
     """The ledger of one data set, in an SQLite file or a schema of PostgreSQL.
 
     Several processes may share one: each transaction is exclusive, and first replays what the
     others have written.
 
-    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server, created for a
-    ledger that has none: of all copies it lets one continue. A ledger that has one is not written
-    without it, nor one that is older than what this object has read.
-    ``anchor_begun``: sequence number of the newest entry when this object created the anchor, None
-    where the anchor existed.
+    ``anchor``: the place of its anchor (anchor.py), created for a ledger that has none: of all
+    copies it lets one continue. A ledger that has one is not written without it, nor one that is
+    older than what this object has read.
 
     Raises LedgerMismatch for what is refused, and where there is no ledger or it does not replay.
     """
 
     def __init__(self, place: Place, anchor: Place | None = None) -> None:
-        self._database = open_database(place, anchored=anchor is not None)
+        super().__init__(open_database(place, durable=anchor is not None), anchor)
         if not self._database.exists():
             raise LedgerMismatch(
                 f"there is no ledger {self._database.name}; it is created with the data set's "
                 "first plan."
             )
-        self._anchor = Anchor(anchor) if anchor else None
-        self._transactions = Transactions(self._database, self._anchor)
-        self.with_next_write = self._transactions.with_next_write
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
         self._extractor: tuple[str, str] | None = None  # (hash, fields) of the one in use
         self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
         self.written = 0  # bytes of the entries and extractors that this object has stored
         self.catch_up()
-
-    @property
-    def anchor_begun(self) -> int | None:
-        return self._anchor.begun if self._anchor else None
 
     @classmethod
     def create(
@@ -122,12 +137,8 @@ class Ledger:
         """The public extractor of what this object charges or refuses from now on: a transaction
         that does so names it first, where another was named last.
         """
-        self._extractor = tables.extractor_text(fields)
-
-    def extractor(self, sha256: str) -> dict[str, Any]:
-        """The public fields of a stored extractor, from any thread. Raises LedgerMismatch."""
-        with self._transactions.open() as transaction:
-            return tables.read_extractor(transaction.connection, sha256)
+        text = canonical_json(fields)
+        self._extractor = hashlib.sha256(text).hexdigest(), text.decode()
 
     def enter_analyst(self, name: str, dataset: str) -> None:
         """Enter an analyst and the data set of their own ledger in a register. Raises
@@ -227,11 +238,11 @@ class Ledger:
         return tuple(i for i in left if release not in results.get(i, {}))
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
-        """Charge one release per identity, in order, up to the cap; store a refusal for the others.
+        """Charge one release per identity, in order, up to the cap; refuse the others; commit.
 
         A release that is charged by the batch is charged once for all, or refused to all. What
-        another process has answered or refused since is neither. Commits. Nothing may be drawn for
-        an identity that is not in the returned ``granted``.
+        another process has answered or refused since is neither. Nothing may be drawn for an
+        identity that is not in the returned ``granted``.
         """
         with self._transaction() as transaction:
             return self._charge(transaction, slot, release, identities)
@@ -286,44 +297,15 @@ class Ledger:
             self._append(transaction, "refusal", {**key, "identities": refused})
         return Charge(seq, granted, count)
 
-    def export(self, path: Path) -> None:
-        """Write the auditors' copy, from any thread (export.py)."""
-        export(self._transactions, path)
-
-    def entries_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
-        """(sequence number, kind, body as JSON) of up to ``limit`` entries after ``seq``, in order.
-
-        Public. From any thread: the state in memory is neither read nor changed.
-        """
-        with self._transactions.open() as transaction:
-            page = tables.page_after(transaction.connection, seq, limit)
-        return [(row.seq, row.kind, row.body) for row in page]
-
-    def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
-        """Run ``work`` on the private tables beside the entries, in one durable transaction.
-
-        Nothing of these tables is exported. ``purged``: a table whose deleted rows are erased from
-        the database's files, too.
-        """
-        with self._transactions.open() as transaction:
-            result = work(transaction.connection)
-        if purged is not None:
-            self._database.purge(purged)
-        return result
-
-    def close(self) -> None:
-        self._database.close()
-
     @contextmanager
     def _transaction(self) -> Iterator[Transaction]:
         """One exclusive transaction: replay what is new, append, commit, move the anchor.
 
-        After any failure the state in memory is dropped, and the next transaction replays the
-        stored one. A commit that failed or was not confirmed was either stored, and then it counts,
-        or not, and then nothing that it paid for was sent.
+        After any failure the next transaction replays the stored state. A commit that was not
+        confirmed was either stored, and then it counts, or nothing that it paid for was sent.
         """
         try:
-            with self._transactions.open() as transaction:
+            with self._open() as transaction:
                 self._catch_up(transaction.connection)
                 yield transaction
         except BaseException:
@@ -358,11 +340,7 @@ class Ledger:
         tables.append_budgets(transaction.writing(), self.individual_budgets, row)
 
     def _name_extractor(self, transaction: Transaction) -> None:
-        """Name the extractor in use, whatever another process named since, and store a new one.
-
-        Raises LedgerMismatch where a known one is missing or changed; a row that no entry names is
-        an error, too.
-        """
+        """Name the extractor in use, whatever another process named since, and store a new one."""
         if self._extractor is None or self.state.extractor == self._extractor[0]:
             return
         connection, (sha256, text) = transaction.writing(), self._extractor

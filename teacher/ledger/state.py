@@ -31,9 +31,7 @@ def read_body(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         written = False
     if not written:
-        raise LedgerMismatch(
-            "an entry of the ledger is not in the form that entries are written in."
-        )
+        raise LedgerMismatch("an entry of the ledger is not in the form that entries have.")
     return dict(body)
 
 
@@ -41,7 +39,6 @@ def read_body(text: str) -> dict[str, Any]:
 class LedgerState:
     """The replayed ledger. ``apply`` refuses every unknown kind of entry, key, slot and release."""
 
-    head: str = GENESIS_PREV
     hashes: list[str] = field(default_factory=list)  # [seq] -> hash of that entry
     dataset: str = ""
     unsafe: bool = False
@@ -61,6 +58,11 @@ class LedgerState:
     batches: dict[int, int] = field(default_factory=dict)
     # identities with the stored refusal `cap_reached`
     refused: set[str] = field(default_factory=set)
+
+    @property
+    def head(self) -> str:
+        """Hash of the newest entry."""
+        return self.hashes[-1] if self.hashes else GENESIS_PREV
 
     @property
     def seq(self) -> int:
@@ -107,11 +109,8 @@ class LedgerState:
             "refusal": self._refusal,
             "analyst": self._analyst,
         }
-        if (
-            kind not in rules
-            or (kind == "genesis") != (self.seq < 0)
-            or (kind == "analyst") != self.is_register()
-        ):
+        misplaced = (kind == "genesis") != (self.seq < 0)
+        if kind not in rules or misplaced or (kind == "analyst") != self.is_register():
             raise LedgerMismatch(
                 f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}."
             )
@@ -125,7 +124,6 @@ class LedgerState:
                 "fields."
             ) from error
         self.hashes.append(digest)
-        self.head = digest
 
     def is_register(self) -> bool:
         """Whether this ledger only lists the analysts' ledgers, and has no budget of its own."""
@@ -141,15 +139,14 @@ class LedgerState:
         sourced = type(dataset) is str and type(unsafe) is bool
         self._require(sourced, "a data set without a name, or a noise without a source")
         certified = adversary in (POOLED, EACH) or is_single_analyst(adversary)
-        self._require(certified, "an adversary that no certificate is made for")
+        self._require(certified, "an adversary that has no certificate")
         self.plan = Plan.from_json(plan)
         self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         new = name not in self.analysts and dataset not in self.analysts.values()
-        named = (
-            type(name) is str and is_single_analyst(single_analyst(name)) and type(dataset) is str
-        )
+        typed = type(name) is str and type(dataset) is str
+        named = typed and is_single_analyst(single_analyst(name))
         self._require(named and new, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
@@ -202,12 +199,8 @@ def _fits(curve: str, value: Any) -> bool:
         return _is_integer(value) and value in (0, 1)
     if curve in ONE_OUTCOME:
         return _is_integer(value) and value >= 0
-    return _is_integer(value) or _is_list(value)
-
-
-def _is_list(value: Any) -> bool:
-    """Whether a value is a non-empty list of integers."""
-    return type(value) is list and len(value) > 0 and all(_is_integer(entry) for entry in value)
+    listed = type(value) is list and len(value) > 0 and all(map(_is_integer, value))
+    return listed or _is_integer(value)
 
 
 def _is_integer(value: Any) -> bool:

@@ -13,7 +13,6 @@ which an anchor knows this copy (anchor.py); an export therefore never passes fo
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,45 +23,31 @@ from ...wall.messages import canonical_json
 from .individual_budgets import IndividualBudgets, Row
 from .state import GENESIS_PREV
 
+
+def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Table:
+    """A table whose ``key`` is a number, unless it is among the ``columns``."""
+    kinds = {key: columns.pop(key, sa.Integer), **columns}
+    every: list[sa.Column[Any]] = [
+        sa.Column(column, kind, primary_key=column == key, autoincrement=False, nullable=False)
+        for column, kind in kinds.items()
+    ]
+    return sa.Table(name, metadata, *every)
+
+
 metadata, private_metadata = sa.MetaData(), sa.MetaData()
-entries = sa.Table(
-    "entries",
-    metadata,
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("prev", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-head = sa.Table(
-    "head",
-    metadata,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-extractors = sa.Table(
-    "extractors",
-    metadata,
-    sa.Column("sha256", sa.Text, primary_key=True),
-    sa.Column("fields", sa.Text, nullable=False),
-)
-private = sa.Table(
+entries = table("entries", metadata, "seq", kind=sa.Text, body=sa.Text, prev=sa.Text, hash=sa.Text)
+head = table("head", metadata, "one", seq=sa.Integer, hash=sa.Text)
+extractors = table("extractors", metadata, "sha256", sha256=sa.Text, fields=sa.Text)
+private = table(
     "private",
     private_metadata,
-    sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("slot", sa.Integer, nullable=False),
-    sa.Column("batch", sa.Integer, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
+    "position",
+    kind=sa.Text,
+    slot=sa.Integer,
+    batch=sa.Integer,
+    body=sa.LargeBinary,
 )
-nonces = sa.Table(
-    "nonces",
-    private_metadata,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("nonce", sa.Text, nullable=False),
-    sa.Column("previous", sa.Text, nullable=False),
-)
+nonces = table("nonces", private_metadata, "one", nonce=sa.Text, previous=sa.Text)
 
 PAGE = 1000  # entries that are read together
 
@@ -93,34 +78,22 @@ def begin(connection: sa.Connection, text: str) -> None:
 
 
 def page_after(
-    connection: sa.Connection, seq: int, limit: int | None = None
+    connection: sa.Connection, seq: int
 ) -> Sequence[sa.Row[tuple[int, str, str, str, str]]]:
-    """Up to ``limit`` entries (PAGE if None) after entry ``seq``, in order."""
-    return connection.execute(AFTER, {"read": seq, "most": limit or PAGE}).all()
-
-
-def extractor_text(fields: dict[str, object]) -> tuple[str, str]:
-    """The hash that names an extractor, and its fields as they are stored."""
-    text = canonical_json(fields)
-    return hashlib.sha256(text).hexdigest(), text.decode()
-
-
-def read_extractor(connection: sa.Connection, sha256: str) -> dict[str, Any]:
-    """The fields of an extractor. Raises LedgerMismatch where they are missing or changed."""
-    chosen = sa.select(extractors.c.fields).where(extractors.c.sha256 == sha256)
-    text = connection.execute(chosen).scalar()
-    if type(text) is not str or hashlib.sha256(text.encode()).hexdigest() != sha256:
-        raise LedgerMismatch(
-            f"the extractor {sha256} that the ledger names is missing beside its entries, or was "
-            "changed. Restore the table `extractors`; nothing was charged or drawn."
-        )
-    return dict(json.loads(text))
+    """Up to PAGE entries after entry ``seq``, in order."""
+    return connection.execute(AFTER, {"read": seq, "most": PAGE}).all()
 
 
 def require_extractors(connection: sa.Connection, named: Iterable[str]) -> None:
     """Raise LedgerMismatch unless the fields of each named extractor are stored unchanged."""
     for sha256 in named:
-        read_extractor(connection, sha256)
+        chosen = sa.select(extractors.c.fields).where(extractors.c.sha256 == sha256)
+        text = connection.execute(chosen).scalar()
+        if type(text) is not str or hashlib.sha256(text.encode()).hexdigest() != sha256:
+            raise LedgerMismatch(
+                f"the extractor {sha256} that the ledger names is missing beside its entries, or "
+                "was changed. Restore the table `extractors`; nothing was charged or drawn."
+            )
 
 
 def replay_budgets(connection: sa.Connection, budgets: IndividualBudgets) -> None:

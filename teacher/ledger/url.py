@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import NoReturn
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...wall.errors import InvalidInput
 
@@ -22,16 +22,9 @@ HOST = r"[A-Za-z0-9.:-]{1,253}"
 class LedgerUrl:
     """One data set's ledger: a schema of a database. Holds no secret, and may be printed.
 
-    Args:
-        role: the custodian's role on the server.
-        database: its database.
-        schema: the schema of this one data set.
-        host: of the server; empty for a Unix socket.
-        port: of the server.
-        socket: directory of the Unix socket, where there is no host.
-        sslmode: libpq's; by default the server's certificate is verified over a network.
-        sslrootcert: file of the authorities that may have signed it; libpq's default when empty.
-        setting: the setting that errors name.
+    ``host``, ``socket``: of the server, or the directory of its Unix socket. ``sslmode``: libpq's;
+    by default the certificate is verified over a network. ``sslrootcert``: file of the authorities
+    that may have signed it; libpq's default when empty. ``setting``: what errors call it.
     """
 
     role: str
@@ -63,36 +56,26 @@ class LedgerUrl:
         A password is refused: libpq takes it from PGPASSWORD or ~/.pgpass, where no program prints
         it. Raises InvalidInput, which repeats nothing of ``text``.
         """
-        parts, port, options = _parts(text, setting)
-        if parts.password is not None or "password" in dict(options):
-            rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
-            _refuse(setting, rule, "one")
-        names = [name for name, _ in options]
-        known = len(set(names)) == len(names) and {*names} <= {*OPTIONS}
-        if parts.scheme != "postgresql" or parts.fragment or not known:
-            _refuse(setting, f"of the form {FORM}; options are {', '.join(OPTIONS)}")
-        return cls(
-            role=unquote(parts.username or ""),
-            database=unquote(parts.path[1:]),
-            schema=dict(options).get("schema", ""),
-            host=parts.hostname or "",
-            port=port or 5432,
-            setting=setting,
-            **{name: value for name, value in options if name != "schema"},
-        )
-
-
-def _parts(text: str, setting: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
-    """(parts, port, options) of a URL.
-
-    The parser's error repeats the URL, so it is not kept, not even as a cause.
-    """
-    with suppress(ValueError):
-        parts = urlsplit(text)
-        strict = bool(parts.query)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict)
-        return parts, parts.port, options
-    _refuse(setting, f"of the form {FORM}")
+        with suppress(ValueError):  # whose text repeats the URL, so it is no cause either
+            parts = urlsplit(text)
+            port, strict = parts.port, bool(parts.query)
+            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict)
+            options = dict(pairs)
+            if parts.password is not None or "password" in options:
+                rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
+                _refuse(setting, rule, "one")
+            known = len(options) == len(pairs) and {*options} <= {*OPTIONS}
+            if parts.scheme == "postgresql" and not parts.fragment and known:
+                return cls(
+                    role=unquote(parts.username or ""),
+                    database=unquote(parts.path[1:]),
+                    schema=options.pop("schema", ""),
+                    host=parts.hostname or "",
+                    port=port or 5432,
+                    setting=setting,
+                    **options,
+                )
+        _refuse(setting, f"of the form {FORM}; options are {', '.join(OPTIONS)}")
 
 
 def _refuse(setting: str, rule: str, value: str = "another form") -> NoReturn:

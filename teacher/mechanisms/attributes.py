@@ -126,16 +126,13 @@ class PrivateKnnAttributes(AttributeVotes):
 
     @property
     def max_voters(self) -> int:
-        """k."""
         return self.k
 
     @property
     def rate(self) -> float:
-        """The sampling probability."""
         return self.sampling_probability
 
     def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Sums of the neighbours' clipped votes: int64 [n_queries, c]."""
         cast = ballots(voters.labels, voters.num_classes, self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
 
@@ -157,16 +154,13 @@ class GnmaxAttributes(AttributeVotes):
 
     @property
     def max_voters(self) -> int:
-        """One for each shard."""
         return self.teachers
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
-        """The classifiers that vote."""
         return (Classifiers("linear", self.teachers),)
 
     def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Sums of the classifiers' clipped votes: int64 [n_queries, c]."""
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
         for bits in voters.teacher_attributes(self.teachers):
             votes += clipped(bits, self.tau)

@@ -36,9 +36,9 @@ class Charging(Enum):
 class QueryForm:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/matrices.py), ``cells`` of them in a set, serve all rows in them: a row adds the
-    noisy counts of its ``reach`` nearest cells, and is labelled where the best class leads the next
-    by more than ``margin`` noisy votes.
+    Cells (wall/matrices.py), ``centroids`` of them in a set, serve all rows in them: a row adds the
+    noisy counts of its ``row_neighbours`` nearest, and is labelled where the best class leads the
+    next by more than ``margin`` noisy votes.
 
     Weights (wall/matrices.py), ``steps`` of them in a round, give a linear model of ``labels``, a
     label space's kind; a row is labelled where the best class leads the next by more than
@@ -52,8 +52,8 @@ class QueryForm:
     1 / ``parts`` votes. ``gain``: sums are of so many times the gradients, clipped.
     """
 
-    cells: int | None = None
-    reach: int = 1
+    centroids: int | None = None
+    row_neighbours: int = 1
     margin: float = 0.0
     noise: float | None = None
     steps: int | None = None
@@ -75,13 +75,13 @@ class QueryForm:
     @property
     def matrix(self) -> str | None:
         """The kind of matrix (wall/matrices.py); None where a query is a row."""
-        if self.cells is not None:
+        if self.centroids is not None:
             return "cells"
         return None if self.steps is None else "weights"
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         """The matrix's shape for features of ``dimensions`` and so many outputs."""
-        return (dimensions + 1, outputs) if self.cells is None else (self.cells, dimensions)
+        return (dimensions + 1, outputs) if self.centroids is None else (self.centroids, dimensions)
 
 
 @dataclass(frozen=True)

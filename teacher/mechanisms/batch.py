@@ -82,7 +82,6 @@ class BatchMechanism(Mechanism):
         return released(votes, bounds, radii, epsilon, self.noise, keys, entropy)
 
     def with_noise(self, level: float, asked: int) -> Self:
-        """Epsilon is the inverse."""
         return self.with_values(epsilon=less_spent(1 / level))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
@@ -166,7 +165,6 @@ class RadiusNeighbours(BatchMechanism):
     def radii(
         self, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> tuple[np.ndarray, Fraction]:
-        """One for all queries, free."""
         squared = np.full(len(keys), min(squared_radius(self.radius), 1 << 26), dtype=np.int64)
         return squared, Fraction(self.require("epsilon"))
 

@@ -143,7 +143,8 @@ def _levels(search: _Search) -> tuple[float, ...]:
         "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
         "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
     }
-    levels = cached(key, len(entries), search.levels, search.still_holds)
+    width, holds = len(entries), search.still_holds
+    (levels,) = cached([key], lambda _: search.levels()[None], width=width, holds=holds)
     return tuple(levels.tolist())
 
 

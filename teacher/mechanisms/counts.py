@@ -165,10 +165,7 @@ class BallCounts:
 
 @dataclass(frozen=True)
 class GridCounts:
-    """Records in each cell of a uniform grid over the domain box: int64 [cells^d].
-
-    ``cells``: along each side.
-    """
+    """Records by cell of a uniform grid, ``cells`` a side, over the domain box: int64 [cells^d]."""
 
     cells: int
 

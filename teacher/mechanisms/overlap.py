@@ -12,7 +12,7 @@ microsecond.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -60,13 +60,11 @@ def clique_bounds(
         work -= clique.work
         sizes[vertices], exact[vertices] = clique.bound, clique.exact
         if accounting == "local":
-            # a member of an exact largest clique: no colouring can be smaller
-            inside = [clique.exact and bool(clique.members >> i & 1) for i in range(len(vertices))]
-            around = [
-                clique.bound if i else 1 + colours(row, adjacency)
-                for i, row in zip(inside, adjacency, strict=True)
-            ]
-            sizes[vertices], exact[vertices] = np.minimum(clique.bound, around), inside
+            for i, vertex in enumerate(vertices.tolist()):
+                # for a member of an exact largest clique no colouring can be smaller
+                exact[vertex] = clique.exact and bool(clique.members >> i & 1)
+                if not exact[vertex]:
+                    sizes[vertex] = min(clique.bound, 1 + colours(adjacency[i], adjacency))
     return Bounds(sizes, exact)
 
 
@@ -131,13 +129,9 @@ def colours(vertices: int, adjacency: list[int]) -> int:
     return order[-1][1] if order else 0
 
 
-@dataclass(frozen=True)
-class Clique:
-    """Result of a clique search.
-
-    ``bound``: at least the clique number, and equal to it where ``exact``; ``members``: bits of the
-    largest clique found; ``work``: vertices coloured in the search.
-    """
+class Clique(NamedTuple):
+    """``bound``: at least the clique number, and equal to it where ``exact``; ``members``: bits of
+    the largest clique seen; ``work``: vertices coloured in the search."""
 
     bound: int
     exact: bool

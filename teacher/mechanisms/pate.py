@@ -45,7 +45,6 @@ class Pate(Votes):
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
-        """The classifiers that vote."""
         return (Classifiers(self.classifier, self.teachers),)
 
     def require_sharded(self) -> None:
@@ -57,7 +56,6 @@ class Pate(Votes):
     def votes(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """One of each classifier."""
         return voters.teacher_votes(self.teachers, self.classifier)
 
 
@@ -79,7 +77,6 @@ class Lnmax(Pate):
         return self.with_values(scale=more_noise(2 * level))
 
     def answer_release(self, cap: int) -> Release:
-        """That of all noisy counts."""
         priced = {"scale": self.require("scale"), "sensitivity": 2.0}
         return Release(AGGREGATE, "laplace", priced, cap)
 

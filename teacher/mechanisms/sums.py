@@ -104,8 +104,8 @@ class ReverseKnn(NoisySum):
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
-    cells: int = count(
-        150, "public cells of a round; clusters of the public rows' features", MAX_CELLS
+    centroids: int = count(
+        150, "of a round's public cells: means of clusters of the public rows' features", MAX_CELLS
     )
     neighbours: int = count(
         1,
@@ -120,7 +120,7 @@ class ReverseKnn(NoisySum):
         unit="noisy votes",
         ge=0,
     )
-    reach: int = count(
+    row_neighbours: int = count(
         1,
         "nearest cells whose noisy counts a public row adds up; free; small cells are purer, and "
         "adding their neighbours' votes makes up for their few votes",
@@ -138,24 +138,23 @@ class ReverseKnn(NoisySum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("neighbours", "reach"):
-            if vars(self)[name] > self.cells:
-                raise InvalidInput(f"mechanism.{name}", "at most cells", vars(self)[name])
+        for name in ("neighbours", "row_neighbours"):
+            if vars(self)[name] > self.centroids:
+                raise InvalidInput(f"mechanism.{name}", "at most centroids", vars(self)[name])
 
     @property
     def sensitivity(self) -> float:
-        """Whole votes in as many cells."""
         return math.sqrt(self.neighbours)
 
     @property
     def grid(self) -> int:
-        """Parts of a whole vote."""
         return self.parts or 1
 
     @property
     def query_form(self) -> QueryForm:
-        """The cells of a round."""
-        return QueryForm(self.cells, self.reach, self.margin, self.sigma, parts=self.grid)
+        return QueryForm(
+            self.centroids, self.row_neighbours, self.margin, self.sigma, parts=self.grid
+        )
 
     def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""
@@ -218,7 +217,6 @@ class LinearSums(NoisySum):
 
     @property
     def query_form(self) -> QueryForm:
-        """The weights of a round's steps."""
         return QueryForm(
             noise=self.sigma,
             steps=self.steps,

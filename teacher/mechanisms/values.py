@@ -82,7 +82,6 @@ class Regression(Screened):
 
     @property
     def max_votes(self) -> int:
-        """k."""
         return self.k
 
     def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -124,7 +123,6 @@ class PrivateKnnMean(Regression):
         return self.with_values(sigma_screen=screen, sigma_mean=more_noise(level))
 
     def answer_release(self, cap: int) -> Release:
-        """That of the noisy sum."""
         priced = {
             "sigma": self.require("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
@@ -175,7 +173,6 @@ class PrivateKnnMedian(Regression):
         return self.with_values(sigma_screen=screen, epsilon=less_spent(2 / level))
 
     def answer_release(self, cap: int) -> Release:
-        """That of the drawn cell."""
         priced = {
             "epsilon": self.require("epsilon"),
             "sampling_probability": self.sampling_probability,

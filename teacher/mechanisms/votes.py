@@ -152,7 +152,6 @@ class Votes(Screened):
 
     @property
     def max_votes(self) -> int:
-        """The limit."""
         return int(vars(self)[self.limit])
 
     @abstractmethod
@@ -172,7 +171,6 @@ class Votes(Screened):
         return self.with_values(sigma_screen=more_noise(screen), sigma_vote=more_noise(sigma))
 
     def answer_release(self, cap: int) -> Release:
-        """The argmax's."""
         argmax: dict[str, Any] = {
             "sigma": self.require("sigma_vote"),
             "sampling_probability": self.rate,
@@ -226,22 +224,18 @@ class PrivateKnn(SampledVotes):
 
     @property
     def sample(self) -> tuple[int, float]:
-        """(k, sampling_probability)."""
         return self.k, self.sampling_probability
 
     def expected_votes(self, records: int) -> float:
-        """Nobody votes beyond the k nearest."""
         return min(float(self.k), self.sampling_probability * records)
 
     @classmethod
     def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
-        """k is the number of voters."""
         return cls(k=votes, sampling_probability=sampling_probability, **fields)
 
     def votes(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """Of the k nearest of a sample."""
         return voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
 
 
@@ -272,16 +266,13 @@ class PrivateRadius(SampledVotes):
 
     @property
     def query_form(self) -> QueryForm:
-        """Rows, with landmarks in the extractor."""
         return QueryForm(landmarks=LANDMARKS)
 
     @property
     def max_votes(self) -> int:
-        """CUT deviations above the threshold."""
         return min(self.threshold + math.ceil(CUT * self.require("sigma_screen")), MOST_VOTES)
 
     def expected_votes(self, records: int) -> float:
-        """The share is of the private records, too."""
         return self.share * self.sampling_probability * records
 
     def spread(self, votes: int) -> float:
@@ -290,14 +281,12 @@ class PrivateRadius(SampledVotes):
 
     @classmethod
     def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
-        """The share follows from the number of records."""
         share = min(1.0, float(f"{votes / (sampling_probability * records):.4g}"))
         return cls(share=share, sampling_probability=sampling_probability, **fields)
 
     def votes(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """Of a sample of the ball."""
         radii = squared_radii(voters.queries, voters.landmarks, self.share)
         return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
 
@@ -336,5 +325,4 @@ class NaiveKnn(Votes):
     def votes(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """Of the k nearest."""
         return voters.votes(self.k, 1.0, keys, stage, entropy)

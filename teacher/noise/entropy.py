@@ -27,7 +27,7 @@ BITS = 32  # a record's inclusion compares this many random bits with floor(gamm
 
 
 class Entropy(Protocol):
-    """A source of randomness.
+    """A source of randomness. Every draw is fresh and independent.
 
     ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
     ``unsafe``: True where draws can be repeated, as in tests; a ledger that meets such a source
@@ -40,30 +40,37 @@ class Entropy(Protocol):
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """Whether record ``ids[i, j]`` takes part in query i's sample: fresh independent bits.
+        """Whether record ``ids[i, j]`` takes part in query i's sample, for int64 [q, m].
 
-        ``ids``: int64 [q, m]; returns bool [q, m].
+        bool [q, m], of probability floor(gamma * 2^32) / 2^32: at most gamma, exact at 1. Raises
+        InvalidInput for a probability outside (0, 1] or keys that do not fit ids.
         """
         ...
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """Fresh independent N_Z(0, sigma^2) integers, int64 [q, width]."""
+        """N_Z(0, sigma^2) integers, int64 [q, width].
+
+        The float ``sigma`` is a dyadic rational, and exactly that rational is drawn with: the scale
+        realised is the one accounted. Raises InvalidInput unless it is positive and at most 2^50.
+        """
         ...
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """Fresh independent z, P(z) proportional to exp(-|z| / scale): int64 [q, width]."""
+        """z with P(z) proportional to exp(-|z| / scale), int64 [q, width]; else as the Gaussian."""
         ...
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """A fresh column j for each row i, P(j) proportional to exp(-rates[i] losses[i, j]).
+        """A column j for each row i of int64 [q, m], P(j) proportional to exp(-rates[i] losses[i,
+        j]): int64 [q].
 
-        ``losses``: int64 [q, m]; returns int64 [q].
+        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
+        one rate a row.
         """
         ...
 
@@ -84,10 +91,6 @@ class SystemEntropy:
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """Bits of probability floor(gamma * 2^32) / 2^32: at most gamma, exact at 1. bool [q, m].
-
-        Raises InvalidInput for a probability outside (0, 1] or keys that do not fit ids.
-        """
         bound = inclusion_bound(probability)
         check_keys(keys, len(ids))
         stream = Stream().read(ids.size * BITS // 8)
@@ -96,44 +99,28 @@ class SystemEntropy:
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """Exact draws (sampler.py), one stream for the call. int64 [q, width].
-
-        The float ``sigma`` is a dyadic rational, and exactly that rational is drawn with: the scale
-        realised is the one accounted. Raises InvalidInput unless
-        sigma is positive and at most 2^50.
-        """
         check_scale("sigma", sigma)
         return _integers(GAUSSIAN, sigma, keys, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """Exact draws (sampler.py) with the float's own rational, one stream. int64 [q, width].
-
-        Raises InvalidInput unless the scale is positive and at most 2^50.
-        """
         check_scale("scale", scale)
         return _integers(LAPLACE, scale, keys, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """The exponential mechanism, exactly, one stream. int64 [q].
-
-        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
-        one rate a row.
-        """
         check_choice(losses, rates, keys)
         return choices(losses, rates, Stream())
 
 
 def _integers(power: int, scale: float, keys: Sequence[str], width: int) -> np.ndarray:
     """Noise, int64 [q, width]. Without queries no entropy is taken."""
-    count = len(keys) * width
-    drawn = (
-        draw(recipe(power, float(scale)), Stream(), count) if count else np.zeros(0, dtype=np.int64)
-    )
-    return drawn.reshape(len(keys), width)
+    shape = len(keys), width
+    if 0 in shape:
+        return np.zeros(shape, dtype=np.int64)
+    return draw(recipe(power, float(scale)), Stream(), math.prod(shape)).reshape(shape)
 
 
 def choices(losses: np.ndarray, rates: Sequence[Fraction], words: Words) -> np.ndarray:

@@ -15,19 +15,10 @@ SCREEN_RATIO = 3.0  # noise of a screening over that of the answer: CVPR20's for
 _SLACK = 1e-9  # relative: 0.4999999999 is rounded as 0.5
 
 
-def check_scale(name: str, value: float | None) -> None:
-    """Raises InvalidInput unless ``value`` (a sigma or a Laplace scale) is in (0, 2^50], or None.
-
-    None is a scale that follows from the budget.
-    """
-    if value is not None and not 0 < value <= MAX_SCALE:
+def check_scale(name: str, value: float) -> None:
+    """Raises InvalidInput unless ``value`` (a sigma or a Laplace scale) is in (0, 2^50]."""
+    if not 0 < value <= MAX_SCALE:
         raise InvalidInput(name, "positive and at most 2^50", value)
-
-
-def check_screen_ratio(value: float) -> None:
-    """Raises InvalidInput unless ``value`` is from 0.01 to 100."""
-    if not 0.01 <= value <= 100:
-        raise InvalidInput("mechanism.screen_ratio", "from 0.01 to 100", value)
 
 
 def more_noise(scale: float) -> float:

@@ -6,7 +6,6 @@ Private: none of it may be released, or steer a run's choices.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from ...wall.datasets.sources import DataConfig, Task, describe
 from ...wall.progress import TaskProgress
 from ...wall.unit import Unit
 from .sources import (
-    GOOD,
     NO_ID,
     NO_PERSON,
     NOT_FINITE,
@@ -39,48 +37,14 @@ BANNER = (
 )
 
 
-@dataclass(frozen=True, repr=False)
-class Preview:
-    """Counts of private rows.
-
-    ``rows``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
-    range; usable rows with it), in order. ``bad``: (reason, rows), zeros included. ``widths``,
-    ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image
-    folders.
-    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of
-    them with another label.
-    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may
-    want to look at.
-    """
-
-    source: str
-    rows: int
-    by_class: tuple[tuple[str, int], ...]
-    bad: tuple[tuple[str, int], ...]
-    input_shape: tuple[int, ...]
-    widths: tuple[int, int, int] | None
-    heights: tuple[int, int, int] | None
-    repeated: int
-    contradicting: int
-    other_files: int
-    hints: tuple[str, ...]
-
-    @property
-    def usable(self) -> int:
-        """Rows that a run would use."""
-        return self.rows - sum(count for _, count in self.bad)
-
-
 def preview(
     config: DataConfig,
     k: int = 1,
     sampling_probability: float = 1.0,
     progress: TaskProgress | None = None,
     unit: Unit = "row",
-) -> Preview:
-    """Read the private rows as a run would, and count them.
-
-    Releases nothing; what it returns is private.
+) -> str:
+    """Read the private rows as a run would, and count them in a text; its first line says PRIVATE.
 
     ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints;
     a mechanism that has none leaves them out.
@@ -88,35 +52,41 @@ def preview(
     """
     task = describe(config)
     read = ingest(config, task, progress, unit)
-    good = read.verdicts == GOOD
-    labels = read.labels[good]
-    names, counts = task.labels.tally(labels)
-    voting = len(np.unique(read.records.owners))
-    repeated, contradicting = _repeats(read.inputs[good], read.labels[good])
-    return Preview(
-        source=config.source,
-        rows=len(read.labels),
-        by_class=tuple(zip(names, counts.tolist(), strict=True)),
-        bad=tuple(
-            (text, int((read.verdicts == reason).sum()))
-            for reason, text in REASONS.items()
-            if unit == "person" or reason != NO_PERSON
-        ),
-        input_shape=task.input_shape,
-        widths=_spread(read, 0),
-        heights=_spread(read, 1),
-        repeated=repeated,
-        contradicting=contradicting,
-        other_files=read.other_files,
-        hints=_hints(task, voting, counts, k, sampling_probability),
-    )
+    rows = read.records
+    names, counts = task.labels.tally(rows.labels)
+    width, (repeated, contradicting) = max(map(len, names)), _repeats(rows.inputs, rows.labels)
+    lines = [
+        BANNER,
+        f"source {config.source}: {len(read.verdicts)} rows, {len(rows.labels)} usable, "
+        f"inputs {task.input_shape}",
+        *_spread(read),
+        "",
+        "usable rows by class",
+        *(f"  {name:<{width}}  {n:>8}" for name, n in zip(names, counts.tolist(), strict=True)),
+        "",
+        "rows that a run drops silently",
+        *(f"  {n:>8}  {reason}" for reason, n in bad_rows(read, unit).items()),
+        "",
+        f"repeated inputs among usable rows: {repeated}, of them under another label: "
+        f"{contradicting}",
+    ]
+    if read.other_files:
+        lines.append(f"files that are no images, not read: {read.other_files}")
+    hints = _hints(task, len(np.unique(rows.owners)), counts, k, sampling_probability)
+    return "\n".join([*lines, *(f"hint: {hint}" for hint in hints)])
+
+
+def bad_rows(read: Ingested, unit: Unit) -> dict[str, int]:
+    """How many rows are left out by reason, zeros included."""
+    return {
+        text: int((read.verdicts == reason).sum())
+        for reason, text in REASONS.items()
+        if unit == "person" or reason != NO_PERSON
+    }
 
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """(rows that repeat an earlier row's inputs, those of them with another label).
-
-    Digests stay in memory.
-    """
+    """(rows that repeat an earlier row's inputs, those of them with another label)."""
     first: dict[bytes, int] = {}
     repeated = contradicting = 0
     for row, label in zip(inputs, labels.tolist(), strict=True):
@@ -128,23 +98,23 @@ def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     return repeated, contradicting
 
 
-def _spread(read: Ingested, axis: int) -> tuple[int, int, int] | None:
-    readable = read.sizes is not None and read.sizes[:, axis] > 0
-    if not np.any(readable):
-        return None
-    assert read.sizes is not None
-    pixels = read.sizes[readable, axis]
-    return int(pixels.min()), int(np.median(pixels)), int(pixels.max())
+def _spread(read: Ingested) -> list[str]:
+    """Widths and heights of an image folder's readable images, as stored."""
+    lines = []
+    for name, pixels in zip(
+        ("widths ", "heights"), [] if read.sizes is None else read.sizes.T, strict=False
+    ):
+        known = pixels[pixels > 0]
+        if len(known):
+            sizes = f"{known.min()} / {int(np.median(known))} / {known.max()}"
+            lines.append(f"{name} {sizes} pixels (least / median / largest)")
+    return lines
 
 
 def _hints(
     task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float
-) -> tuple[str, ...]:
-    """Where the mechanism's neighbours run short.
-
-    A run continues all the same: short samples vote with fewer. Values that no row has are no
-    shortage.
-    """
+) -> list[str]:
+    """Where the mechanism's neighbours run short: samples then vote with fewer."""
     hints, sample = [], sampling_probability * usable
     if sample < k:
         hints.append(
@@ -152,7 +122,7 @@ def _hints(
             "every query."
         )
     if not task.labels.voted_by_name:
-        return tuple(hints)
+        return hints
     short = (counts > 0) & (sampling_probability * counts < k)
     for rows, what, so in (
         (counts == 0, "without a record", "They are never the answer but by noise."),
@@ -162,27 +132,4 @@ def _hints(
         more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
         if names:
             hints.append(f"classes {what}: {', '.join(names[:LISTED])}{more}. {so}")
-    return tuple(hints)
-
-
-def render(shown: Preview) -> str:
-    """The preview as text; its first line says that it is private."""
-    lines = [
-        BANNER,
-        f"source {shown.source}: {shown.rows} rows found, {shown.usable} usable, "
-        f"inputs {shown.input_shape}",
-    ]
-    for name, sizes in (("widths ", shown.widths), ("heights", shown.heights)):
-        if sizes:
-            least, median, largest = sizes
-            lines.append(f"{name} {least} / {median} / {largest} pixels (least / median / largest)")
-    width = max(len(name) for name, _ in shown.by_class)
-    lines += ["", "usable rows by class"]
-    lines += [f"  {name:<{width}}  {count:>8}" for name, count in shown.by_class]
-    lines += ["", "rows that a run drops silently"]
-    lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
-    repeats = f"{shown.repeated}, of them under another label: {shown.contradicting}"
-    lines += ["", f"repeated inputs among usable rows: {repeats}"]
-    if shown.other_files:
-        lines.append(f"files that are no images, not read: {shown.other_files}")
-    return "\n".join([*lines, *(f"hint: {hint}" for hint in shown.hints)])
+    return hints

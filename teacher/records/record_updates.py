@@ -136,6 +136,5 @@ def check(records: Records, like: Records, num_labels: int) -> None:
 
 
 def _alike(records: Records, like: Records) -> bool:
-    """Whether inputs have the same dtype and shape of a row."""
     one, other = records.inputs, like.inputs
     return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,28 +72,22 @@ class Records:
 class Ingested:
     """All rows as read, for the custodian's preview alone; `run` sees ``records``.
 
-    ``verdicts``: uint8 [n_read], GOOD or what is wrong. ``inputs`` [n_read, ...], ``labels``,
-    ``ids`` int64 [n_read].
+    ``verdicts``: uint8 [n_read], GOOD or what is wrong.
     ``sizes``: int32 [n_read, 2], widths and heights as stored (pixels, 0 where unreadable), for
     image folders alone.
     ``other_files``: files of an image folder whose names are not an image's, a count.
-    ``persons``: int64 [n_read], where the unit of privacy is a person.
     """
 
-    inputs: np.ndarray
-    labels: np.ndarray
-    ids: np.ndarray
+    rows: Records
     verdicts: np.ndarray
     sizes: np.ndarray | None = None
     other_files: int = 0
-    persons: np.ndarray | None = None
 
     @property
     def records(self) -> Records:
         """The good rows; no copy of a large array where all are good."""
         good = self.verdicts == GOOD
-        rows = slice(None) if good.all() else good
-        return Records(self.inputs, self.labels, self.ids, self.persons).take(rows)
+        return self.rows if good.all() else self.rows.take(good)
 
 
 # (rows read or left out by then, of how many, a block)
@@ -124,14 +118,10 @@ def open_records(
 def ingest(
     config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
 ) -> Ingested:
-    """Read and judge the private rows. Decoders' warnings, which describe rows, are silenced.
-
-    Raises InvalidInput, MissingData, as open_records.
-    """
-    whole = _blocks(config, task, None, 0, unit, _percent(progress))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return next(whole)[2]
+    """Read and judge the private rows, as open_records does."""
+    whole = _quietly(_blocks(config, task, None, 0, unit, _percent(progress)))
+    assert whole is not None
+    return whole[2]
 
 
 def stream_records(
@@ -141,21 +131,22 @@ def stream_records(
 
     Yields (rows read so far, rows in all, good rows of the block).
 
-    ``start``: rows that are left out. Image folders, npz files and CelebA are read block by block:
-    memory is that of a few blocks, and of paths. Other published sets are read whole. Rows of one
-    id in several blocks are all given: the first of them is to count.
-    Raises InvalidInput, MissingData, as open_records.
+    ``start``: rows that are left out. Image folders, npz files and CelebA take the memory of a few
+    blocks, and of paths; other sets are read whole. Rows of one id in several blocks are all given:
+    the first of them is to count. Raises as open_records.
     """
     blocks = _blocks(config, task, size, start, unit)
-    while True:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            block = next(blocks, None)
-        if block is None:
-            return
+    while (block := _quietly(blocks)) is not None:
         done, total, rows = block
         yield done, total, rows.records
         del block, rows
+
+
+def _quietly(blocks: Blocks) -> tuple[int, int, Ingested] | None:
+    """The next block, if any, without decoders' warnings, which describe rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return next(blocks, None)
 
 
 def ingest_more(
@@ -273,9 +264,9 @@ def _folder_blocks(
             persons = codes_of(named)
             ids = row_ids(persons, ids)
         faults = {UNREADABLE: ~images.readable}
-        rows = _judged(task, images.pixels, labels, ids, faults, persons)
-        extra = {"sizes": images.sizes, "other_files": len(files) - len(paths)}
-        yield part.stop, len(paths), Ingested(**(vars(rows) | extra))
+        read = _judged(task, images.pixels, labels, ids, faults, persons)
+        others = len(files) - len(paths)
+        yield part.stop, len(paths), replace(read, sizes=images.sizes, other_files=others)
 
 
 def _array_blocks(
@@ -306,7 +297,7 @@ def _array_blocks(
         places.of(codes_in(PERSONS, before, start))
     for columns in parts:
         rows = _array_rows(task, columns, done, places)
-        done += len(rows.ids)
+        done += len(rows.verdicts)
         del columns
         yield done, total, rows
         del rows  # before the next block is read
@@ -336,7 +327,6 @@ def _array_rows(
 def _table_blocks(
     config: DataConfig, task: Task, size: int | None, start: int, unit: Unit
 ) -> Blocks:
-    """A table's rows; the table is read whole."""
     if config.split:
         table = one_file(config.path, config.split, "private")
     else:
@@ -377,9 +367,9 @@ def _judged(
     faults: Mapping[int, np.ndarray],
     persons: np.ndarray | None = None,
 ) -> Ingested:
-    """Judge each row by itself, then repeated ids among the good rows.
+    """Judge each row by itself, then repeated ids among the good rows: no bad one displaces those.
 
-    So a bad row displaces no good one. ``faults``: bool [n] by verdict, as a file shows them.
+    ``faults``: bool [n] by verdict, as a file shows them.
     """
     every = dict(faults)
     if inputs.dtype == np.float32:
@@ -391,4 +381,4 @@ def _judged(
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id
     verdicts[np.delete(good, first)] = REPEATED_ID
-    return Ingested(inputs, labels, ids, verdicts, persons=persons)
+    return Ingested(Records(inputs, labels, ids, persons), verdicts)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numba import int64, uint64
+from numba import int32, int64, uint64
 
 from ...wall.errors import InvalidInput
 from .by_person import ByPerson
@@ -112,7 +112,7 @@ class ExactIndex:
         """
         check_queries(queries, m, self.dimensions)
         width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self.nearest(queries, width)[0])
+        return self._recent.lists(queries, width, lambda: self._rows(self._keys(queries, width)))
 
     def nearest(self, queries: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
         """The min(m, n) nearest records: rows, int64, and squared distances, int32 [q, min(m, n)].
@@ -120,13 +120,9 @@ class ExactIndex:
         The result is not cached.
         """
         check_queries(queries, m, self.dimensions)
-        keys = np.empty((len(queries), min(m, len(self))), dtype=np.int64)
-        for start in range(0, len(queries) if keys.size else 0, QUERY_BATCH):
-            part = slice(start, start + QUERY_BATCH)
-            keys[part] = self._smallest(queries[part], keys.shape[1])
-        rows, scores = keys & ROW_MASK, (keys >> ROW_BITS).astype(np.int32)
-        scores += squared_norms(queries)[:, None]
-        return rows if self._order is None else self._order[rows], scores
+        keys = self._keys(queries, min(m, len(self)))
+        scores = (keys >> ROW_BITS).astype(np.int32)
+        return self._rows(keys), scores + squared_norms(queries)[:, None]
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Squared distances of each query to all records, in the order they were given.
@@ -156,14 +152,23 @@ class ExactIndex:
             return similar
         return [Similar(self._order[near.rows].astype(np.int32), near.weights) for near in similar]
 
-    def _smallest(self, queries: np.ndarray, width: int) -> list[np.ndarray]:
-        """Each query's ``width`` smallest keys, ascending, 0 < ``width`` <= n: int64 [width]."""
-        lists = self._within(queries, self._guessed_bounds(queries, width), width)
-        short = [place for place, keys in enumerate(lists) if len(keys) < width]
-        again = queries[short]
-        for place, keys in zip(short, self._within(again, _any(again), width), strict=True):
-            lists[place] = keys
-        return lists
+    def _rows(self, keys: np.ndarray) -> np.ndarray:
+        """Rows of keys, which they replace."""
+        keys &= ROW_MASK
+        return keys if self._order is None else self._order[keys]
+
+    def _keys(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """Each query's ``width`` <= n smallest keys, ascending: int64 [q, width]."""
+        keys = np.empty((len(queries), width), dtype=np.int64)
+        for start in range(0, len(queries) if width else 0, QUERY_BATCH):
+            batch = queries[start : start + QUERY_BATCH]
+            lists = self._within(batch, self._guessed_bounds(batch, width), width)
+            short = [place for place, own in enumerate(lists) if len(own) < width]
+            whole = self._within(batch[short], _any(batch[short]), width)
+            for place, own in zip(short, whole, strict=True):
+                lists[place] = own
+            np.stack(lists, out=keys[start : start + QUERY_BATCH])
+        return keys
 
     def _within(
         self, queries: np.ndarray, bounds: np.ndarray, most: int | None = None
@@ -174,21 +179,30 @@ class ExactIndex:
         given, only so many of the smallest keys, ascending.
         """
         left, lists = minus_twice(queries), [np.zeros(0, dtype=np.int64)] * len(queries)
-        even = -(-min(CHUNK, len(self)) // self._number_of_threads())
-        size = max(1, min(SCORES // max(1, len(queries)), even))
+        size = max(1, SCORES // max(1, len(queries)))
 
-        def block(start: int, stop: int) -> list[np.ndarray]:
-            features, norms = self._features[start:stop], self._norms[start:stop]
-            cross = np.empty((len(left), len(features)), dtype=np.int32)
-            self._product(left, features, cross)
-            keys, ends = np.empty(cross.size, dtype=np.int64), np.zeros(len(left), dtype=np.int64)
-            _collect(cross, norms, start, bounds, keys, ends)
-            return split(keys[: ends[-1]].copy(), ends)
+        def part(rows: range) -> list[list[np.ndarray]]:
+            # Used again and again: fresh pages cost as much as the selection
+            buffer = np.empty(len(left) * min(size, len(rows)), dtype=np.int32)
+            keys, ends = np.empty(buffer.size, dtype=np.int64), np.empty(len(left), dtype=np.int64)
+            blocks = []
+            for start in rows[::size]:
+                features = self._features[start : min(start + size, rows.stop)]
+                shape = len(left), len(features)
+                cross = buffer[: math.prod(shape)].reshape(shape)
+                self._product(left, features, cross)
+                norms = self._norms[start : start + len(features)]
+                _collect(cross, norms, start, bounds, keys, ends)
+                blocks.append(split(keys[: ends[-1]].copy(), ends))
+            return blocks
 
         for first in range(0, len(self) if len(queries) else 0, CHUNK):
-            starts = range(first, min(first + CHUNK, len(self)), size)
-            stops = [min(start + size, first + CHUNK, len(self)) for start in starts]
-            lists = self._joined(lists, self._map(block, starts, stops), most)
+            rows = range(first, min(first + CHUNK, len(self)))
+            each = -(-len(rows) // self._number_of_threads())
+            parts = self._map(
+                part, [rows[start : start + each] for start in range(0, len(rows), each)]
+            )
+            lists = self._joined(lists, [block for blocks in parts for block in blocks], most)
         return lists
 
     def _joined(
@@ -201,8 +215,10 @@ class ExactIndex:
             if most is None:
                 return keys
             if len(keys) > most:
-                keys = np.partition(keys, most - 1)[:most]
-            return np.sort(keys)
+                keys.partition(most - 1)
+            keys = keys[:most]
+            keys.sort()
+            return keys
 
         return self._map(join, lists, *blocks)
 
@@ -216,7 +232,7 @@ class ExactIndex:
         scores = np.empty((len(queries), len(sample)), dtype=np.int32)
         self._product(minus_twice(queries), sample, scores)
         scores += norms
-        return np.partition(scores, rank, axis=1)[:, rank]
+        return np.partition(scores, rank, axis=1)[:, rank].copy()
 
     @cached_property
     def _sample(self) -> tuple[np.ndarray, np.ndarray]:
@@ -313,17 +329,21 @@ def _collect(
 ) -> None:
     """Write the keys of a block's scores ``cross`` + ``norms`` up to each query's bound, in order.
 
-    ``keys``: int64, as many as scores; ``ends``: int64 [q], where each query's keys end. Indices
-    are unsigned: numba checks each signed one for being negative.
+    ``keys``: int64, as many as scores; ``ends``: int64 [q], where each query's keys end. No branch
+    depends on a single score, which the processor would mispredict; and indices are unsigned, since
+    numba checks each signed one for being negative.
     """
-    count = uint64(0)
+    count, columns = uint64(0), np.empty(len(norms) + 1, dtype=np.uint32)
     for query in range(len(cross)):
-        line, bound = cross[query], bounds[query]
+        line, bound, hits = cross[query], bounds[query], uint64(0)
         for column in range(uint64(len(norms))):
-            score = line[column] + norms[column]
-            if score <= bound:
-                keys[count] = (int64(score) << ROW_BITS) | int64(first + column)
-                count += uint64(1)
+            columns[hits] = column
+            hits += uint64(int32(line[column] + norms[column]) <= bound)
+        for number in range(hits):
+            column = uint64(columns[number])
+            score = int64(line[column] + norms[column])
+            keys[count + number] = (score << ROW_BITS) | int64(first + column)
+        count += hits
         ends[query] = count
 
 

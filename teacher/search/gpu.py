@@ -25,11 +25,8 @@ class DeviceIndex(ExactIndex):
     all of them fit into ``resident_bytes``, by default half of what is free. If not, each search
     streams them from the host: a refusal would tell the extractor's sender how many records there
     are. Besides, it stores a block of at most MAX_SCORES scores and BLOCK_BYTES of features: 64 and
-    256 MiB, up to 2 GiB if all scores of a block enter the lists, and 1 GiB if the device's exact
-    product is float32's.
-
-    The host stores the features as given, which may be a memory-mapped file (copied once if ids do
-    not ascend), and selects among hashed candidates.
+    256 MiB, up to 2 GiB if all scores of a block are within bounds. The host stores the features,
+    too, guesses bounds and selects among hashed candidates.
 
     Raises InvalidInput as ExactIndex, and for a device without exact products.
     """

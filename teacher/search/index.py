@@ -27,16 +27,18 @@ class Ranked(Protocol):
         ...
 
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """See Index: rows, one for each that is ranked."""
+        """A row for each of the min(m, n) nearest, by (squared distance, id).
+
+        ``queries``: int8 [q, d]. Returns int64 [q, min(m, n)], read-only.
+        """
         ...
 
 
-class Index(Ranked, Protocol):
-    """The private records under one extractor, wherever their features are stored.
+class Embedded(Protocol):
+    """Rows with features. A row is a record's position in ``ids``."""
 
-    A row is a record's position in ``ids``. Every implementation returns the same lists, sets and
-    sums.
-    """
+    @property
+    def ids(self) -> np.ndarray: ...
 
     @property
     def persons(self) -> np.ndarray | None:
@@ -44,18 +46,20 @@ class Index(Ranked, Protocol):
         ...
 
     @property
-    def units(self) -> Ranked:
-        """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
-        ...
-
-    @property
     def dimensions(self) -> int: ...
 
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """Rows of the min(m, n) nearest records of each query, by (squared distance, id).
+    def __len__(self) -> int: ...
 
-        ``queries``: int8 [q, d]. Returns int64 [q, min(m, n)], read-only.
-        """
+
+class Index(Ranked, Embedded, Protocol):
+    """The private records under one extractor, wherever their features are stored.
+
+    Every implementation returns the same lists, sets and sums.
+    """
+
+    @property
+    def units(self) -> Ranked:
+        """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
         ...
 
     def similar(
@@ -65,26 +69,12 @@ class Index(Ranked, Protocol):
         ...
 
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """A sum over the records.
-
-        ``labels``: int64 [n], by row, those of the index.
-        """
+        """A sum over the records, with the index's own ``labels``, int64 [n]."""
         ...
 
 
-class Counted(Protocol):
+class Counted(Embedded, Protocol):
     """Rows that can be counted: their features are all in this process."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def persons(self) -> np.ndarray | None: ...
-
-    @property
-    def dimensions(self) -> int: ...
-
-    def __len__(self) -> int: ...
 
     @property
     def features(self) -> np.ndarray:
@@ -133,7 +123,6 @@ def squared_norms(features: np.ndarray) -> np.ndarray:
 
 
 def check_queries(queries: np.ndarray, m: int, dimensions: int) -> None:
-    """Raise InvalidInput unless ``queries`` have ``dimensions`` and ``m`` is at least 0."""
     check_features("queries", queries, dimensions)
     if m < 0:
         raise InvalidInput("m", "at least 0", m)

@@ -39,10 +39,7 @@ class Select(Protocol):
     """A similarity kernel with its threshold. It decides for each record by its own numbers."""
 
     def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
-        """The similar records.
-
-        ``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2.
-        """
+        """``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2."""
         ...
 
     def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
@@ -64,10 +61,7 @@ def threshold_steps(threshold: float) -> int:
 
 
 def cosine(threshold: float) -> Select:
-    """max(0, q.x / (|q| |x|)) >= threshold, its square compared as integers.
-
-    A zero vector is similar to nothing.
-    """
+    """max(0, q.x / (|q| |x|)) >= threshold. A zero vector is similar to nothing."""
     return _Cosine(threshold_steps(threshold))
 
 
@@ -141,7 +135,6 @@ class _Rbf:
         return Similar(rows.astype(np.int32), weights.astype(np.uint8))
 
     def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
-        """The squared distance is the score plus |q|^2."""
         return self.farthest - norms
 
 

@@ -31,10 +31,9 @@ def hyperplanes(count: int, dimensions: int, seed: int) -> np.ndarray:
 
 
 def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product) -> np.ndarray:
-    """Bucket of each row in each table: uint16 [n, tables].
+    """Bucket of each row of int8 [n, d] in each table: uint16 [n, tables].
 
-    Bit j is set if r.x >= 0 for the table's plane j. ``features``: int8 [n, d]; ``planes``: int8
-    [tables * bits, d]; bits <= 16.
+    Bit j is set if r.x >= 0 for the table's plane j. ``planes``: int8 [tables * bits, d].
     """
     tables = len(planes) // bits
     buckets = np.empty((len(features), tables), dtype=np.uint16)
@@ -75,10 +74,7 @@ class HashTables:
         return cls(planes, bits, order, starts)
 
     def candidates(self, buckets: np.ndarray) -> np.ndarray:
-        """Rows that share a query's bucket in at least one table: int64 [m], ascending.
-
-        ``buckets``: uint16 [tables].
-        """
+        """Rows in the query's bucket of at least one table (uint16 [tables]): int64, ascending."""
         marked = np.zeros(self.order.shape[1], dtype=bool)
         tables = np.arange(len(buckets))[:, None]
         edges = self.starts[tables, buckets[:, None] + np.array([0, 1], dtype=np.int64)].tolist()

@@ -1,10 +1,10 @@
-"""A parallel map over threads, of which the caller is one."""
+"""A parallel map over threads that are kept, since new ones stay on their creator's core."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
 from typing import TypeVar
 
@@ -23,9 +23,8 @@ def default_threads() -> int:
 def parallel_map(threads: int, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
     """``function`` of each row of ``columns``, in order, on at most ``threads`` threads.
 
-    Products inside start no threads of their own. The caller takes rows as the others do: if it
-    waited instead, the system would first put two of the woken threads on one core. Raises what
-    ``function`` raises, once no thread works any more.
+    Products inside start no threads of their own. Raises what ``function`` raises, once no thread
+    works any more.
     """
     rows = list(zip(*columns, strict=True))
     threads = min(threads, len(rows))
@@ -38,33 +37,19 @@ def parallel_map(threads: int, function: Callable[..., T], *columns: Iterable[ob
         for number in remaining:
             results[number] = function(*rows[number])
 
-    others = [_pool(threads - 1, os.getpid()).submit(work) for _ in range(threads - 1)]
-    try:
-        with _libraries().limit(limits=1, user_api="openmp"):
-            work()
-    finally:
-        started = [other for other in others if not other.cancel()]
-        failures = [other.exception() for other in started]
-    for failure in filter(None, failures):
-        raise failure
+    workers = [_pool(threads, os.getpid()).submit(work) for _ in range(threads)]
+    wait(workers)
+    for worker in workers:
+        worker.result()
     return [results[number] for number in range(len(rows))]
 
 
 @lru_cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """A pool that is kept: new threads stay on their creator's core for milliseconds.
-
-    ``process``: the process id, since a fork inherits the cache but no threads.
-    """
+    """``process``: the process id, since a fork inherits the cache but no threads."""
     return ThreadPoolExecutor(threads, initializer=_use_one_thread)
 
 
 def _use_one_thread() -> None:
     default_threads()  # torch sets a thread's number when it is first asked
-    _libraries().limit(limits=1, user_api="openmp")
-
-
-@lru_cache(maxsize=1)
-def _libraries() -> ThreadpoolController:
-    """This process's thread pools, looked up once: the search takes milliseconds."""
-    return ThreadpoolController()
+    ThreadpoolController().limit(limits=1, user_api="openmp")

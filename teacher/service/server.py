@@ -31,7 +31,7 @@ CONNECTIONS = 512  # open at the same time; at most half of the process's descri
 HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
-GRACE = 45  # seconds after which a service that was told to stop has ended, whatever it is at
+GRACE = 45  # seconds after which a service that has to stop has ended, whatever it is at
 
 Peer = tuple[str, int]  # address and port of the other side
 

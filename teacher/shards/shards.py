@@ -34,9 +34,9 @@ class Shards:
     """Private rows by a keyed hash of their ids, or of their persons.
 
     A record's shard depends on its id and the custodian's key alone; where the ``unit`` of privacy
-    is a person, a person's rows lie in one shard. ``directory``: the
-    custodian's; every worker sees it under the same path. ``input_shape``: of a row. ``device``:
-    type of the device that computes in every worker.
+    is a person, a person's rows lie in one shard. ``directory``: the custodian's, which every
+    worker sees under the same path. ``input_shape``: of a row. ``device``: type of the one that
+    computes in every worker.
 
     Memory: four blocks of rows during ingestion; a block and its features in each worker that
     embeds; afterwards the features, read through the system's cache, and ``ShardedIndex``.
@@ -97,11 +97,7 @@ class Shards:
         return records
 
     def index(
-        self,
-        spec: ExtractorSpec,
-        probe: np.ndarray | None,
-        batch_size: int,
-        progress: TaskProgress,
+        self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
     ) -> ShardedIndex:
         """Embed the rows that are not embedded yet, one block in every shard at a time.
 

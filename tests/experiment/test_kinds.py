@@ -94,7 +94,8 @@ KINDS = {
         VALUES,
     ),
     "histograms": Kind(
-        "mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}\n" + SOME,
+        "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}\n"
+        + SOME,
         {"0/histogram": 2},
         {"histogram": 1},
     ),

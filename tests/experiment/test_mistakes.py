@@ -45,10 +45,10 @@ MISTAKES = [
             ("mechanism", "{kind: radius, accounting: cheap}", "accounting"),
         ],
         "histograms": [
-            ("mechanism", "{kind: reverse_knn, cells: 41, sigma: 0.5}", "at most 40"),
+            ("mechanism", "{kind: reverse_knn, centroids: 41, sigma: 0.5}", "at most 40"),
             ("mechanism", "{kind: reverse_knn, neighbours: 0}", "mechanism.neighbours"),
             ("mechanism", "{kind: reverse_knn, margin: .nan}", "mechanism.margin"),
-            ("mechanism", "{kind: reverse_knn, reach: 0}", "mechanism.reach"),
+            ("mechanism", "{kind: reverse_knn, row_neighbours: 0}", "mechanism.row_neighbours"),
             ("mechanism", "{kind: private_knn}", "rounds.queries"),
             ("rounds", "[{queries: 0}]", "rounds.queries"),
         ],

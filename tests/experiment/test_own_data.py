@@ -90,7 +90,7 @@ def test_options_override_a_configuration(folder: Path) -> None:
         "data: {source: mnist5k}\nrounds: [{}]\nseed: 3\nmechanism: {kind: gnmax, teachers: 9}\n"
     )
     options = ["--data", "data.npz", "--epsilon=2", "--expected_records", "90", "--seed", "4"]
-    kind = ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9"]
+    kind = ["--mechanism.kind", "reverse_knn", "--mechanism.centroids=9"]
     config, rest = parse([*options, "--config", "c.yaml", *kind])
     assert (config.data.source, config.data.path) == ("arrays", str(folder / "data.npz"))
     assert (config.budget.epsilon, config.expected_records, config.seed) == (2.0, 90, 4)

@@ -27,7 +27,7 @@ CELLS = 6
 CONFIG = """
 data: {source: arrays, path: data.npz}
 budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
+mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}
 rounds: [{}, {}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
@@ -63,7 +63,7 @@ def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) 
     """Recomputed from public things: cells, public rows under the round's features, released
     counts, margin and reach."""
     write(folder)
-    assert pipeline.main([*RUN, *QUICK, "--mechanism.reach", str(reach)]) == 0
+    assert pipeline.main([*RUN, *QUICK, "--mechanism.row_neighbours", str(reach)]) == 0
     (value,) = entries("release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)

@@ -65,10 +65,7 @@ def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_p
         written = rows_of(ray)
     assert process.returncode == 0
     until(lambda: gone(started), 30)
-    with serving(tmp_path, ray, "--scale.shards", "2") as (
-        _,
-        url,
-    ):
+    with serving(tmp_path, ray, "--scale.shards", "2") as (_, url):
         again = asked(url, keys[1], range(8))
         found += plain(asked(url, keys[1], range(8, 12)))
     assert found == expected

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from labelwall import pipeline
-from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
@@ -20,11 +19,10 @@ from tests.experiment.checks import QUICK
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
-COMPARISONS = [path for path in CONFIGS if path not in RUNS]
 # Those whose contests take minutes at little budget.
 SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
 RUN = ["run", "--config", "config.yaml", *QUICK, "--run_dir", "out"]
-CELLS = "{kind: reverse_knn, cells: 9, neighbours: 2}"
+CELLS = "{kind: reverse_knn, centroids: 9, neighbours: 2}"
 MIXED = f"""
 mechanism: {CELLS}
 rounds:
@@ -170,10 +168,3 @@ def test_one_number_plans_every_configuration(
     shown = json.loads(capsys.readouterr().out)
     assert 0.99 * float(epsilon) <= shown["epsilon"] <= float(epsilon)
     assert all(entry["solved"] for entry in shown["rounds"])
-
-
-@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
-def test_no_point_of_a_comparison_gives_noise(path: Path) -> None:
-    config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
-    points = [point for method in config.methods for point in method.points]
-    assert all(point.mechanism.uncalibrated for point in points)

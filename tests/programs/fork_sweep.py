@@ -16,7 +16,7 @@ from tests.postgres import DATABASE, OWNER, copied, rows, swept
 from tests.programs.kill_runner import is_finished, killed_before, sweep
 from tests.teacher.ledger.test_ledger import plan
 
-WATCHED = ("ledger.py", "anchor.py", "transaction.py", "anchor_store.py", "database.py")
+WATCHED = ("ledger.py", "anchor.py", "stored.py", "database.py")
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
@@ -55,7 +55,7 @@ def swept_kill(
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"
-    anchor: Place = folder / "anchor.json"
+    anchor: Place = folder / "anchor"
     if anchor_socket:
         anchor = LedgerUrl(OWNER, DATABASE, f"anchor_{name}", socket=anchor_socket)
     Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)

@@ -1,7 +1,5 @@
 """The runner of all sweeps of kills: a process dies at one point after another, and what it left
-behind is examined. A sweep prints one JSON line a kill.
-
-A sweep runs in a process of its own, so that its forks start without threads.
+behind is examined. A sweep runs in a process of its own, so that its forks start without threads.
 """
 
 from __future__ import annotations
@@ -21,27 +19,28 @@ from typing import Any
 import numpy as np
 
 from labelwall.teacher.noise.entropy import SystemEntropy
-from tests.programs import REPOSITORY
+from tests.programs import REPOSITORY, environment
 
 
-def kills(program: str, root: Path, stride: int, *arguments: str) -> list[dict[str, Any]]:
-    """The findings of a program's sweep over every ``stride``-th point, up to one that is not met.
-
-    On a server each has a schema, named by ``root``.
+def kills(program: str, root: Path, *arguments: object) -> list[dict[str, Any]]:
+    """What a program of kills prints, one JSON line a kill. On a server each has a schema, named by
+    ``root``, which is new.
     """
-    root.mkdir()
-    command = [sys.executable, "-m", f"tests.programs.{program}", root, str(stride), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    root.mkdir(parents=True)
+    command = [sys.executable, "-m", f"tests.programs.{program}", root, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=REPOSITORY, env=environment()
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert lines[-1]["finished"]
-    return lines
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"point"')]
+    return [json.loads(line) for line in lines]
 
 
 def sweep(
     root: Path, stride: int, scenario: Callable[[Path, int], tuple[bool, dict[str, Any]]]
 ) -> None:
-    """Print what ``scenario(folder, point)`` finds, until it says that no kill was met.
+    """Print what ``scenario(folder, point)`` finds at every ``stride``-th point, until it says that
+    no kill was met.
 
     It returns whether the work was finished, and its findings.
     """
@@ -50,7 +49,7 @@ def sweep(
         folder = root / str(point)
         folder.mkdir()
         finished, findings = scenario(folder, point)
-        print(json.dumps({"point": point, "finished": finished, **findings}), flush=True)
+        print(json.dumps({"point": point, **findings}), flush=True)
         point += stride
 
 

@@ -1,6 +1,6 @@
-"""SIGKILL a service with per-analyst budgets at every step of a removal; print one JSON object.
+"""SIGKILL a service with per-analyst budgets at every step of a removal.
 
-    python removal_sweep.py FOLDER [SOCKET]
+    python -m tests.programs.removal_sweep FOLDER SOCKET
 
 There are three analysts: two are at work when a record is removed, the third has cached embeddings.
 Each time a forked service removes another record and dies before the n-th step: before the
@@ -10,12 +10,10 @@ same directory, and all analysts' teachers have to agree, in memory and on disk.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import EACH
 from tests.postgres import swept
-from tests.programs.kill_runner import forked
+from tests.programs.kill_runner import forked, sweep
 from tests.teacher.service import tiny
 
 NAMES, LATE = ("ann", "bob"), "cat"
@@ -53,14 +51,13 @@ def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:
     return made
 
 
-def prepared(folder: Path, place: Place) -> int:
+def prepared(folder: Path, place: Place) -> None:
     """Let an analyst embed the records who is not at work when one is removed."""
     service(folder, place, (LATE,))
-    return 0
 
 
-def removing(folder: Path, place: Place, identity: int, last: int) -> int:
-    """Remove a record and die before step ``last``. Returns 0 if there are fewer steps."""
+def removing(folder: Path, place: Place, last: int) -> None:
+    """Remove the record ``last`` and die before step ``last``, if there are so many."""
     made, taken = service(folder, place, NAMES), [0]
 
     def dying(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,8 +72,7 @@ def removing(folder: Path, place: Place, identity: int, last: int) -> int:
     for owner, name in STEPS:
         setattr(owner, name, dying(getattr(owner, name)))
     assert made.service.analysts is not None
-    made.service.analysts.remove(np.array([identity]))
-    return 0
+    made.service.analysts.remove(np.array([last]))
 
 
 def examine(folder: Path, place: Place, identity: int) -> int:
@@ -106,15 +102,17 @@ def examine(folder: Path, place: Place, identity: int) -> int:
 
 def main(folder: Path, server: str) -> None:
     torch.set_num_threads(1)
-    place, found, last = swept(folder, server), [], 0
-    forked(partial(prepared, folder, place))
-    status = -signal.SIGKILL
-    while status == -signal.SIGKILL:
-        last += 1  # and the record's id
-        status = forked(partial(removing, folder, place, last, last))
-        found.append(forked(partial(examine, folder, place, last)))
-    print(json.dumps({"steps": last - 1, "status": status, "found": found}))
+    place = swept(folder, server)
+    forked(lambda: prepared(folder, place))
+
+    def kill(_: Path, point: int) -> tuple[bool, dict[str, int]]:
+        """The point is a step, and the record's id."""
+        status = forked(lambda: removing(folder, place, point))
+        gone = forked(lambda: examine(folder, place, point))
+        return status != -signal.SIGKILL, {"status": status, "gone": gone}
+
+    sweep(folder, 1, kill)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "".join(sys.argv[2:3]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,6 +1,6 @@
 """SIGKILL a service under load at random times and restart it; print the result as one JSON object.
 
-    python service_kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
+    python -m tests.programs.service_kill_sweep FOLDER KILLS [SOCKET [SEED]]
 
 The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process without threads
 owns the listening socket and forks analysts, which ask all the time, and the service, many times. A
@@ -101,13 +101,13 @@ def examine(folder: Path, place: Place) -> dict[str, object]:
     }
 
 
-def main(folder: Path, kills: int, server: str, seed: int) -> None:
+def main(folder: Path, kills: int, server: str = "", seed: str = "0") -> None:
     torch.set_num_threads(1)
     place, notes = swept(folder, server), folder / "notes"
     made = tiny.make(folder, asked=CAP, answered=CAP, place=place)
     tokens = [made.tokens["ann"], made.tokens["bob"]]
     made.custodian.close()
-    chance, config = random.Random(seed), ServiceConfig(port=0)
+    chance, config = random.Random(int(seed)), ServiceConfig(port=0)
     with listen(config) as bound:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         analysts = started(lambda: analyse(folder, url, tokens))
@@ -125,13 +125,8 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
         failed = os.waitstatus_to_exitcode(os.waitpid(analysts, 0)[1])
         os.kill(service, signal.SIGTERM)
         os.waitpid(service, 0)
-    print(json.dumps({"kills": kills, "failed": failed, **examine(folder, place)}))
+    print(json.dumps({"point": kills, "failed": failed, **examine(folder, place)}))
 
 
 if __name__ == "__main__":
-    main(
-        Path(sys.argv[1]),
-        int(sys.argv[2]),
-        "".join(sys.argv[3:4]),
-        int("".join(sys.argv[4:5]) or 0),
-    )
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

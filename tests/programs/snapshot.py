@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from labelwall.teacher.noise.entropy import SystemEntropy
-from tests.teacher.noise import opendp_oracle
+from tests.teacher.noise import oracles
 
 RETURN_ONE = bytes.fromhex("b801000000c3")  # x86-64: mov eax, 1; ret
 SYSTEM = SystemEntropy()
@@ -31,7 +31,7 @@ DRAWS: dict[str, Callable[[], np.ndarray]] = {
         np.zeros((20, 1000), dtype=np.int64), [Fraction(1)] * 20, ["q"] * 20, "r"
     ),
     "inclusion": lambda: SYSTEM.inclusion(0.5, ["q"], "r", np.arange(200)[np.newaxis]),
-    "opendp": lambda: opendp_oracle.gaussian(1e6, 20),
+    "opendp": lambda: oracles.gaussian(1e6, 20),
 }
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
-from labelwall.student.export import export
-from labelwall.student.train import TrainedStudent, predict, train
+from labelwall.student.train import TrainedStudent, export, predict, train
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.classes import ClassLabels

@@ -32,26 +32,6 @@ def test_gce_is_the_papers_formula(logits: torch.Tensor) -> None:
     )
 
 
-def test_gce_lies_between_cross_entropy_and_absolute_error(logits: torch.Tensor) -> None:
-    near_zero = losses.generalised_cross_entropy(logits.double(), LABELS, 1e-6)
-    torch.testing.assert_close(
-        near_zero, F.cross_entropy(logits.double(), LABELS, reduction="none"), rtol=1e-4, atol=1e-4
-    )
-    p = logits.softmax(dim=1).gather(1, LABELS[:, None]).squeeze(1)
-    torch.testing.assert_close(losses.generalised_cross_entropy(logits, LABELS, 1.0), 1 - p)
-
-
-def test_gce_damps_the_gradient_of_an_unlikely_label() -> None:
-    wrong = torch.tensor([[6.0, 0.0]], requires_grad=True)  # the label 1 has a probability of 0.25%
-    label = torch.tensor([1])
-    (damped,) = torch.autograd.grad(
-        losses.generalised_cross_entropy(wrong, label, 0.7).sum(), wrong
-    )
-    (plain,) = torch.autograd.grad(F.cross_entropy(wrong, label), wrong)
-    p = 1 / (1 + math.exp(6))
-    torch.testing.assert_close(damped, plain * p**0.7, rtol=1e-4, atol=1e-7)
-
-
 def test_uda_is_a_masked_divergence_from_the_sharpened_prediction(logits: torch.Tensor) -> None:
     clean, augmented = logits, logits.flip(0)
     p, q = _softmax(clean.double().numpy() / 0.5), _softmax(augmented.double().numpy())
@@ -81,18 +61,6 @@ def test_imbalance_is_nothing_when_classes_are_equally_frequent_and_most_when_on
     assert losses.imbalance(each_once[[0, 0, 0]]).item() == pytest.approx(math.log(4), rel=1e-5)
     half = losses.imbalance(each_once[[0, 0, 1, 1]]).item()
     assert half == pytest.approx(math.log(2), rel=1e-5)
-
-
-def test_imbalance_pulls_away_from_the_class_that_takes_all() -> None:
-    logits = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
-    (gradient,) = torch.autograd.grad(losses.imbalance(logits), logits)
-    assert (gradient[:, 0] > 0).all()
-    assert (gradient[:, 1:] < 0).all()
-
-
-def test_entropy_of_certain_and_uniform_predictions() -> None:
-    assert losses.entropy(torch.zeros(3, 5)).item() == pytest.approx(math.log(5), rel=1e-6)
-    assert losses.entropy(torch.tensor([[100.0, 0.0, 0.0]])).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:

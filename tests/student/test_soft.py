@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.student import drop_doubtful as cleaning
+from labelwall.student import held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
-from labelwall.student.drop_doubtful import drop_doubtful
+from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Student
 from labelwall.student.train import TrainedStudent, outputs, student_module, train
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.student import cases
-from tests.student.cases import TASKS
 
 POOL = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
 NONE = np.full(len(cases.VECTORS), -1)
@@ -133,7 +131,7 @@ def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> N
 
 
 def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "DOUBTFUL", 0.9)
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
     config = replace(CONFIG, backbone="mlp", doubtful_folds=2, doubtful_steps=20)
     labels = cases.TRUTH.astype(np.int64)
     half = SOFT.copy()
@@ -146,23 +144,3 @@ def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(kept.labels[:60], labels[:60])
     np.testing.assert_array_equal(kept.labels[60:], usual.labels[60:])
     assert (kept.agreement, kept.judged) == (usual.agreement, usual.judged)
-
-
-def test_other_arrays_are_refused(tmp_path: Path) -> None:
-    lacking, double, negative = SOFT.copy(), 2 * SOFT, SOFT.copy()
-    lacking[3, 0] = np.nan
-    negative[0] = [-0.5, 0.75, 0.75]
-    for soft, mentioned in (
-        (SOFT.astype(np.float64), "float64"),
-        (SOFT[1:], "119"),
-        (SOFT[:, 1:], "120, 2"),
-        (lacking, "1 other rows"),
-        (negative, "1 other rows"),
-        (double, "120 other rows"),
-    ):
-        with pytest.raises(InvalidInput, match=mentioned):
-            _train(tmp_path, soft=soft)
-    attributes = TASKS["attributes"]
-    with pytest.raises(InvalidInput, match="attributes or a value"):
-        _train(tmp_path, pool=attributes.pool, labels=attributes.labels)
-    assert not any(tmp_path.iterdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import pytest
 import safetensors.torch
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch._dynamo.backends.debugging import aot_eager
 
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
-from labelwall.student.export import export
 from labelwall.student.module import Regressor, Student
-from labelwall.student.train import EVENTS, predict
+from labelwall.student.train import EVENTS, export, predict
 from tests.student.cases import CLASSES, CONFIG, TASKS
 
 TASK = TASKS["classes"]
@@ -76,15 +73,6 @@ def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
     assert usual.history != lied_to.history
 
 
-def test_warm_start_uses_the_previous_weights_only_when_asked(tmp_path: Path) -> None:
-    initial = TASK.train(tmp_path / "first").weights
-    short = replace(CONFIG, steps=1, learning_rate=1e-9)
-    warm = TASK.train(tmp_path / "warm", replace(short, warm_start=True), initial=initial)
-    cold = TASK.train(tmp_path / "cold", short, initial=initial)
-    assert (TASK.predicted(warm) == TASK.test_y).mean() > 0.85
-    assert (TASK.predicted(cold) == TASK.test_y).mean() < 0.85
-
-
 def test_images_train_too(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
@@ -95,33 +83,6 @@ def test_images_train_too(tmp_path: Path) -> None:
     assert predict(export(pool, "small_cnn", trained.weights), images, TASK.pool.labels).shape == (
         40,
     )
-
-
-def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced and differentiated ahead, up to float32 rounding of six steps of 3e-3 each.
-
-    The graphs run as they are: a compiler takes half a minute to make kernels of them, as in the
-    benchmark student_speed.py.
-    """
-    graphs = []
-
-    def traced(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
-        graphs.append(graph)
-        return aot_eager(graph, inputs)
-
-    original = torch.nn.Module.compile
-    monkeypatch.setattr(
-        torch.nn.Module, "compile", lambda network: original(network, backend=traced)
-    )
-    brief = replace(CONFIG, steps=6, objective="vat")
-    usual, compiled = (
-        TASK.train(tmp_path / str(c), replace(brief, compile=c), test_x=None).weights
-        for c in (False, True)
-    )
-    assert graphs
-    one, other = (safetensors.torch.load(weights) for weights in (usual, compiled))
-    assert set(one) == set(other)
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["classes", "values"])

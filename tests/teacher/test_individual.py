@@ -86,17 +86,6 @@ def test_the_size_of_a_batch_changes_nothing(tmp_path: Path) -> None:
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
-def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
-    asked = rows(12, 1)
-    first = teacher(tmp_path, SystemEntropy()).answer(Queries(asked))
-    before = left(tmp_path, records().ids)
-    again = teacher(tmp_path, SystemEntropy()).answer(Queries(np.concatenate([asked, asked])))
-    assert again.labels.tolist() == first.labels.tolist() * 2
-    receipt = again.receipt
-    assert (receipt.asked, receipt.served, receipt.charged) == (24, 12, {ANSWER: 0})
-    np.testing.assert_array_equal(left(tmp_path, records().ids), before)
-
-
 def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_counted(
     tmp_path: Path,
 ) -> None:
@@ -129,13 +118,6 @@ def test_slots_have_budgets_of_their_own(tmp_path: Path) -> None:
     assert (left(tmp_path, records().ids, 1) == FULL).all()
     answering.answer(Queries(rows(20, 2), slot=1))
     assert (left(tmp_path, records().ids, 1) < FULL).any()
-
-
-def test_no_records_at_all_answer_in_the_same_shape(tmp_path: Path) -> None:
-    answers = teacher(tmp_path, SystemEntropy(), private=records(0)).answer(Queries(rows(9, 1)))
-    assert (answers.outcomes == Outcome.ANSWERED).all()
-    assert set(answers.labels.tolist()) <= {0, 1, 2}
-    assert answers.receipt.charged == {ANSWER: 1}
 
 
 class Failing(SystemEntropy):

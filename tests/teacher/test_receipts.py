@@ -22,7 +22,7 @@ from labelwall.wall.messages import Queries, Receipt
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, rows
 
-CELLS = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
+CELLS = ReverseKnn(centroids=5, neighbours=2, sigma=2.0, margin=3.0)
 MECHANISMS = {
     "by query": tiny.MECHANISM,
     "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),

@@ -29,7 +29,6 @@ from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
-from labelwall.wall.unit import UNITS, Unit
 from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
@@ -46,12 +45,12 @@ def asked(teacher: Teacher, name: str) -> tuple[object, ...]:
     return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)
 
 
-@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
-def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str, unit: Unit) -> None:
-    records = tiny.records(attributes=name.endswith("attributes"), unit=unit)
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+    """For persons; for rows, see the contract of mechanisms."""
+    records = tiny.records(attributes=name.endswith("attributes"), unit="person")
     expected, *others = (
-        asked(tiny.ready(tmp_path / str(count), name, records, count, unit), name)
+        asked(tiny.ready(tmp_path / str(count), name, records, count, "person"), name)
         for count in (0, *COUNTS)
     )
     assert others == [expected] * len(COUNTS)
@@ -148,13 +147,6 @@ def test_an_interrupted_start_resumes(
             killed, blocks[0] = killed + 1, 0
     assert killed > 3
     assert asked(teacher, "private_knn") == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "rows"), [((256,), 16_384), ((1024,), 16_384), ((4096,), 4096), ((224, 224, 3), 445)]
-)
-def test_blocks_are_bounded_in_rows_and_in_bytes(shape: tuple[int, ...], rows: int) -> None:
-    assert worker_module.block_rows(shape) == rows
 
 
 def peak_of(step: Callable[[], object]) -> int:
@@ -304,14 +296,6 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
     assert answers.receipt.charged["screen"] == 10
     # As after a crash: charged again, answered once.
     assert teacher._ledger.state.spent[0, "screen"] == 20
-
-
-def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
-    tiny.index_of(tmp_path / "d", tiny.records(50), 2)
-    pool = LocalPool([tmp_path / "d" / "shards-2" / name for name in ("0000", "0001")])
-    with pytest.raises(ValueError, match="shorter"):
-        pool.ask_each("view", [()])
-    assert len(pool.ask("view")) == pool.size == 2
 
 
 @pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])

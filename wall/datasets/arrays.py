@@ -23,9 +23,7 @@ from .config import DataConfig, PublicData, Task
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Classes and attributes without declared names get numbers, as many as test_y
-    shows.
-    """
+    """The task. Names that are not declared are numbers, as many as test_y shows."""
     space = config.declared_labels
     if not space.names:
         space = space.numbered(_labels(config, "test_y", None))
@@ -168,14 +166,11 @@ def _numbers(name: str) -> Iterator[None]:
 
 
 def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
-    """Rows in the shape and dtype that the wall carries.
-
-    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; numbers [n, d] -> float32 [n, d], from
-    any width of integers or floats but uint8.
+    """Rows in the shape and dtype that the wall carries: uint8 [n, h, w] or [n, h, w, c] -> uint8
+    [n, h, w, c]; numbers [n, d] but uint8 -> float32 [n, d].
 
     A number that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
-    to refuse or drop. Raises InvalidInput with the array's name, the rule, and its dtype and shape,
-    without the number of rows.
+    to refuse or drop. Raises InvalidInput, without the number of rows.
     """
     if rows.dtype == np.uint8 and rows.ndim == 3:
         rows = rows[..., np.newaxis]

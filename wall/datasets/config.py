@@ -16,17 +16,12 @@ Labels = Literal["class", "attributes", "value"]
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """A source of rows.
+    """A source of rows."""
 
-    ``kinds``: the ``data.labels`` that its rows can have. ``takes_names``: whether ``data.classes``
-    names its classes or attributes. ``private_records``: size of a published private split, None
-    where the custodian alone knows it. ``persons``: whether ``data.person`` names where a private
-    row's person stands, or a member of the file does; None where rows have no persons.
-    """
-
-    kinds: tuple[Labels, ...] = ("class",)
-    takes_names: bool = False
-    private_records: int | None = None
+    kinds: tuple[Labels, ...] = ("class",)  # the ``data.labels`` that its rows can have
+    takes_names: bool = False  # whether ``data.classes`` names its classes or attributes
+    private_records: int | None = None  # of a published private split; else the custodian's secret
+    # Whether ``data.person`` names where a private row's person stands, or a member of the file
     persons: Literal["setting", "member"] | None = None
 
 
@@ -135,19 +130,13 @@ class DataConfig:
 
     @property
     def declared_labels(self) -> LabelSpace:
-        """The rows' labels as this configuration declares them.
-
-        They have no names where it leaves those to the data set.
-        """
+        """The rows' labels, without names where those are left to the data set."""
         return label_space(self.labels, self.classes, self.bounds)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned.
-
-    Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors.
-    """
+    """What is learned. ``input_shape``: (height, width, channels), or (dimensions,) of vectors."""
 
     labels: LabelSpace
     input_shape: tuple[int, ...]

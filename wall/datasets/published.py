@@ -18,13 +18,13 @@ from ..labels.attributes import pack
 from ..labels.registry import label_space
 from ..progress import TaskProgress
 from .config import DataConfig, Labels, PublicData, Task
-from .readers import class_of, constant_order, is_image, list_files, read_images
+from .readers import constant_order, read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
 MNIST_PUBLIC = 5_000
 SVHN_PUBLIC, SVHN_TEST = 25_000, 1_000
 SVHN_EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0
-CIFAR_PRIVATE, CIFAR_TEST = 30_000, 1_000
+CIFAR_TEST = 1_000
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 # Names of classes and attributes, in the order of their codes.
@@ -219,19 +219,12 @@ def _svhn_file(config: DataConfig, split: str) -> Rows:
 
 def _cifar(config: DataConfig, private: bool) -> Listed:
     """Three fifths of train (30,000) are private, the rest and test[:9000] public, test[9000:] the
-    test split. CVPR20 does not say which images are where.
-
-    torchvision's files are cut along their borders (their authors shuffled them). Unpacked as image
-    folders, train is cut along a constant shuffle of the file names.
+    test split, along the files' borders (their authors shuffled them). CVPR20 does not say which
+    images are where.
     """
-    folder = _cifar_folder(Path(config.root))
-    if folder:
-        return _cifar_images(folder, private)
-    train = CIFAR_FILES[:3] if private else CIFAR_FILES[3:]
-    rows = _cifar_files(config, train)
     if private:
-        return Listed.of(rows)
-    rows = rows.joined(_cifar_files(config, ["test_batch"]))
+        return Listed.of(_cifar_files(config, CIFAR_FILES[:3]))
+    rows = _cifar_files(config, [*CIFAR_FILES[3:], "test_batch"])
     return Listed.of(rows, len(rows.ids) - CIFAR_TEST)
 
 
@@ -249,39 +242,6 @@ def _cifar_files(config: DataConfig, names: Sequence[str]) -> Rows:
         config,
     )
     return Rows.of(np.ascontiguousarray(files.data), np.array(files.targets))
-
-
-def _cifar_folder(root: Path) -> Path | None:
-    """Image folders (train/CLASS/*.jpg, test/CLASS/*.jpg) under ``root``, where torchvision's files
-    are not.
-    """
-    from torchvision import datasets
-
-    if (root / datasets.CIFAR10.base_folder).is_dir():
-        return None
-    for place in (root, root / "CIFAR10", root / "cifar10"):
-        if all((place / split / "truck").is_dir() for split in ("train", "test")):
-            return place
-    return None
-
-
-def _cifar_images(folder: Path, private: bool) -> Listed:
-    listed = list[tuple[str, int]]()  # path below the folder, id
-    for split in ("train",) if private else ("train", "test"):
-        paths = [path for path in list_files(folder / split) if is_image(path)]
-        order = constant_order(f"cifar10 {split}/{path}" for path in paths)
-        if split == "train":
-            order = order[:CIFAR_PRIVATE] if private else order[CIFAR_PRIVATE:]
-        listed += [(f"{split}/{paths[row]}", row) for row in order]
-
-    def read(part: slice, progress: TaskProgress | None) -> Rows:
-        paths = [path for path, _ in listed[part]]
-        images = read_images(folder, paths, 32, 3, progress)
-        labels = [class_of(path.partition("/")[2], OBJECTS) for path in paths]
-        ids = np.array([row for _, row in listed[part]], dtype=np.int64)
-        return Rows(images.pixels, np.array(labels, dtype=np.int64), ids, images.readable)
-
-    return Listed(len(listed), read, max(0, len(listed) - CIFAR_TEST))
 
 
 def _celeba(config: DataConfig, private: bool) -> Listed:

@@ -109,8 +109,7 @@ def read_images(
     """Decode images; never raises for what a file holds.
 
     Each is turned upright (EXIF), cut to its central square, resized to ``size`` pixels a side
-    (bilinear) and converted to grey (``channels`` 1) or RGB (3). These are public constants: an
-    image's pixels depend on its own file alone.
+    (bilinear) and converted to grey or RGB: an image's pixels depend on its own file alone.
     """
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
@@ -194,9 +193,8 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
-    """The PUBLIC folders, each in a constant order that mixes the classes.
-
-    Raises InvalidInput, MissingData; one error names the damaged images of both.
+    """The PUBLIC folders, each in a constant order that mixes the classes. Raises InvalidInput,
+    which names the damaged images of both, MissingData.
     """
     space, damaged, rows = describe(config).labels, list[str](), []
     for field, path in (("data.public", config.public), ("data.test", config.test)):
@@ -274,10 +272,8 @@ def persons_of(
 ) -> list[str]:
     """Ids of images' persons; empty for an image that names none, or two.
 
-    ``person``: path, for the folder below the class folder (the first folder where rows have
-    attributes), or the name of a CSV file in ``root`` with lines of path and person below a header;
-    lines that are no pair name nobody. Raises MissingData without the file: what lines hold raises
-    nothing.
+    ``person``: as ``data.person``. Lines that are no pair name nobody. Raises MissingData without
+    the file: what lines hold raises nothing.
     """
     if person == BY_PATH:
         place = 0 if space.kind == "attributes" else 1

@@ -34,12 +34,9 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
-    """The public rows and the public test split.
+    """The public rows and the public test split. ``progress`` hears of images that are decoded.
 
-    ``progress`` is called with (done, total) while images are decoded.
-
-    Raises InvalidInput (a shape, a label, damaged image files: named, since they are public),
-    MissingData.
+    Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
     return _READERS[config.source][1](config, progress)
 

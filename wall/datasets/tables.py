@@ -39,10 +39,8 @@ SAVED = "state.json"  # in a folder that `datasets` saved
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFile:
-    """Columns of equal length by name, in the file's order.
-
-    A column is an array [n] of numbers, or of objects: texts, whole numbers, lists of them, None.
-    ``places``: int64 [n], the rows' numbers in the file.
+    """Columns of equal length by name: arrays [n] of numbers, or of objects, which are texts, whole
+    numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file.
     """
 
     columns: Mapping[str, np.ndarray]
@@ -55,9 +53,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_table(field: str, path: str | Path | None) -> TableFile:
-    """The table that a field names.
-
-    Lines of a CSV file with another number of cells than the header are left out.
+    """The table that a field names. Lines of a CSV file that do not fit the header are left out.
 
     Raises InvalidInput, MissingData; no text depends on what rows hold.
     """
@@ -79,7 +75,7 @@ def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file.
 
     The header decides the separator. A line that is no CSV has no cells. Bytes that are not UTF-8
-    become their hexadecimal codes, so that different bytes stay different texts.
+    become their codes, so that different bytes stay different texts.
     """
     text = file.read_bytes().decode("utf-8-sig", errors="backslashreplace")
     header, *lines = re.split("\r\n|\r|\n", text)
@@ -188,10 +184,7 @@ def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The features by name, and the PUBLIC rows' mean and deviation of their numbers.
-
-    A feature may have several numbers, where cells are vectors.
-    """
+    """The features by name, how many numbers each has, and the PUBLIC rows' mean and deviation."""
 
     features: tuple[str, ...]
     widths: tuple[int, ...]
@@ -243,9 +236,7 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
 
 def scaling(config: DataConfig) -> Scaling:
     """The features, by the PUBLIC table alone: every column but the label, the split, the person,
-    ``record_id`` and those to ignore.
-
-    Raises InvalidInput for a cell that is no number.
+    ``record_id`` and those to ignore. Raises InvalidInput for a cell that is no number.
     """
     table = split_rows(config, "public")
     left_out = {config.label, config.split, config.person, ID, *config.ignore}
@@ -286,10 +277,7 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
 
 
 def encode(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
-    """Codes of a table's labels: int64 [n], -1 for a cell that is no label.
-
-    Raises InvalidInput where the column is missing.
-    """
+    """Codes of a table's labels: int64 [n], -1 for a cell that is no label. Raises InvalidInput."""
     cells = _label_column(config, name, table)
     if space.kind == "value":
         return space.encode(name, numbers(cells, 1)[:, 0])

@@ -14,18 +14,17 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..messages import ABSTAINED
-from .base import LabelSpace, has_label
+from .base import LabelSpace
 
 MOST_ATTRIBUTES = 62  # bits of a code
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with an entry other than 0
+    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with another entry than 0
     and 1.
     """
-    codes = (np.clip(bits, 0, 1) << np.arange(bits.shape[1], dtype=np.int64)).sum(
-        axis=1, dtype=np.int64
-    )
+    places = np.arange(bits.shape[1], dtype=np.int64)
+    codes = (np.clip(bits, 0, 1) << places).sum(axis=1, dtype=np.int64)
     return np.where(((bits == 0) | (bits == 1)).all(axis=1), codes, -1)
 
 
@@ -92,9 +91,6 @@ class AttributeLabels(LabelSpace):
         shown = [name + "?" * (bit == ABSTAINED) for name, bit in marked if bit]
         return ", ".join(shown) or "none of them"
 
-    def strata(self, labels: np.ndarray) -> np.ndarray:
-        return np.where(has_label(labels), 0, -1)
-
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return (outputs > 0).astype(np.int64)
 
@@ -110,10 +106,8 @@ class AttributeLabels(LabelSpace):
 
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """int64 [c, 2, 2], by attribute, true and predicted."""
-        pairs = np.stack(
-            [(truth == i) & (predicted == j) for i, j in np.ndindex(2, 2)], axis=-1
-        )  # [n, c, 4]
-        return pairs.sum(axis=0).reshape(-1, 2, 2)
+        counts = [((truth == i) & (predicted == j)).sum(axis=0) for i, j in np.ndindex(2, 2)]
+        return np.stack(counts, axis=-1).reshape(-1, 2, 2)
 
     def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
         return self.names, self.expand(codes).sum(axis=0)

@@ -53,14 +53,14 @@ class LabelSpace(ABC):
     def num_labels(self) -> int:
         """A private row's code is an integer from 0 to this number less 1."""
 
-    @abstractmethod
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """Codes int64 [n] of ``truth``; a row whose code ``is_code`` refuses has no label of this
-        space.
+        """Codes int64 [n] of ``truth``, each a function of its own row; one that ``is_code``
+        refuses stands for no label.
 
-        Each code is a function of its own row. Raises InvalidInput for the array ``name`` of
-        another dtype or shape, without the number of rows.
+        Raises InvalidInput for the array ``name`` of another dtype or shape, without the number of
+        rows.
         """
+        return self.canonical(name, truth)
 
     @abstractmethod
     def fits(self, truth: np.ndarray) -> bool:
@@ -68,25 +68,17 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def is_valid(self, truth: np.ndarray) -> np.ndarray:
-        """Which entries of an array that fits are labels: bool of its shape, as ``valid`` says.
-
-        A space without names takes any number of classes or attributes.
-        """
+        """Which entries of an array that fits are labels, as ``valid`` says: bool of its shape."""
 
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` in its dtype, int64 or float64.
-
-        Raises InvalidInput unless it fits, without the number of rows.
-        """
+        """``truth`` as int64 or float64. Raises InvalidInput unless it fits, as ``encode``."""
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
         return truth.astype(np.float64 if self.kind == "value" else np.int64)
 
     def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        """PUBLIC ``truth`` as ``canonical``.
-
-        Raises InvalidInput also unless it has a label for each of ``rows`` rows (None: of any
-        positive number).
+        """PUBLIC ``truth`` as ``canonical``. Raises InvalidInput also unless it has a label for
+        each of ``rows`` rows (None: of any positive number).
         """
         entries = self.canonical(name, truth)
         if not len(entries) or rows not in (None, len(entries)):
@@ -105,25 +97,23 @@ class LabelSpace(ABC):
     def text(self, label: np.ndarray) -> str | None:
         """One label, int64 [] or [c], for a reader; None where nothing was released."""
 
-    @abstractmethod
     def strata(self, labels: np.ndarray) -> np.ndarray:
         """Groups of which a training sees equal shares: int64 [n], -1 for rows without a label."""
+        return np.where(has_label(labels), 0, -1)
 
     @abstractmethod
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """Truth that a network's ``outputs``, float32 [n, outputs], stand for."""
 
     def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-        """What a network's ``outputs``, float32 [n, outputs], give each of ``names``.
-
-        float64 [n, outputs] in 0..1 of the outputs divided by ``temperature``; [n, 0] for values,
-        which have none. No temperature changes what ``predict`` says.
+        """What a network's ``outputs``, divided by ``temperature``, give each of ``names``: float64
+        [n, outputs] in 0..1; [n, 0] for values. No temperature changes what ``predict`` says.
         """
         return np.zeros((len(outputs), 0))
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probability of what is predicted: float64 [n], [n, c] for attributes, [n, 0] for values,
-        from the ``probabilities`` of all names.
+        """Probability of what is predicted, from those of all names: float64 [n]; [n, c] for
+        attributes, [n, 0] for values.
         """
         return probabilities
 
@@ -158,9 +148,8 @@ class LabelSpace(ABC):
     def score(
         self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
     ) -> Score:
-        """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None).
-
-        "accuracy" is the share of equal entries, None where nothing is known.
+        """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None):
+        "accuracy", the share of equal entries, None where nothing is known.
         """
         right = (predicted == truth)[slice(None) if known is None else known]
         return {"accuracy": float(right.mean()) if right.size else None}
@@ -179,7 +168,5 @@ class LabelSpace(ABC):
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
-    """Which rows have a released label, for some attribute at least: bool [n] of int64 [n] or [n,
-    c].
-    """
+    """Which rows have a released label, of some attribute at least: bool [n]."""
     return (labels != ABSTAINED).any(axis=tuple(range(1, labels.ndim)))

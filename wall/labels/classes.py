@@ -34,9 +34,6 @@ class ClassLabels(LabelSpace):
     def num_labels(self) -> int:
         return len(self.names)
 
-    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        return self.canonical(name, truth)
-
     def fits(self, truth: np.ndarray) -> bool:
         return truth.dtype.kind in "iu" and truth.ndim == 1
 

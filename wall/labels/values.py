@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..messages import ABSTAINED
-from .base import LabelSpace, Score, has_label
+from .base import LabelSpace, Score
 
 # Between the bounds. Rounding to the nearest moves a value by at most 1 / 8192 of their distance.
 STEPS = 1 << 12
@@ -93,9 +93,6 @@ class ValueLabels(LabelSpace):
         if given is None or true is None:
             return given, true
         return f"{given} (true {true})", None
-
-    def strata(self, labels: np.ndarray) -> np.ndarray:
-        return np.where(has_label(labels), 0, -1)
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """An output is -1 at the lower bound, 1 at the upper one; others are clipped."""

@@ -49,10 +49,9 @@ class Backbone(nn.Module):
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A network with fresh weights (from torch's global generator).
 
-    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a
-    name: the model on colour images of the size that its published weights were trained with, to
-    which images are enlarged. ``input_shape``: (height, width, channels) or (dimensions,). Raises
-    InvalidInput for an unknown name or inputs that the network does not take.
+    ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
+    name: images are enlarged to the size that its published weights were trained with.
+    ``input_shape``: (height, width, channels) or (dimensions,). Raises InvalidInput.
     """
     if name.startswith(TIMM):
         return _timm(name.removeprefix(TIMM), input_shape, num_classes)
@@ -130,10 +129,7 @@ def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
 def _image(
     layers: list[nn.Module], widths: tuple[int, ...], shape: tuple[int, ...], num_classes: int
 ) -> Backbone:
-    """Convolutions, then fully connected layers with ReLU of the given widths.
-
-    The last of these gives the penultimate features.
-    """
+    """Convolutions, then fully connected layers with ReLU of these widths."""
     body = nn.Sequential(*layers, nn.Flatten())
     flat = _width(body, shape[2], *shape[:2])
     for before, after in zip((flat, *widths), widths, strict=False):
@@ -249,10 +245,7 @@ class _Enlarged(nn.Module):
 
 
 def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features.
-
-    Its public weights: wall/networks/pretrained.py.
-    """
+    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features."""
     return Backbone(_Enlarged(_lite0(shape), 160), 1280, num_classes)
 
 

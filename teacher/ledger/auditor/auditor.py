@@ -9,6 +9,7 @@ caps and the results are checked here a second time, from the text of the entrie
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,10 @@ from ...accounting.accountant import certificates, certified_epsilon
 from ...accounting.conversion import round_up
 from ...accounting.explain import explain
 from ...accounting.plan import Plan
-from .entries import check_extractor, read_entry
+from .entries import Problem, check_extractor, read_entry, shown
 from .file import Stored, read_file
 from .history import History
-from .mechanisms import Priced
-from .plan import check_plan
-from .values import Problem, shown
+from .mechanisms import Priced, check_plan
 
 MAX_PROBLEMS = 20  # lines; the others are counted
 
@@ -35,12 +34,10 @@ Entry = tuple[str, dict[str, Any]]  # kind and body
 class Finding:
     """The result of an audit of one ledger; findings of two ledgers can not be joined to one.
 
-    ``epsilon``: of the recorded plan, None where nothing is certified. ``problems``: one line each.
-    ``adversary``: against whom it holds, as the first entry says.
-    ``unit``: what it protects: a row, or a person with all its rows.
-    ``analysts``: of a register, from a name to the data set of the analyst's ledger.
-    ``charged``, ``released``: counts, by "slot/release".
-    ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
+    ``epsilon``: of the recorded plan, None where nothing is certified, against ``adversary``, for
+    a ``unit``, a row or a person with all its rows. ``analysts``: of a register, from a name to the
+    data set of the analyst's ledger; ``pooled``: the epsilon against all of them together.
+    ``charged``, ``released``: counts, by "slot/release". ``problems``: one line each.
     ``explanation``: the arithmetic from the releases to epsilon, where it was asked for.
     """
 
@@ -105,7 +102,6 @@ def audit(path: Path, *, expect_head: str | None = None, explained: bool = False
     """Replay an exported (or live) ledger: file, chain, entries, prices, order, caps, certificate.
 
     ``expect_head``: hash of an entry (from a receipt or a summary) that must stand in the chain.
-    ``explained``: whether the finding says how epsilon follows from the releases.
     Raises MissingData where there is no file; whatever is wrong inside it is a problem in the
     finding, which then certifies nothing.
     """
@@ -141,7 +137,7 @@ def _check_entries(stored: Stored, finding: Finding) -> None:
     genesis = entries[0][1]
     finding.dataset, finding.unsafe = genesis["dataset"], genesis["unsafe"]
     finding.adversary = genesis["adversary"]
-    _check_extractors(entries, stored.extractors, finding)
+    finding.problems += _check_extractors(entries, stored.extractors)
     _check_adversary(entries, finding)
     try:
         restated = check_plan(genesis["plan"])
@@ -169,24 +165,21 @@ def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
     return entries
 
 
-def _check_extractors(
-    entries: list[Entry], stored: list[tuple[str, str]], finding: Finding
-) -> None:
+def _check_extractors(entries: list[Entry], stored: list[tuple[str, str]]) -> Iterator[str]:
     """Check that the fields of each extractor that is named by its hash are in the file, once."""
     named = {body["sha256"] for kind, body in entries if kind == "extractor"}
     present = {sha256 for sha256, _ in stored}
     if len(present) < len(stored):
-        finding.problems.append("the file holds the fields of an extractor twice")
-    problems = [
-        (sha256, "is named, and its fields are not in the file") for sha256 in named - present
-    ]
-    problems += [(sha256, "is in the file, and no entry names it") for sha256 in present - named]
-    for sha256, text in stored:
+        yield "the file holds the fields of an extractor twice"
+    for sha256 in sorted(named - present):
+        yield f"extractor {shown(sha256)} is named, and its fields are not in the file"
+    for sha256, text in sorted(stored):
+        if sha256 not in named:
+            yield f"extractor {shown(sha256)} is in the file, and no entry names it"
         try:
             check_extractor(sha256, text)
         except Problem as problem:
-            problems.append((sha256, str(problem)))
-    finding.problems += [f"extractor {shown(sha256)} {text}" for sha256, text in sorted(problems)]
+            yield f"extractor {shown(sha256)} {problem}"
 
 
 def _check_adversary(entries: list[Entry], finding: Finding) -> None:

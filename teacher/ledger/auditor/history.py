@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .entries import Problem, canonical, shown
 from .mechanisms import BY_QUERY, ONCE, Priced
 from .results import is_sum
-from .values import Problem, canonical, shown
 
 Body = Mapping[str, Any]
 Key = tuple[int, str]  # a slot of the plan and the name of one of its releases
@@ -30,9 +30,8 @@ class History:
     def __init__(self, plan: Body, restated: Sequence[Sequence[Priced]]) -> None:
         self.charged: Counter[Key] = Counter()
         self.released: Counter[Key] = Counter()
-        self._caps: dict[Key, int] = {}
-        self._priced: dict[Key, Priced] = {}
-        self._before: dict[Key, str | None] = {}  # the screening that leads to a release
+        # with its cap, and the screening that leads to it
+        self._planned: dict[Key, tuple[Priced, int, str | None]] = {}
         self._mechanism = [canonical(slot["mechanism"]) for slot in plan["slots"]]
         self._open: dict[int, tuple[Key, int, str]] = {}  # with the extractor in use
         self._results: dict[str, dict[str, Any]] = {}
@@ -45,9 +44,8 @@ class History:
         for slot, (planned, releases) in enumerate(zip(plan["slots"], restated, strict=True)):
             previous = None
             for recorded, release in zip(planned["releases"], releases, strict=True):
-                key = slot, release.name
-                self._caps[key], self._priced[key] = recorded["cap"], release
-                self._before[key], previous = previous, release.name
+                self._planned[slot, release.name] = release, recorded["cap"], previous
+                previous = release.name
 
     def take(self, seq: int, kind: str, body: Body) -> None:
         """Check the next entry and add it up. Raises Problem."""
@@ -76,26 +74,27 @@ class History:
 
     def _key(self, body: Body) -> Key:
         key = body["slot"], body["release"]
-        if key not in self._caps:
+        if key not in self._planned:
             raise Problem(f"is for something unplanned: {shown(key[1])} in slot {key[0]}")
         return key
 
     def _charge(self, seq: int, body: Body) -> None:
         key, count = self._key(body), body["count"]
+        priced, cap, _ = self._planned[key]
         if not self._extractor:
             raise Problem("charges before an extractor was named")
-        if self._priced[key].charging != BY_QUERY and count != 1:
+        if priced.charging != BY_QUERY and count != 1:
             raise Problem(f"charges {count} where one charge pays for all")
         self.charged[key] += count
         self._open[seq] = key, count, self._extractor
-        if self.charged[key] > self._caps[key]:
+        if self.charged[key] > cap:
             raise Problem(f"charges past the cap of {key[1]!r} in slot {key[0]}")
 
     def _release(self, body: Body) -> None:
         if body["charge"] not in self._open:
             raise Problem("releases without an unused charge before it")
         key, paid, extractor = self._open[body["charge"]]
-        priced, results = self._priced[key], body["results"]
+        (priced, _, _), results = self._planned[key], body["results"]
         if priced.charging != ONCE:
             del self._open[body["charge"]]
         self.released[key] += len(results)
@@ -110,7 +109,7 @@ class History:
 
     def _require_due(self, identity: str, key: Key) -> None:
         """Raise Problem unless a query may have this release now."""
-        known, screening = self._results.get(identity, {}), self._before[key]
+        known, (_, _, screening) = self._results.get(identity, {}), self._planned[key]
         if self._asked.setdefault(identity, self._mechanism[key[0]]) != self._mechanism[key[0]]:
             raise Problem(f"gives query {identity} to another mechanism than before")
         if key[1] in known:
@@ -141,9 +140,10 @@ class History:
 
     def _refuse(self, body: Body) -> None:
         key = self._key(body)
-        if self._priced[key].charging == ONCE or self.charged[key] != self._caps[key]:
+        priced, cap, screening = self._planned[key]
+        if priced.charging == ONCE or self.charged[key] != cap:
             raise Problem("refuses although its cap was not reached")
-        mechanism, screening = self._mechanism[key[0]], self._before[key]
+        mechanism = self._mechanism[key[0]]
         for identity in body["identities"]:
             if self._asked.setdefault(identity, mechanism) != mechanism:
                 raise Problem(f"refuses query {identity} for another mechanism than before")

@@ -1,9 +1,9 @@
 """The auditor's description of each mechanism: its fields, and the prices of its releases.
 
 Restated from docs/privacy.md (the section beside each), on purpose without the teacher's own
-mechanisms: a slot of a plan is accepted only if it prices exactly these releases (plan.py). A kind
-that is not in ``KINDS`` is refused, so every new mechanism needs an entry here. Fields that decide
-neither a price nor a result have no range here: whatever they are, the certificate holds.
+mechanisms: a slot of a plan is accepted only if it prices exactly these releases. A kind that is
+not in ``KINDS`` is refused, so every new mechanism needs an entry here. Fields that decide neither
+a price nor a result have no range here: whatever they are, the certificate holds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,28 @@ from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
+from .entries import (
+    ANY_SCALAR,
+    BOOLEAN,
+    FINITE,
+    LARGEST_CAP,
+    MAX_SLOTS,
+    OBJECT,
+    PROBABILITY,
+    Problem,
+    Rule,
+    canonical,
+    integer,
+    list_of,
+    nullable,
+    number,
+    one_of,
+    require,
+    require_object,
+    shown,
+)
+from .entries import EPSILON as POSITIVE
 from .results import VOTE, Results
-from .values import PROBABILITY, Problem, Rule, integer, nullable, number, one_of
 
 Fields = Mapping[str, Any]
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
@@ -41,10 +61,8 @@ class Priced:
 
 @dataclass(frozen=True)
 class Known:
-    """A mechanism's kind.
-
-    ``fields``: rules of the publishable fields that decide a price or a result. ``free``: names of
-    the others. ``releases``: in the order in which a query meets them.
+    """A kind: rules of the ``fields`` that decide a price or a result, its ``releases`` in the
+    order in which a query meets them, names of the other publishable fields.
     """
 
     fields: dict[str, Rule]
@@ -57,42 +75,34 @@ def _require(rule: bool, text: str) -> None:
         raise Problem(text)
 
 
-def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:
+def _screen(votes: int, f: Fields) -> Priced:
     """[statistic in 0..votes that moves by at most 1, plus noise > threshold]: section 4."""
-    _require(threshold <= votes, "threshold must be at most the votes")
+    _require(f["threshold"] <= votes, "threshold must be at most the votes")
     parameters = {
         "max_votes": votes,
-        "threshold": threshold,
-        "sigma": sigma,
-        "sampling_probability": gamma,
+        "threshold": f["threshold"],
+        "sigma": f["sigma_screen"],
+        "sampling_probability": f.get("sampling_probability", 1.0),
     }
     return Priced("screen", "screening", parameters, results.bit())
 
 
-def _winner(sigma: float, gamma: float, swap: bool = True) -> Priced:
+def _winner(f: Fields, **swap: bool) -> list[Priced]:
     """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
-    parameters: dict[str, float | int | bool] = {"sigma": sigma, "sampling_probability": gamma}
-    if not swap:
-        parameters["swap"] = False
-    return Priced("aggregate", "argmax", parameters, results.label())
+    gamma = f.get("sampling_probability", 1.0)
+    parameters = {"sigma": f["sigma_vote"], "sampling_probability": gamma, **swap}
+    return [Priced("aggregate", "argmax", parameters, results.label())]
 
 
-def _private_knn(f: Fields) -> list[Priced]:
-    gamma = f["sampling_probability"]
-    return [
-        _screen(f["k"], f["threshold"], f["sigma_screen"], gamma),
-        _winner(f["sigma_vote"], gamma),
-    ]
+def _screened(votes: str) -> Callable[[Fields], list[Priced]]:
+    """The winner of so many votes, where their plurality is large."""
+    return lambda f: [_screen(f[votes], f), *_winner(f)]
 
 
 def _private_radius(f: Fields) -> list[Priced]:
     """The plurality is cut off at six deviations above the threshold: section 5."""
-    gamma, threshold = f["sampling_probability"], f["threshold"]
-    most = min(threshold + math.ceil(6 * f["sigma_screen"]), 10**6)
-    return [
-        _screen(most, threshold, f["sigma_screen"], gamma),
-        _winner(f["sigma_vote"], gamma, swap=False),
-    ]
+    most = min(f["threshold"] + math.ceil(6 * f["sigma_screen"]), 10**6)
+    return [_screen(most, f), *_winner(f, swap=False)]
 
 
 def _individual(f: Fields) -> list[Priced]:
@@ -104,15 +114,12 @@ def _individual(f: Fields) -> list[Priced]:
 
 
 def _cells(f: Fields) -> list[Priced]:
-    """A record adds ``parts`` to ``neighbours`` entries, a person no more in length.
-
-    L2 sensitivity parts sqrt(neighbours): sections 13 and 22.
-    """
-    _require(f["neighbours"] <= f["cells"], "neighbours must be at most cells")
+    """L2 sensitivity parts sqrt(neighbours), also of a person: sections 13 and 22."""
+    _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
-    noisy = results.histogram(f["cells"], noise, vote * LARGEST_COUNT)
+    noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
@@ -139,32 +146,25 @@ def _laplace(f: Fields) -> list[Priced]:
     return [Priced("aggregate", "laplace", parameters, results.label())]
 
 
-def _unsampled(f: Fields) -> list[Priced]:
-    return [_winner(f["sigma_vote"], 1.0)]
-
-
-def _confident(f: Fields) -> list[Priced]:
-    screen = _screen(f["teachers"], f["threshold"], f["sigma_screen"], 1.0)
-    return [screen, _winner(f["sigma_vote"], 1.0)]
-
-
 def _batch(results_of: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
     """A batch is epsilon-DP as a whole: section 15."""
     return lambda f: [Priced("batch", "pure", {"epsilon": f["epsilon"]}, results_of(f), BY_BATCH)]
 
 
 def _balls(f: Fields) -> Results:
-    return results.ball(everyone=f["accounting"] == "queries", radius=f["radius"])
+    square = results.square_of(f["radius"])
+    return results.ball(everyone=f["accounting"] == "queries", squares=(square, square))
 
 
 def _nearest(f: Fields) -> Results:
-    if f["conversion"] == "none":
-        return results.no_ball()
-    return results.ball(everyone=f["accounting"] == "queries", radius=None)
+    """Without a conversion every query counts, and the square of a radius is -1: there is none."""
+    nowhere = f["conversion"] == "none"
+    squares = (-1, -1) if nowhere else (0, results.LARGEST_SQUARE)
+    return results.ball(everyone=nowhere or f["accounting"] == "queries", squares=squares)
 
 
 def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
-    """Votes in units of 1/4096, noise and L2 sensitivity sqrt(2 tau) in the same: section 16."""
+    """Votes, noise and L2 sensitivity sqrt(2 tau) in units of 1/4096: section 16."""
 
     def releases(f: Fields) -> list[Priced]:
         parameters = {
@@ -198,13 +198,10 @@ def _median(f: Fields) -> list[Priced]:
 
 def _spread(f: Fields) -> list[Priced]:
     """The screening of values, where there is one."""
-    _require(
-        f["threshold"] is None or f["sigma_screen"] is not None,
-        "sigma_screen must be given with a threshold",
-    )
     if f["threshold"] is None:
         return []
-    return [_screen(f["k"], f["threshold"], f["sigma_screen"], f["sampling_probability"])]
+    _require(f["sigma_screen"] is not None, "sigma_screen must be given with a threshold")
+    return [_screen(f["k"], f)]
 
 
 NOISE = number(1e-3, 1e9)  # the curves' range
@@ -224,12 +221,8 @@ SPREAD = {
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
 LINEAR = {"sigma": number(1e-3, 900)}  # times the sensitivity within the curves' range
 STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
-INDIVIDUAL = {
-    "rho": number(1e-9, 1e6),
-    "sigma_count": number(1e-3, 1e6),
-}
 CELLS = {
-    "cells": integer(1, MAX_CELLS),
+    "centroids": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
     "sigma": NOISE,
     "parts": nullable(integer(1, 4096)),
@@ -237,7 +230,7 @@ CELLS = {
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(
-        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _private_knn, ("screen_ratio",)
+        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), ("screen_ratio",)
     ),
     "private_radius": Known(
         {**SCREEN, "threshold": integer(0, 10**6 - 1), **WINNER, **GAMMA},
@@ -245,20 +238,20 @@ KINDS: dict[str, Known] = {
         ("share", "screen_ratio"),
     ),
     "ind_knn": Known(
-        INDIVIDUAL,
+        {"rho": number(1e-9, 1e6), "sigma_count": number(1e-3, 1e6)},
         _individual,
         (
             *("kernel", "threshold", "bandwidth", "near", "sigma_label"),
             *("tables", "bits", "hash_seed", "reuse"),
         ),
     ),
-    "reverse_knn": Known(CELLS, _cells, ("margin", "reach")),
+    "reverse_knn": Known(CELLS, _cells, ("margin", "row_neighbours")),
     "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
-    "naive_knn": Known(WINNER, _unsampled, ("k",)),
+    "naive_knn": Known(WINNER, _winner, ("k",)),
     "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),
-    "gnmax": Known(WINNER, _unsampled, ("teachers", "classifier")),
+    "gnmax": Known(WINNER, _winner, ("teachers", "classifier")),
     "confident_gnmax": Known(
-        {**TEACHERS, **SCREEN, **WINNER}, _confident, ("classifier", "screen_ratio")
+        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), ("classifier", "screen_ratio")
     ),
     "radius": Known(
         {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
@@ -295,3 +288,80 @@ PERSONS = frozenset(
         *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
     )
 )
+
+_PLAN = {
+    "epsilon": POSITIVE,
+    "delta": Rule("a number above 0 and below 1", lambda v: PROBABILITY.holds(v) and v < 1),
+    "slots": list_of(OBJECT, 1, MAX_SLOTS),
+    "unit": one_of("row", "person"),
+}
+TEXT = Rule("a name", lambda v: type(v) is str)
+_SLOT = {"mechanism": OBJECT, "releases": list_of(OBJECT, 1)}
+_RELEASE = {
+    "name": TEXT,
+    "curve": TEXT,
+    "parameters": Rule(
+        "an object of finite numbers, true or false",
+        lambda v: type(v) is dict and all(FINITE.holds(p) or type(p) is bool for p in v.values()),
+    ),
+    "cap": integer(0, LARGEST_CAP),
+    "prepaid": BOOLEAN,
+    "batch": BOOLEAN,
+}
+
+
+def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
+    """Each slot's releases, restated from its mechanism.
+
+    Raises Problem where a slot prices something else, or a field breaks its rule.
+    """
+    require_object("plan", plan, _PLAN)
+    restated = []
+    for place, slot in enumerate(plan["slots"]):
+        try:
+            restated.append(check_slot(slot))
+            if plan["unit"] == "person" and slot["mechanism"]["kind"] not in PERSONS:
+                raise Problem("the mechanism must be one whose price holds for persons")
+        except Problem as problem:
+            raise Problem(f"slot {place} of the plan: {problem}") from problem
+    return restated
+
+
+def check_slot(slot: Fields) -> list[Priced]:
+    """The restated releases of a plan's slot. Raises Problem unless those that it records are the
+    same ones, in every name, type and digit.
+    """
+    require_object("slot", slot, _SLOT)
+    restated, recorded = priced(slot["mechanism"]), slot["releases"]
+    if len(restated) != len(recorded):
+        names = ", ".join(release.name for release in restated)
+        raise Problem(f"the mechanism releases {names}, the plan prices something else")
+    for known, release in zip(restated, recorded, strict=True):
+        require_object("release", release, _RELEASE)
+        _check_release(known, release)
+    return restated
+
+
+def priced(mechanism: object) -> list[Priced]:
+    """The releases of a recorded mechanism. Raises Problem for an unknown kind, and for a field
+    that is missing, unknown, of another type or out of range.
+    """
+    kind = mechanism.get("kind") if type(mechanism) is dict else None
+    if type(kind) is not str or kind not in KINDS:
+        raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
+    known = KINDS[kind]
+    free = dict.fromkeys(known.free, ANY_SCALAR)
+    fields = require_object(kind, mechanism, {"kind": one_of(kind), **free, **known.fields})
+    return known.releases(fields)
+
+
+def _check_release(known: Priced, release: Fields) -> None:
+    recorded = canonical([release["name"], release["curve"], release["parameters"]])
+    restated = canonical([known.name, known.curve, known.parameters])
+    if recorded != restated:
+        raise Problem(f"the plan prices {shown(recorded)}, but its mechanism releases {restated}")
+    prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
+    if (release["prepaid"], release["batch"]) != (prepaid, batch):
+        raise Problem(f"release {known.name!r} should be charged {known.charging}")
+    if prepaid:
+        require(f"the cap of {known.name!r}", release["cap"], integer(1, 1))

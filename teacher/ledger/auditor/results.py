@@ -19,7 +19,7 @@ from typing import Any
 from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
 from ....wall.matrices import MAX_DIMENSIONS, MAX_ENTRIES
-from .values import LARGEST_INTEGER
+from .entries import LARGEST_INTEGER
 
 LARGEST_LABEL = 2**31 - 1
 VOTE = 1 << 12  # units of one attribute's vote
@@ -31,13 +31,12 @@ DEVIATIONS = 14
 
 @dataclass(frozen=True)
 class Results:
-    """A release's possible values.
+    """A release's possible values: ``words``, what one must be, and ``holds(value, beside)``,
+    whether it is, in an entry of ``beside`` results.
 
-    ``words``: what a value must be, for error texts. ``holds(value, beside)``: whether it is, in an
-    entry of ``beside`` results. ``label(value)``: the class in it, None where it has none.
-    ``width(value)``: the number of classes or attributes that it shows, None where it shows none.
-    ``outputs``: the numbers c of outputs that a sum may have, (d + 1) c + 1 long for d features;
-    None where a value is no sum.
+    ``label``, ``width``: the class in a value, and the number of classes or attributes that it
+    shows. ``outputs``: the numbers c of outputs that a sum may have, (d + 1) c + 1 long for d
+    features. Each is None where there is none.
     """
 
     words: str
@@ -118,40 +117,28 @@ def count_and_label(sigma: float, records: int) -> Results:
     )
 
 
-def ball(*, everyone: bool, radius: float | None) -> Results:
+def ball(*, everyone: bool, squares: tuple[int, int]) -> Results:
     """[class, bound, whether it is exact, squared radius] of one query of a batch.
 
     The bound counts queries of the batch, this one included; where ``everyone``, it is exactly the
-    batch's size. ``radius``: of every ball, in sides of the box; None where radii were chosen.
+    batch's size. ``squares``: the least and the largest squared radius.
     """
-    squares = (0, LARGEST_SQUARE)
-    if radius is not None:
-        squares = (min(round((Fraction(radius) * BOX) ** 2), LARGEST_SQUARE),) * 2
 
     def holds(value: Any, beside: int) -> bool:
-        if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:
+        if not _integers(value, -1, LARGEST_INTEGER) or len(value) != 4 or beside > LARGEST_BATCH:
             return False
         label, bound, exact, square = value
-        counted = (bound, exact) == (beside, 1) if everyone else 1 <= bound <= beside and exact <= 1
+        exactly = exact == 1 and bound == beside
+        counted = exactly if everyone else 1 <= bound <= beside and exact in (0, 1)
         return _is_label(label) and counted and squares[0] <= square <= squares[1]
 
     words = "[class, bound of a clique among the batch, 0 or 1, squared radius]"
-    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
+    return Results(words, holds, label=lambda v: v[0])
 
 
-def no_ball() -> Results:
-    """As ``ball``, where the k nearest vote: every query counts, and there is no radius."""
-
-    def holds(value: Any, beside: int) -> bool:
-        fits = _integers(value, -1, LARGEST_INTEGER) and len(value) == 4
-        return fits and _is_label(value[0]) and value[1:] == [beside, 1, -1]
-
-    words = "[class, number of queries in the batch, 1, -1]"
-    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
-
-
-def _of_a_batch(holds: Callable[[Any, int], bool]) -> Callable[[Any, int], bool]:
-    return lambda value, beside: beside <= LARGEST_BATCH and holds(value, beside)
+def square_of(radius: float) -> int:
+    """A radius in sides of the box, squared, in integers."""
+    return min(round((Fraction(radius) * BOX) ** 2), LARGEST_SQUARE)
 
 
 def _tail(sigma: float) -> int:

@@ -27,7 +27,7 @@ workers: 1
 methods:
   - name: reverse kNN
     points:
-      - {epsilon: 50.0, mechanism: {kind: reverse_knn, cells: 6, sigma: 2.0}, rounds: [{}]}
+      - {epsilon: 50.0, mechanism: {kind: reverse_knn, centroids: 6, sigma: 2.0}, rounds: [{}]}
   - name: LNMAX
     points:
       - {epsilon: 50.0, mechanism: {kind: lnmax, teachers: 5, scale: 1.0}, rounds: [{queries: 12}]}
@@ -102,7 +102,7 @@ PERSONS = (
     HEAD.replace("seeds: [0, 1]", "seeds: [0]\nprivacy: {unit: person}")
     + """
   - name: reverse kNN
-    points: [{epsilon: 50.0, mechanism: {kind: reverse_knn, cells: 6}, rounds: [{}]}]
+    points: [{epsilon: 50.0, mechanism: {kind: reverse_knn, centroids: 6}, rounds: [{}]}]
   - name: linear
     points: [{epsilon: 50.0, mechanism: {kind: private_linear, steps: 1}, rounds: [{}]}]
 """

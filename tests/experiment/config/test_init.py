@@ -249,7 +249,7 @@ FLAGS = [
     ["--epsilon", "0.5", "--expected_records", "7000"],
     ["--delta", "1e-7", "--student.steps", "40", "--threads=1"],
     ["--features", "hog", "--student.backbone", "small_cnn", "--student.learning_rate", "1e-3"],
-    ["--mechanism.kind", "reverse_knn", "--mechanism.cells=9", "--rounds", ROUNDS],
+    ["--mechanism.kind", "reverse_knn", "--mechanism.centroids=9", "--rounds", ROUNDS],
     ["--seed", "3", "--custodian_dir", "apart", "--privacy.unit", "row", "--batch_size", "8"],
 ]
 

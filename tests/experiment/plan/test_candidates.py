@@ -22,8 +22,8 @@ def test_candidates_fit_their_features() -> None:
     assert linears == [(4, 30), (8, 30), (16, 30), (20, 30), (16, 1), (20, 1)]
     assert candidates.linear(PrivateLinear, replace(VIEW, whiten=16), 3) == []
     assert [m.axes for m in candidates.linear(PrivateLinear, replace(VIEW, axes=0), 3)] == [None]
-    assert {m.cells for m in candidates.cells(VIEW, 3)} == {3, 10, 40, 100}
-    assert {m.cells for m in candidates.cells(replace(VIEW, rows=5), 3)} == {1}
+    assert {m.centroids for m in candidates.cells(VIEW, 3)} == {3, 10, 40, 100}
+    assert {m.centroids for m in candidates.cells(replace(VIEW, rows=5), 3)} == {1}
     assert candidates.cells(replace(VIEW, dimensions=500), 3) == []
     assert candidates.cells(replace(VIEW, dimensions=500, whiten=64), 3)
 
@@ -31,7 +31,7 @@ def test_candidates_fit_their_features() -> None:
 def test_neighbours_of_a_good_candidate_are_valid() -> None:
     for found in candidates.cells(VIEW, 3):
         for near in candidates.around_cells(VIEW, found):
-            assert max(near.neighbours, near.reach) <= near.cells <= 100
+            assert max(near.neighbours, near.row_neighbours) <= near.centroids <= 100
     for entry in candidates.linear(PrivateLinear, VIEW, 3):
         for close in candidates.around_linear(VIEW, entry):
             assert close.axes is not None
@@ -39,7 +39,7 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
 
 
 def public(score) -> PublicRows:
-    return PublicRows(300, 3, tuple, lambda: (VIEW,), score, "rows")
+    return PublicRows(3, tuple, lambda: (VIEW,), score, "rows")
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:

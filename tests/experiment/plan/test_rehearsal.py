@@ -41,7 +41,7 @@ RECORDS = 2_000
 
 def teacher(rows: int, seed: int, sigma: float, records: int) -> RehearsingTeacher:
     x, y = vectors(1, rows)
-    mechanism = ReverseKnn(cells=2, sigma=sigma)
+    mechanism = ReverseKnn(centroids=2, sigma=sigma)
     rng = np.random.default_rng(seed)
     return RehearsingTeacher(mechanism, EMBEDDER.embed(x)[0], y, CLASSES, 63.0, records, rng)
 
@@ -136,7 +136,7 @@ def staged(
     "mechanism",
     [
         PrivateLinear(steps=2, axes=8),
-        ReverseKnn(cells=20, neighbours=2, reach=2),
+        ReverseKnn(centroids=20, neighbours=2, row_neighbours=2),
         LINEAR_VALUE,
         PrivateLinearAttributes(steps=2, axes=8),
     ],
@@ -192,7 +192,9 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     """Constant columns and copies of others, as tables have: each view can be rehearsed."""
     (public, _), (x, y) = vectors(2, 400), vectors(3, 200)
     wide = [np.hstack([rows, rows, np.ones((len(rows), 4), np.float32)]) for rows in (public, x)]
-    config = Config(CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(cells=5, sigma=9.0))
+    config = Config(
+        CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(centroids=5, sigma=9.0)
+    )
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
     labelled = Labelled(wide[1], y, "")
     stage = Rehearsal(config, task, wide[0], labelled, RECORDS, no_progress, tmp_path)

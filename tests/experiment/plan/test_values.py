@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
-from labelwall.experiment.plan.simulated_votes import neighbours
 from labelwall.experiment.plan.values import explained, squared_errors
+from labelwall.experiment.plan.votes import neighbours
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from tests.experiment.plan.planning import planned
 
@@ -54,10 +53,11 @@ def test_more_budget_is_better_and_queries_stay_as_given() -> None:
     rng = np.random.default_rng(0)
     features = rng.integers(-60, 60, (300, 2)).astype(np.int8)
     labels = np.rint((features[:, 0] + 63) / 126 * STEPS).astype(np.int64)
-    public = PublicRows(300, 1, lambda: (features, labels, 63.0))
-    found = planned(PrivateKnnMean(), Goal(1.0, 1e-5, 20_000, 500, 1, asked=120), public)
-    accuracies = [choice.accuracy for choice in found.frontier]
+    public = PublicRows(1, lambda: (features, labels, 63.0))
+    accuracies = []
+    for epsilon in (0.125, 0.5, 1.0):
+        goal = Goal(epsilon, 1e-5, 20_000, 500, 1, asked=120)
+        best = planned(PrivateKnnMean(), goal, public)
+        assert {choice.asked for choice in best.tried} == {120}
+        accuracies.append(best.chosen.accuracy)
     assert accuracies == sorted(accuracies)
-    assert {choice.asked for choice in found.tried} == {120}
-    with pytest.raises(InvalidInput, match="at least 100 labelled"):
-        planned(PrivateKnnMean(), Goal(1.0, 1e-5, 20_000, 500, 1), PublicRows(0, 1, tuple))

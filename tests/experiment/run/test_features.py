@@ -118,5 +118,5 @@ def test_clusters_of_public_rows() -> None:
     np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
     # Fewer places than cells
     assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
-    with pytest.raises(InvalidInput, match=r"mechanism\.cells"):
+    with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
         cluster(features[:4], 5, seed=1)

@@ -74,7 +74,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
 @pytest.mark.parametrize("records", [0, 10_000])
 @pytest.mark.parametrize(
     "asks",
-    [PrivateLinear(steps=3, sigma=50.0).query_form, ReverseKnn(cells=6, sigma=50.0).query_form],
+    [PrivateLinear(steps=3, sigma=50.0).query_form, ReverseKnn(centroids=6, sigma=50.0).query_form],
     ids=["sums", "histogram"],
 )
 def test_counts_within_their_noise_tell_nothing_of_the_labels(
@@ -84,7 +84,7 @@ def test_counts_within_their_noise_tell_nothing_of_the_labels(
     rng, (x, _) = np.random.default_rng(0), tiny.rows(60, 3)
 
     def count(matrix: Matrix) -> NoisyCounts:
-        if asks.cells:
+        if asks.centroids:
             counts = rng.normal(records / (6 * tiny.CLASSES), 50.0, (6, tiny.CLASSES))
         else:
             counts = rng.normal(0, 50.0 * SENSITIVITY, (1, 28))

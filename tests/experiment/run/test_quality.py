@@ -14,7 +14,7 @@ from labelwall.experiment.run.quality import (
     by_counts,
     estimate_of,
 )
-from labelwall.student.drop_doubtful import Cleaned
+from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
 
 

@@ -87,7 +87,7 @@ def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
 @pytest.mark.parametrize("settings", [["--student.soft", "false"], ["--config", "votes.yaml"]])
 def test_other_students_see_the_public_rows_alone(taught: Taught, settings: list[str]) -> None:
     linear = "{kind: private_linear, steps: 2, sigma: 0.5}"
-    votes = "{kind: reverse_knn, cells: 6, sigma: 0.5}"
+    votes = "{kind: reverse_knn, centroids: 6, sigma: 0.5}"
     Path("votes.yaml").write_text(CONFIG.replace(linear, votes))
     assert pipeline.main([*RUN, *settings]) == 0
     ((inputs, labels, _),) = taught["train"]

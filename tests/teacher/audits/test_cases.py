@@ -1,4 +1,4 @@
-"""The statistical audit refutes no real mechanism.
+"""The statistical audit refutes planted faults, and no real mechanism.
 
 These tests depend on chance. Silence: a false alarm needs a bound to be wrong, and bounds are wrong
 with probability 2.5e-8 an audit. Power: the bounds of faults lie many of their deviations above the
@@ -7,31 +7,33 @@ claims, and a fault is missed only if two attempts miss it.
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from itertools import product
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from labelwall import pipeline
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.audits.cases import CASES, PROBE_DELTA, audit, audit_mechanisms, probes
-from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED, priced
-from labelwall.teacher.audits.harness import EMPTY, Pair, lower_bound
-from labelwall.teacher.audits.sums import of_record
-from labelwall.teacher.audits.votes import JOINT, ensemble, run
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes import COUNTS, GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.audits import votes as votes_audit
+from labelwall.teacher.audits.cases import PROBE_DELTA, audit, cases, probes
+from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED
+from labelwall.teacher.audits.harness import EmpiricalFinding
+from labelwall.teacher.audits.votes import JOINT
+from labelwall.teacher.mechanisms.attributes import (
+    COUNTS,
+    GRID,
+    GnmaxAttributes,
+    PrivateKnnAttributes,
+)
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn import ANSWER
+from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, IndKnn
 from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
+from labelwall.teacher.mechanisms.sums import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+    ReverseKnn,
+)
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
     AGGREGATE,
@@ -40,34 +42,80 @@ from labelwall.teacher.mechanisms.votes import (
     PrivateKnn,
     PrivateRadius,
 )
-from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrices import SENSITIVITY
-from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.make import Make, alike, build
-from tests.teacher.audits import faults, faulty_teachers
-from tests.teacher.audits.settings import (
-    BALL,
-    CERTAIN,
-    COUNTING,
-    CURIOUS,
-    DENSE,
-    KINDS,
-    LABELLING,
-    PERSONS,
-    RADIUS,
-    SAMPLED,
-    SLOW_PERSONS,
-    SMALL_SIGMA,
-    SURE,
-    WIDE,
-    marked,
-    probe,
-)
+from labelwall.wall.unit import Unit
+from tests.teacher.audits import faults
+from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
 
 pytestmark = pytest.mark.fresh_noise
+SURE = 1 - 2.5e-8
+WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
+KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+# Parameters at which the audit sees much in few trials.
+GAMMA: dict[str, Any] = {"sampling_probability": 0.5}
+SAMPLED: dict[str, Any] = GAMMA | {
+    "k": 3,
+    "threshold": 2,
+    "sigma_screen": 1.0,
+    "sigma_vote": 2.0,
+}
+CERTAIN: dict[str, Any] = SAMPLED | {"threshold": 1, "sampling_probability": 1.0}
+SMALL_SIGMA: dict[str, Any] = {
+    "k": 1,
+    "threshold": 0,
+    "sigma_screen": 0.35,
+    "sigma_vote": 0.85,
+    "sampling_probability": 0.04,
+}
+CELLS = ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
+BALL = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
+RADIUS = RadiusNeighbours(epsilon=2.0)
+CURIOUS = BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive")
+ATTRIBUTES = PrivateKnnAttributes(tau=1, k=1, sigma_vote=2.0, sampling_probability=1.0)
+COUNTING, LABELLING, DENSE = (probe for probe, _ in probes(IndKnn(threshold=0.9)))
+MEAN = PrivateKnnMean(sigma_screen=30.0, sigma_mean=2.0)
+SCREENED = {"threshold": 2, "sigma_screen": 1.0, "sigma_mean": 10.0}
+
+
+def probe(kind: type[Mechanism]) -> Any:
+    """The mechanism with little noise."""
+    ((mechanism, _),) = probes(kind())
+    return mechanism
+
+
+PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
+    "private_knn": (
+        PrivateKnn(k=4, threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA),
+        (SCREEN, AGGREGATE),
+    ),
+    "private_radius": (
+        PrivateRadius(threshold=2, sigma_screen=0.7, sigma_vote=0.7, **GAMMA),
+        (SCREEN, AGGREGATE),
+    ),
+    "naive_knn": (NaiveKnn(k=4, sigma_vote=1.0), ()),
+    "attributes": (PrivateKnnAttributes(tau=1, k=1, sigma_vote=1.5, **GAMMA), ()),
+    "mean": (PrivateKnnMean(k=2, sigma_mean=0.7, sigma_screen=2.0, **GAMMA), ()),
+    "median": (
+        PrivateKnnMedian(k=3, epsilon=2.0, sigma_screen=2.0, cells=4, window=1, **GAMMA),
+        (),
+    ),
+    "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
+    "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
+    "private_linear": (PrivateLinear(sigma=1.0).for_unit("person"), ()),
+    "averages": (PrivateLinear(sigma=1.0), ()),
+    "attributes_sums": (PrivateLinearAttributes(sigma=1.0).for_unit("person"), ()),
+    "value_sums": (PrivateLinearValue(sigma=1.0, gain=3), ()),
+    "radius": (RadiusNeighbours(radius=0.1, epsilon=2.0), ()),
+    "batch_knn": (CURIOUS, ()),
+    "ind_knn": (IndKnn(threshold=0.5, sigma_count=1.0, sigma_label=0.2, rho=0.5), (COUNT,)),
+    "gnmax": (Gnmax(teachers=2, sigma_vote=1.0), ()),
+}
+SLOW_PERSONS = ("radius", "batch_knn", "private_knn", "private_radius", "ind_knn")
+
+
+def marked(name: str, slow: bool) -> Any:
+    return pytest.param(name, marks=[pytest.mark.slow] * slow)
 
 
 # (mechanism, delta, trials, releases, slow): real ones, among them all published batch algorithms.
@@ -111,8 +159,8 @@ def test_a_real_mechanism_is_not_refuted(name: str) -> None:
     mechanism, delta, trials, releases, _ = REAL[name]
     found = audit(mechanism, delta=delta, trials=trials, releases=releases, confidence=SURE)
     assert not found.refuted, found.render()
-    cases = [case.release for case in CASES[mechanism.kind](mechanism, "row")]
-    assert [release.release for release in found.releases] == list(releases or cases)
+    every = [case.release for case in cases(mechanism)]
+    assert [release.release for release in found.releases] == list(releases or every)
 
 
 # Where the audit sees a good part of the claim: (mechanism, release, share of the claim).
@@ -159,192 +207,168 @@ def test_a_real_mechanism_of_persons_is_not_refuted(name: str) -> None:
             assert person.lower_bound > 0.5 * row.lower_bound - 0.3
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        PrivateRadius(sigma_screen=75.0, sigma_vote=25.0, threshold=20),
-        NaiveKnn(sigma_vote=75.0),
-        Lnmax(scale=20.0),
-        Gnmax(sigma_vote=40.0),
-        ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0),
-        PrivateKnnAttributes(sigma_vote=50.0),
-        PrivateKnnMean(threshold=50, sigma_screen=30.0, sigma_mean=10.0),
-        PrivateKnnMedian(threshold=50, sigma_screen=30.0, epsilon=0.2),
-        RadiusNeighbours(epsilon=0.5),
-    ],
-    ids=lambda mechanism: mechanism.kind,
-)
-def test_a_plan_is_attacked_as_configured_and_with_little_noise(mechanism: Mechanism) -> None:
-    findings = audit_mechanisms([mechanism], delta=1e-5, trials=80, confidence=SURE)
-    assert [finding.delta for finding in findings] == [1e-5, PROBE_DELTA]
-    assert not any(finding.refuted for finding in findings)
-    assert findings[0].mechanism == mechanism.fields()
-    assert findings[1].mechanism != mechanism.fields()
+# --- planted faults ---
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"trials": 7}, {"trials": 31}, {"delta": 0.0}, {"confidence": 1.0}]
-)
-def test_bad_arguments_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        audit(PrivateKnn(**SAMPLED), **{"delta": PROBE_DELTA, "trials": 32, **wrong})
+@dataclass(frozen=True)
+class Fault:
+    """A mechanism that is broken, or that a ``plant`` breaks, and where the audit sees it."""
+
+    mechanism: Any
+    trials: int
+    releases: tuple[str, ...] = ()
+    delta: float = PROBE_DELTA
+    plant: Plant | None = None
+    unit: Unit = "row"
+    slow: bool = False
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
-    kind: type[LinearSums], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vector = of_record(kind())
-    assert 0.99 * SENSITIVITY < np.linalg.norm(vector) <= SENSITIVITY
-    assert vector.all()
-    faults.missing_clip(monkeypatch)
-    assert np.linalg.norm(of_record(kind())) > 2 * SENSITIVITY
+def screened(kind: Any, part: str, setting: dict[str, Any], delta: float, trials: int) -> Fault:
+    return Fault(kind(**setting), trials, (part,), delta, slow=True)
 
 
-@pytest.mark.parametrize("pair", [Pair(0, 3, 2), Pair(2, 1, 10)])
-def test_the_shards_hold_what_the_pair_says(pair: Pair) -> None:
-    """Votes without noise: the added record moves one shard's vote from class 0 to its own."""
-    for added in (False, True):
-        votes = ensemble(3, pair, added).votes(np.zeros((1, 1), dtype=np.int8))[0]
-        assert votes[0] == 3 - pair.same_class - added
-        assert votes[-1] == pair.same_class + added
+def one_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of a whole query has one: nothing else is broken."""
+    monkeypatch.setattr(votes_audit, "QUERIES", 1)
 
 
-@pytest.mark.parametrize("pair", [EMPTY, Pair(1, 2, 2), Pair(2, 2, 3), Pair(0, 4, 10)])
-def test_what_is_run_has_the_law_of_enumerated_samples_and_noise(pair: Pair) -> None:
-    """Frequencies are within 8 standard deviations: a miss in 10^14."""
-    mechanism = PrivateKnn(
-        k=2, threshold=1, sigma_screen=0.8, sigma_vote=0.6, sampling_probability=0.3
-    )
-    n = 4000
-    for added in (False, True):
-        for part, law in _enumerated(mechanism, pair, added).items():
-            codes = run(mechanism, part, pair, added, n, SystemEntropy())
-            seen = np.bincount(codes, minlength=len(law)) / n
-            assert (np.abs(seen - law) < 8 * np.sqrt(law * (1 - law) / n) + 1e-9).all()
+def of_persons(name: str, plant: Plant) -> Fault:
+    mechanism, releases = PERSONS[name]
+    trials = 2000 if name in SLOW_PERSONS else 20_000
+    return Fault(mechanism, trials, releases, plant=plant, unit="person", slow=trials == 2000)
 
 
-def _enumerated(mechanism: PrivateKnn, pair: Pair, added: bool) -> dict[str, np.ndarray]:
-    """Every sample of the records; the bit and the winner by sums over noise, class by class."""
-    labels, gamma, c = pair.labels(added), mechanism.sampling_probability, pair.num_classes
-    z = np.arange(-12, 13)
+FAULTS: dict[str, Fault] = {
+    **{
+        f"private_knn: half the noise, {name}": Fault(
+            drawing(PrivateKnn(**SAMPLED)), 40_000, (part,), slow=True
+        )
+        for name, part in (("aggregate", AGGREGATE), ("screen", SCREEN))
+    },
+    "private_knn: with replacement": screened(
+        faults.WithReplacement, SCREEN, SAMPLED, 0.02, 40_000
+    ),
+    "private_knn: one sample": replace(
+        screened(faults.OneSample, JOINT, SMALL_SIGMA, 0.002, 200_000), plant=one_query
+    ),
+    **{
+        f"private_knn: silent, {name}": screened(faults.SilentWhenEmpty, part, CERTAIN, 0.01, 4000)
+        for name, part in (("screen", SCREEN), ("aggregate", AGGREGATE))
+    },
+    "private_radius: twice": Fault(BALL, 20_000, plant=faults.twice, slow=True),
+    "private_radius: everybody": Fault(BALL, 20_000, plant=faults.everybody, slow=True),
+    **{
+        f"{kind.kind}: half the noise": Fault(drawing(probe(kind)), 30_000, (part,))
+        for kind, part in (
+            (NaiveKnn, AGGREGATE),
+            (Lnmax, AGGREGATE),
+            (Gnmax, AGGREGATE),
+            (ConfidentGnmax, SCREEN),
+        )
+    },
+    "attributes: half, kNN": Fault(drawing(ATTRIBUTES), 40_000),
+    "attributes: half, PATE": Fault(
+        drawing(replace(probe(GnmaxAttributes), sigma_vote=2.0)), 40_000
+    ),
+    "attributes: unclipped": Fault(faults.Unclipped(**vars(ATTRIBUTES)), 40_000),
+    "attributes: coarse": Fault(drawing(ATTRIBUTES, lambda scale, _: scale / GRID), 5000),
+    "attributes: silent": Fault(silent(ATTRIBUTES), 5000),
+    "mean: half the noise, mean": Fault(weak(drawing(MEAN)), 40_000),
+    "mean: half the noise, screening": Fault(
+        weak(drawing(PrivateKnnMean(**SCREENED), half_on(SCREEN))), 20_000
+    ),
+    "median: twice the rate": Fault(
+        weak(drawing(PrivateKnnMedian(sigma_screen=30.0, epsilon=1.5), lambda s, _: s, 2)), 10_000
+    ),
+    "mean: divides by the neighbours": Fault(
+        weak(faults.TrueMean(k=20, sigma_screen=30.0, sigma_mean=2.0)), 5000
+    ),
+    "mean: silent": Fault(weak(silent(MEAN)), 5000),
+    "mean: no noise on the screening": Fault(
+        weak(drawing(PrivateKnnMean(**SCREENED), lambda s, r: 0.0 if r == SCREEN else s)), 5000
+    ),
+    "reverse_knn: half the noise": Fault(drawing(CELLS), 20_000),
+    "reverse_knn: silent": Fault(faults.SilentCells(**vars(CELLS)), 20_000),
+    "reverse_knn: every cell": Fault(faults.EveryCell(**vars(CELLS)), 20_000),
+    **{
+        f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in KINDS[1:])
+        for kind in KINDS
+        for name, mechanism in {
+            "half the noise": drawing(kind(sigma=1.0)),
+            "counted exactly": of_kind(faults.CountedExactly, kind),
+            "silent first": of_kind(faults.SilentFirst, kind),
+            "twice": of_kind(faults.Twice, kind),
+        }.items()
+    },
+    **{
+        f"{kind.kind}: missing clip": Fault(kind(sigma=1.0), 8000, plant=faults.missing_clip)
+        for kind in KINDS
+    },
+    "private_linear_attributes: clip by attribute": Fault(
+        PrivateLinearAttributes(sigma=1.0), 8000, plant=faults.clip_by_attribute
+    ),
+    "radius: half the noise": Fault(drawing(RADIUS, faults.half, 2), 4500, ("batch of 1",)),
+    "radius: silent": Fault(faults.SilentBatch(epsilon=2.0), 600, ("batch of 1",)),
+    **{
+        f"radius: unpaid clique, {noise}": Fault(
+            replace(RADIUS, noise=noise),
+            3000,
+            ("batch of 4",),
+            plant=faults.unpaid_clique,
+            slow=noise == "exponential",
+        )
+        for noise in ("laplace", "exponential")
+    },
+    "batch_knn: exact radii, interactive": Fault(drawing(CURIOUS, faults.exact_radii), 600),
+    "batch_knn: exact radii, grid": Fault(
+        drawing(replace(CURIOUS, conversion="grid"), faults.exact_radii), 250, slow=True
+    ),
+    "ind_knn: half on counts": Fault(
+        drawing(COUNTING, half_on("count")), 8000, (COUNT,), slow=True
+    ),
+    "ind_knn: half on labels": Fault(
+        drawing(LABELLING, half_on(LABEL_NOISE)), 14_000, (ANSWERED,), WIDE, slow=True
+    ),
+    "ind_knn: silent": Fault(
+        faults.SilentNeighbourhood(**vars(COUNTING)), 2000, (COUNT,), slow=True
+    ),
+    "ind_knn: nobody pays": Fault(
+        faults.NobodyPays(**vars(COUNTING)), 1000 * 16, (ALONE,), WIDE, slow=True
+    ),
+    "ind_knn: charges after the batch": Fault(
+        faults.ChargesAfterTheBatch(**vars(COUNTING)), 1600 * 16, (ALONE,), WIDE, slow=True
+    ),
+    "ind_knn: not scaled": Fault(
+        drawing(DENSE, faults.not_scaled(DENSE)), 2000 * 4, (CROWDED,), slow=True
+    ),
+    **{
+        f"persons, {name}: {plant.__name__}": of_persons(name, plant)
+        for plant, names in {
+            faults.second_ballots: ("private_knn", "naive_knn"),
+            faults.unclipped_cells: ("reverse_knn", "whole_votes"),
+            faults.unclipped_gradients: (
+                "private_linear",
+                "averages",
+                "attributes_sums",
+                "value_sums",
+            ),
+            faults.shards_by_row: ("reverse_knn", "private_linear", "radius"),
+            faults.counted_by_row: ("ind_knn",),
+        }.items()
+        for name in names
+    },
+}
 
-    def noise(name: str) -> np.ndarray:
-        weights = np.exp(-(z**2) / (2 * mechanism.require(name) ** 2))
-        return weights / weights.sum()
 
-    screen, winner = np.zeros(2), np.zeros(c)
-    for bits in product([False, True], repeat=len(labels)):
-        chance = np.prod([gamma if bit else 1 - gamma for bit in bits])
-        votes = np.bincount(labels[np.array(bits, dtype=bool)][: mechanism.k], minlength=c)
-        passes = noise("sigma_screen")[votes.max() + z > mechanism.threshold].sum()
-        screen += chance * np.array([1 - passes, passes])
-        best = {(-100, 0): 1.0}  # (noisy votes, class) of the leader so far
-        for label in range(c):
-            following: dict[tuple[int, int], float] = {}
-            for (count, leader), mass in best.items():
-                for value, weight in zip(votes[label] + z, noise("sigma_vote"), strict=True):
-                    key = (int(value), label) if value > count else (count, leader)
-                    following[key] = following.get(key, 0.0) + mass * weight
-            best = following
-        for (_, leader), mass in best.items():
-            winner[leader] += chance * mass
-    return {SCREEN: screen, AGGREGATE: winner, JOINT: np.append(screen[0], screen[1] * winner)}
-
-
-# --- through the teacher ---
-
-NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=1.0)
-CLUSTERS = (
-    np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32), 9, axis=0),
-    np.repeat([0, 1], 9),
-)
-FAR = np.array([[0.0, 1e6]], dtype=np.float32)  # in direction it is near nobody; it drags the mean
-
-
-def test_centring_by_the_private_mean_is_caught_through_the_teacher(tmp_path: Path) -> None:
-    (claimed,) = (c for c in CASES["private_knn"](NOISY, "row") if c.release == JOINT)
-    plan = Plan(1.0, 0.01, (Slot(NOISY.fields(), NOISY.releases(1, 1)),))
-    claim, n = certified_epsilon(plan), 3000
-    assert claimed.queries > 1
-    rows, labels = CLUSTERS
-
-    def answered(make: Make, folder: Path, added: bool) -> np.ndarray:
-        x, y = (np.concatenate([FAR, rows]), np.append(0, labels)) if added else (rows, labels)
-        teacher = build(make, folder / str(added), x, y, NOISY, asked=n, answered=n)
-        codes: np.ndarray = teacher.answer(alike(n)).labels + 1
-        return codes[:, None]
-
-    for name, make in (("real", Teacher), ("fault", faulty_teachers.CentredByPrivateMean)):
-        (tmp_path / name).mkdir()
-        sides = [answered(make, tmp_path / name, added) for added in (False, True)]
-        bound = lower_bound(sides[0], sides[1], delta=0.01, error=1 - SURE)
-        assert (bound > claim) == (name == "fault"), (name, bound, claim)
-
-
-ROUNDS = 12  # of asking, leaving and coming back
-CODE = 64  # dimensions of a trial's place, which is far from all others (below)
-
-
-def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float, float]:
-    """(lower bound, claim) for a teacher's records that leave and come back between rounds.
-
-    Each trial has its own place, with or without a record: no query selects a record of another
-    place.
-    """
-    places = np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.float32), (trials, CODE))
-    assert (np.sort(places @ places.T, axis=1)[:, -2] < 0.9 * CODE).all()
-    plan = Plan(1e9, 1e-5, (Slot(COUNTING.fields(), COUNTING.releases(1, 1)),))
-
-    def outcomes(added: bool) -> np.ndarray:
-        directory = folder / f"{make.__name__} {added}"
-        directory.mkdir(parents=True)
-        known = Records(places, np.ones(trials, np.int64), np.arange(trials))
-        here = known if added else Records(places[:0], known.labels[:0], known.ids[:0])
-        ledger = Ledger.create(directory / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
-        teacher = make(lambda: here, ledger, directory, 2, SystemEntropy())
-        teacher.use_extractor(ExtractorSpec("raw", (CODE,), 2))
-        counts = np.empty((trials, ROUNDS), dtype=np.int64)
-        for number in range(ROUNDS):
-            # another identity, the same direction
-            asked = Queries(places * np.float32(1 + number / 16))
-            teacher.answer(asked)
-            keys = asked.identities(ledger.state.extractor, COUNTING.fields())
-            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]
-            teacher.remove(known.ids)
-            if added:
-                teacher.add(known)
-        return np.clip(counts + 8, 0, 16)
-
-    bound = lower_bound(outcomes(False), outcomes(True), delta=WIDE, error=1 - SURE)
-    slot = Slot(COUNTING.fields(), priced(COUNTING, ROUNDS, label=True))
-    return bound, certified_epsilon(Plan(1.0, WIDE, (slot,)))
-
-
-@pytest.mark.slow
-def test_a_budget_that_fills_up_again_is_caught_through_the_teacher(tmp_path: Path) -> None:
-    bound, claim = teacher_bound(Teacher, tmp_path, 300)
-    assert bound <= claim
-    found = [teacher_bound(faulty_teachers.RefillsWhenAdded, tmp_path / "first", 1000)]
-    if found[0][0] <= claim:
-        found.append(teacher_bound(faulty_teachers.RefillsWhenAdded, tmp_path / "again", 1000))
-    assert max(bound for bound, _ in found) > claim, found
-
-
-def test_the_command_audits_the_plan_of_a_ledger(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mechanism = PrivateKnn(**SAMPLED)
-    plan = Plan(100.0, PROBE_DELTA, (Slot(mechanism.fields(), mechanism.releases(5, 5)),))
-    path = tmp_path / "ledger.sqlite"
-    Ledger.create(path, dataset="d", plan=plan, unsafe=False)
-    command = ["audit", "--empirical", str(path), "--trials", "2000", "--confidence", str(SURE)]
-    assert pipeline.main([*command, "--json"]) == 0
-    (shown,) = json.loads(capsys.readouterr().out)  # the probe has this plan's parameters
-    assert shown["mechanism"] == mechanism.fields()
-    assert shown["refuted"] is False
-    assert [release["release"] for release in shown["releases"]] == [SCREEN, AGGREGATE, JOINT]
-    assert all(0 <= release["lower_bound"] <= release["claim"] for release in shown["releases"])
-    monkeypatch.setitem(registry.MECHANISMS, "private_knn", faults.SilentWhenEmpty)
-    assert pipeline.main(command) == 3
-    assert "REFUTED" in capsys.readouterr().out
+@pytest.mark.parametrize("name", [marked(name, fault.slow) for name, fault in FAULTS.items()])
+def test_a_planted_fault_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    if fault.plant is not None:
+        fault.plant(monkeypatch)
+    if fault.releases and fault.releases[0].startswith("batch of"):
+        monkeypatch.setattr(votes_audit, "BATCH_SIZES", (int(fault.releases[0][-1]),))
+    options: dict[str, Any] = {"delta": fault.delta, "releases": fault.releases, "unit": fault.unit}
+    attempts: list[EmpiricalFinding] = []
+    while len(attempts) < 2 and not (attempts and attempts[-1].refuted):
+        attempts.append(audit(fault.mechanism, trials=fault.trials, confidence=SURE, **options))
+    assert attempts[-1].refuted, [attempt.render() for attempt in attempts]

@@ -34,7 +34,7 @@ class CountingEmbedder(Embedder):
 def embedded(folder: Path, records: Records = RECORDS) -> tuple[np.ndarray, int]:
     """(features, how many rows were computed)."""
     embedder = CountingEmbedder(SPEC, probe=None)
-    features = embed_records(folder, records, SPEC, embedder, lambda done, total: None).features
+    features = embed_records(folder, records, SPEC, embedder, lambda done, total: None)[0]
     return features, embedder.rows
 
 

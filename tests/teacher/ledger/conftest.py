@@ -12,8 +12,6 @@ from labelwall.teacher.ledger.database import Place
 @pytest.fixture(params=["file", "server"])
 def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place for an anchor. A test that takes it runs on both kinds."""
-    return (
-        tmp_path / "anchor.json"
-        if request.param == "file"
-        else request.getfixturevalue("postgres").schema()
-    )
+    if request.param == "file":
+        return tmp_path / "own.anchor"
+    return request.getfixturevalue("postgres").schema()

@@ -3,32 +3,70 @@ dies, a disk is full, or files are lost, damaged, linked or locked."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Callable
-from functools import partial
+import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import anchor_store
-from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
+from labelwall.teacher.ledger import anchor as anchor_file
+from labelwall.teacher.ledger import database
+from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.transaction import Reservation
+from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.wall.errors import LedgerMismatch
-from tests.postgres import rows
-from tests.teacher.ledger.anchors import Killed, create, fork, goes_on, in_use, is_refused, stored
+from tests.make import plan_of
+from tests.postgres import copied, rows
+from tests.teacher.ledger.test_ledger import plan
 
 URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
+
+
+def create(place: Place, anchor: Place | None = None) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
+
+
+def in_use(place: Place, anchor: Place | None) -> Place:
+    """A ledger with one answer."""
+    goes_on(create(place, anchor), "q")
+    return place
+
+
+def fork(place: Place) -> Place:
+    return copied(place, f"f{uuid.uuid4().hex}")
+
+
+def stored(place: Place) -> list[tuple]:
+    return rows(place, "SELECT * FROM entries ORDER BY seq")
+
+
+def goes_on(ledger: Ledger, query: str) -> None:
+    """Charge and record. Raises LedgerMismatch for a ledger that may not go on."""
+    ledger.record(ledger.charge(0, "screen", [query]), {query: 1})
+
+
+def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> None:
+    """Opened, or open, it charges nothing and gives nothing out."""
+    before = stored(place)
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        Ledger(place, anchor)
+    for work in (
+        lambda opened: opened.charge(0, "screen", ["x"]),
+        lambda opened: opened.enrol(np.zeros(1, dtype=np.int64)),
+        lambda opened: opened.analysts(),
+        lambda opened: opened.in_custody(lambda _: None),
+    ):
+        if ledger is not None:
+            with pytest.raises(LedgerMismatch, match="anchor"):
+                work(ledger)
+    assert stored(place) == before
 
 
 @pytest.mark.parametrize(
@@ -88,9 +126,8 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
 
     So of two copies with the same entries only one may draw.
     """
-    slot = Slot(INDIVIDUAL.fields(), INDIVIDUAL.releases(9, 9))
     ledger = Ledger.create(
-        place, dataset="d", plan=Plan(1e9, 1e-5, (slot,)), unsafe=False, anchor=anchor
+        place, dataset="d", plan=plan_of(INDIVIDUAL, 9), unsafe=False, anchor=anchor
     )
     serials = ledger.enrol(np.arange(3))
     payment = Payments(serials, np.ones(3, dtype=np.int64))
@@ -143,119 +180,6 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     goes_on(Ledger(place, anchor), "a")
 
 
-def killed(
-    monkeypatch: pytest.MonkeyPatch,
-    store: type,
-    method: str,
-    work: Callable[[], object],
-    *,
-    after: bool = False,
-) -> None:
-    """Do ``work`` up to the call of a method, or up to its return."""
-    real = getattr(store, method)
-
-    def doomed(self: object, *args: object) -> object:
-        if after:
-            real(self, *args)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store, method, doomed)
-        with pytest.raises(Killed):
-            work()
-
-
-def slot_of(anchor: Place) -> type:
-    return anchor_store.AnchorRow if isinstance(anchor, LedgerUrl) else FileStore
-
-
-@pytest.mark.parametrize(
-    ("copy_first", "late", "step"),
-    [
-        (False, False, "charge"),
-        (True, True, "charge"),
-        (True, False, "record"),
-        (False, True, "record"),
-        pytest.param(True, False, "charge", marks=pytest.mark.slow),
-        pytest.param(False, True, "charge", marks=pytest.mark.slow),
-        pytest.param(False, False, "record", marks=pytest.mark.slow),
-        pytest.param(True, True, "record", marks=pytest.mark.slow),
-    ],
-)
-def test_killed_between_the_commit_and_the_anchor(
-    place: Place,
-    anchor: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    copy_first: bool,
-    late: bool,
-    step: str,
-) -> None:
-    """Nothing was drawn or sent for what was committed.
-
-    The first copy to write continues, the other never does.
-    """
-    ledger = Ledger(in_use(place, anchor), anchor)
-    copy = fork(place)
-    if step == "record":
-        charge = ledger.charge(0, "screen", ["a"])
-        copy = fork(place)
-        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.record(charge, {"a": 1}))
-    else:
-        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))
-    if late:
-        copy = fork(place)  # it has the entry that the anchor has not
-    assert len(stored(place)) == (5 if step == "record" else 4)
-    first, second = (copy, place) if copy_first else (place, copy)
-    goes_on(Ledger(first, anchor), "b")
-    is_refused(second, anchor)
-    goes_on(Ledger(first, anchor), "c")
-
-
-def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their hashes are equal, and what they reserved in private may differ."""
-    copy = fork(in_use(place, anchor))
-    for here in (place, copy):
-        ledger = Ledger(here, anchor)
-        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))  # noqa: B023
-    assert stored(place) == stored(copy)
-    Ledger(place, anchor)
-    is_refused(copy, anchor)
-
-
-def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Otherwise a stored answer could be sent, and another copy could still draw it again."""
-    ledger = Ledger(in_use(place, anchor), anchor)
-    readers: list[Callable[[Ledger], object]] = [
-        lambda opened: opened.entries_after(0, 9),
-        lambda opened: opened.export(tmp_path / "export.sqlite"),
-        lambda opened: opened.catch_up(),
-    ]
-    for number, read in enumerate(readers):
-        other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
-        copy = fork(place)
-        record = partial(ledger.record, charge, {f"a{number}": 1})
-        killed(monkeypatch, slot_of(anchor), "write", record)
-        read(other)
-        is_refused(copy, anchor)
-
-
-@pytest.mark.parametrize("copy_first", [False, True])
-def test_killed_before_the_commit(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, copy_first: bool
-) -> None:
-    ledger = Ledger(in_use(place, anchor), anchor)
-    copy = fork(place)
-    killed(monkeypatch, Ledger, "_append", lambda: ledger.charge(0, "screen", ["a"]), after=True)
-    assert stored(place) == stored(copy)
-    first, second = (copy, place) if copy_first else (place, copy)
-    goes_on(Ledger(first, anchor), "b")
-    is_refused(second, anchor)
-
-
 def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
     place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +187,7 @@ def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
     ledger = Ledger(in_use(place, anchor), anchor)
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr(slot_of(anchor), "write", refuse)
+            patched.setattr(anchor_file, "write", refuse)
             with pytest.raises(LedgerMismatch, match="disk is full"):
                 ledger.charge(0, "screen", ["a"])
     assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
@@ -276,84 +200,102 @@ def refuse(*_: object) -> None:
 
 def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
     """By whoever knows that this is the newest copy: the guide says how."""
-    anchor = tmp_path / "anchor.json"
+    anchor = tmp_path / "own.anchor"
     ledger = Ledger(in_use(place, anchor), anchor)
     anchor.unlink()
     with pytest.raises(LedgerMismatch, match="there is no anchor"):
         ledger.charge(0, "screen", ["a"])
-    newest = {"entry": 2, "hash": stored(place)[-1][4]}
-    anchor.write_text(json.dumps({"format": 1, "nonce": "", **newest}))
+    assert not anchor.exists()
+    rows(anchor, "CREATE TABLE anchor (format, seq, hash, nonce)")
+    is_refused(place, anchor)
+    rows(anchor, "INSERT INTO anchor VALUES (1, 2, :hash, '')", hash=stored(place)[-1][4])
     goes_on(ledger, "a")
 
 
-def test_the_files_are_their_owners_alone_and_links_are_refused(tmp_path: Path) -> None:
-    """A rename would part two names of one file, and each would let another copy go on."""
-    anchor, place = tmp_path / "deep" / "anchor.json", tmp_path / "ledger.sqlite"
+def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> None:
+    """What undoes a broken move lies beside one of two names, and the other would not see it."""
+    anchor, place = tmp_path / "deep" / "own.anchor", tmp_path / "ledger.sqlite"
     anchor.parent.mkdir()
     in_use(place, anchor)
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in anchor.parent.iterdir()} == {
-        "anchor.json": 0o600,
-        "anchor.json.lock": 0o600,
+        "own.anchor": 0o600
     }
     (tmp_path / "symbolic").symlink_to(anchor)
     os.link(anchor, tmp_path / "hard")
-    for name in ("symbolic", "hard", "deep/anchor.json"):
+    (tmp_path / "dangling").symlink_to(tmp_path / "victim")
+    for name in ("symbolic", "hard", "dangling", "deep", "deep/own.anchor"):
         is_refused(place, tmp_path / name)
+    assert not (tmp_path / "victim").exists()
+    is_refused(in_use(tmp_path / "new", None), tmp_path / "nowhere" / "own.anchor")
+    with pytest.raises(LedgerMismatch, match="can not be created"):
+        create(tmp_path / "nowhere" / "ledger.sqlite")
     (tmp_path / "hard").unlink()
     goes_on(Ledger(place, anchor), "a")
-    lock = anchor.with_name("anchor.json.lock")
-    lock.unlink()
-    lock.symlink_to(tmp_path / "victim")
-    is_refused(place, anchor)
-    assert not (tmp_path / "victim").exists()
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        "7",
-        '{"entry": 2}',
-        "{\xff",
-        "[" * 100_000,
-        *(
-            f'{{"format": 1, "entry": {entry}, "hash": "", "nonce": ""}}'
-            for entry in ('"2"', "1e3", str(10**30), "true", "-1")
-        ),
-    ],
+    "values",
+    ["1, '2', ''", "1, 2, NULL", "1, 2.5, ''", "1, -1, ''", f"1, {2**62}, ''", "7, 2, ''"],
 )
-def test_a_damaged_anchor_is_refused(tmp_path: Path, content: str) -> None:
-    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+def test_a_forged_anchor_is_refused(tmp_path: Path, values: str) -> None:
+    anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
+    in_use(place, None)
+    rows(anchor, "CREATE TABLE anchor (format, seq, hash, nonce)")
+    rows(anchor, f"INSERT INTO anchor VALUES ({values}, '')")
+    is_refused(place, anchor)
+    assert not Anchor(tmp_path / "none").exists()
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"SQLite format 3\0" + b"x" * 9000, b"whole"])
+def test_a_damaged_anchor_is_refused(tmp_path: Path, content: bytes) -> None:
+    anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
     in_use(place, anchor)
-    anchor.write_bytes(content.encode("latin-1"))
+    whole = anchor.read_bytes()
+    anchor.write_bytes(whole[:5000] if content == b"whole" else content)
+    is_refused(place, anchor)
+    anchor.write_bytes(whole)
+    rows(anchor, "INSERT INTO anchor SELECT 2, seq, hash, nonce FROM anchor")
     is_refused(place, anchor)
 
 
-def test_a_lock_that_is_held_for_ever_is_an_error(
+def test_a_fork_of_the_same_length_is_refused(place: Place, anchor: Place) -> None:
+    """It was written without the anchor, while nothing had been written under it."""
+    ledger = create(place, anchor)
+    goes_on(Ledger(copy := fork(place)), "b")
+    goes_on(ledger, "a")
+    is_refused(copy, anchor)
+    goes_on(Ledger(place, anchor), "c")
+
+
+def test_a_lock_that_is_kept_for_ever_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+    anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
     in_use(place, anchor)
-    monkeypatch.setattr(anchor_store, "LOCK_SECONDS", 0.1)
-    with (
-        FileStore(anchor).locked(),
-        pytest.raises(LedgerMismatch, match="another process holds the anchor"),
-    ):
-        Ledger(place, anchor)
+    other = Ledger(fork(place))
+    monkeypatch.setitem(database.WAIT, "timeout", 0.1)
+    with other._open() as transaction, Anchor(anchor).locked(transaction.connection):
+        is_refused(place, anchor)
     Ledger(place, anchor)
 
 
-def test_whoever_finds_a_new_anchor_makes_its_name_durable(
+def test_whoever_reads_a_new_anchor_makes_it_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its writer may have died there; a power failure would restore the previous anchor."""
-    one, other, synchronised = FileStore(tmp_path / "a"), FileStore(tmp_path / "a"), []
-    monkeypatch.setattr(FileStore, "_synchronise", lambda store: synchronised.append(store))
-    one.write(AnchoredEntry(1, "h", "t"))
-    for store in (one, other, other):
-        assert store.read() == AnchoredEntry(1, "h", "t")
-    assert synchronised == [one, other]
+    anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
+    ledger, synchronised = Ledger(in_use(place, anchor), anchor), []
+    monkeypatch.setattr(anchor_file, "synchronise", lambda folder: synchronised.append(folder))
+    ledger.catch_up()
+    assert synchronised == []
+    other = Ledger(place, anchor)
+    other.catch_up()
+    assert synchronised == [tmp_path]
+    goes_on(ledger, "a")
+    assert synchronised == [tmp_path] * 2  # before the record; the last one is its own
+    other.catch_up()
+    assert synchronised == [tmp_path] * 3
 
 
 def test_a_server_whose_commits_may_be_lost_holds_no_anchor(

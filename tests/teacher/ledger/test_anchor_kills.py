@@ -16,26 +16,125 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from labelwall.teacher.ledger import transaction
-from labelwall.teacher.ledger.anchor_store import FileStore
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.transaction import Charge
+from labelwall.teacher.ledger.anchor import Anchor, LockedAnchor
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Charge, Ledger
 from labelwall.wall.errors import LedgerMismatch
 from tests.programs.kill_runner import kills
-from tests.teacher.ledger.anchors import Killed
+from tests.teacher.ledger.test_anchor import fork, goes_on, in_use, is_refused, stored
 from tests.teacher.ledger.test_ledger import plan
 
 T = TypeVar("T")
 ONE = st.integers(0, 3)
 STEPS: dict[
-    str, tuple[object, str, bool]
-] = {  # what is called there, and whether it is done before the end
+    str, tuple[type, str, bool]
+] = {  # what is called, and whether it is done before the end
     "appended": (Ledger, "_append", True),
-    "not committed": (transaction, "take_nonce", True),
-    "committed": (FileStore, "write", False),
-    "renamed": (FileStore, "_synchronise", False),
-    "moved": (FileStore, "write", True),
+    "not committed": (LockedAnchor, "take_nonce", True),
+    "committed": (LockedAnchor, "move", False),
+    "written": (LockedAnchor, "move", True),
+    "moved": (Anchor, "locked", True),
 }
+
+
+class Killed(BaseException):
+    """Ends a process's work where a SIGKILL would."""
+
+
+@contextmanager
+def killed_at(step: str) -> Iterator[None]:
+    """End the work inside at a step.
+
+    After an entry, before the commit, and before, within and after the anchor's move.
+    """
+    owner, name, after = STEPS[step]
+    real = getattr(owner, name)
+
+    def doomed(*args: object) -> object:
+        if after:
+            real(*args)
+        raise Killed
+
+    @contextmanager
+    def doomed_when_unlocked(*args: object) -> Iterator[object]:
+        with real(*args) as locked:
+            yield locked
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
+        patched.setattr(owner, name, doomed_when_unlocked if name == "locked" else doomed)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("step", "copy_first", "late", "recorded"),
+    [
+        ("appended", False, False, False),
+        ("appended", True, False, True),
+        ("not committed", True, False, False),
+        ("committed", False, False, False),
+        ("committed", True, True, False),
+        ("committed", True, False, True),
+        ("written", False, True, True),
+        pytest.param("written", True, False, False, marks=pytest.mark.slow),
+        pytest.param("committed", False, True, False, marks=pytest.mark.slow),
+        pytest.param("committed", False, False, True, marks=pytest.mark.slow),
+        pytest.param("committed", True, True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_around_the_commit(
+    place: Place, anchor: Place, step: str, copy_first: bool, late: bool, recorded: bool
+) -> None:
+    """Nothing was drawn or sent for what was committed and not anchored, of a charge or a record.
+
+    The first copy to write continues, the other never does; a ``late`` copy has the entry that the
+    anchor has not.
+    """
+    ledger = Ledger(in_use(place, anchor), anchor)
+    charge = ledger.charge(0, "screen", ["a"]) if recorded else None
+    copy, entries = fork(place), len(stored(place))
+    with killed_at(step):
+        ledger.record(charge, {"a": 1}) if charge else ledger.charge(0, "screen", ["a"])
+    if late:
+        copy = fork(place)
+    assert len(stored(place)) == entries + (step in ("committed", "written"))
+    first, second = (copy, place) if copy_first else (place, copy)
+    goes_on(Ledger(first, anchor), "b")
+    is_refused(second, anchor)
+    goes_on(Ledger(first, anchor), "c")
+
+
+def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
+    place: Place, anchor: Place
+) -> None:
+    """Their hashes are equal, and what they reserved in private may differ."""
+    copy = fork(in_use(place, anchor))
+    for here in (place, copy):
+        ledger = Ledger(here, anchor)
+        with killed_at("committed"):
+            ledger.charge(0, "screen", ["a"])
+    assert stored(place) == stored(copy)
+    Ledger(place, anchor)
+    is_refused(copy, anchor)
+
+
+def test_what_the_anchor_does_not_have_yet_is_anchored_before_it_is_read(
+    place: Place, anchor: Place, tmp_path: Path
+) -> None:
+    """Otherwise a stored answer could be sent, and another copy could still draw it again."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    readers: list[Callable[[Ledger], object]] = [
+        lambda opened: opened.in_custody(lambda _: None),
+        lambda opened: opened.export(tmp_path / "export.sqlite"),
+        lambda opened: opened.catch_up(),
+    ]
+    for number, read in enumerate(readers):
+        other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
+        copy = fork(place)
+        with killed_at("committed"):
+            ledger.record(charge, {f"a{number}": 1})
+        read(other)
+        is_refused(copy, anchor)
 
 
 @dataclass
@@ -119,7 +218,7 @@ class Forks(RuleBasedStateMachine):
     @rule(number=ONE)
     def read(self, number: int) -> None:
         chosen = self.copies[number % len(self.copies)]
-        self._do(chosen, lambda ledger: ledger.entries_after(-1, 999))
+        self._do(chosen, lambda ledger: ledger.in_custody(lambda _: None))
 
     def _charge(self, number: int, draws: bool = True) -> None:
         chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
@@ -154,25 +253,6 @@ class Forks(RuleBasedStateMachine):
     def _one_chain(self, chains: list[list[str]]) -> None:
         longest = max(chains, key=len)
         assert all(chain == longest[: len(chain)] for chain in chains)
-
-
-@contextmanager
-def killed_at(step: str) -> Iterator[None]:
-    """End the work inside at a step.
-
-    After an entry, before the commit, and before, within and after the anchor's move.
-    """
-    owner, name, after = STEPS[step]
-    real = getattr(owner, name)
-
-    def doomed(*args: object) -> object:
-        if after:
-            real(*args)
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patched, suppress(Killed):
-        patched.setattr(owner, name, doomed)
-        yield
 
 
 TestForks = pytest.mark.slow(Forks.TestCase)

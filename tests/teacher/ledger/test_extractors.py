@@ -60,7 +60,6 @@ def test_two_extractors_by_turns_are_stored_once(ledger: Ledger, place: Place) -
     first = ledger.written - before
     answer(ledger, ONE, "b")  # the last one: it is not named again
     assert ledger.written - before - first == first - 77
-    assert Ledger(place).extractor(ONE.sha256()) == ONE.public_fields()
 
 
 def test_a_charge_names_its_own_extractor_whatever_another_process_named(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import export, tables
+from labelwall.teacher.ledger import tables
+from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.transaction import Transactions
+from labelwall.teacher.ledger.stored import StoredLedger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch
@@ -108,7 +108,7 @@ def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(
 def test_a_list_of_integers_may_be_released_where_the_curve_prices_the_whole_vector(
     place: Place, wrong: object
 ) -> None:
-    mechanism = ReverseKnn(cells=2, sigma=30.0)
+    mechanism = ReverseKnn(centroids=2, sigma=30.0)
     slot = Slot(mechanism.fields(), mechanism.releases(2, 2))
     vectors = Ledger.create(place, dataset="d", plan=Plan(1.0, 1e-5, (slot,)), unsafe=False)
     vectors.record(vectors.charge(0, "histogram", ["a"]), {"a": [3, -1]})
@@ -176,23 +176,6 @@ def test_two_writers_never_pass_a_cap_together(place: Place) -> None:
     assert Ledger(place).state.remaining(0, "screen") == 0
 
 
-def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
-    path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor.json"
-    ledger = Ledger.create(path, dataset="d", plan=plan(), unsafe=False, anchor=anchor)
-    old = path.read_bytes()
-    ledger.charge(0, "screen", ["a"])
-    newest = path.read_bytes()
-    path.write_bytes(old)
-    with pytest.raises(LedgerMismatch, match="anchor"):
-        Ledger(path, anchor)
-    # A fork of the same length, written without the anchor.
-    Ledger(path).charge(0, "screen", ["b", "c"])
-    with pytest.raises(LedgerMismatch, match="anchor"):
-        Ledger(path, anchor)
-    path.write_bytes(newest)
-    assert Ledger(path, anchor).state.spent == {(0, "screen"): 1}
-
-
 def test_export_holds_the_entries_and_is_a_function_of_them(
     tmp_path: Path, postgres: Server
 ) -> None:
@@ -223,7 +206,7 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
         assert Ledger(place).state == ledger.state
         reader = Ledger(place)
         if size == 3:
-            monkeypatch.setattr(export, "pages", partial(meanwhile, export.pages, ledger))
+            monkeypatch.setattr(StoredLedger, "_pages", meanwhile(ledger))
         reader.export(tmp_path / "pages.sqlite")
         assert (tmp_path / "pages.sqlite").read_bytes() == (tmp_path / "whole.sqlite").read_bytes()
     assert ledger.state.spent == {(0, "screen"): 4}
@@ -265,33 +248,32 @@ def test_two_draws_of_the_same_queries_end_with_the_first_one_recorded(tmp_path:
     assert not audit(tmp_path / "copy.sqlite").problems
 
 
+def meanwhile(writer: Ledger) -> Callable[[StoredLedger, int], Iterator[object]]:
+    """The pages that a reader gets; one more charge is stored after the first of them."""
+    pages = StoredLedger._pages
+
+    def charged(reader: StoredLedger, newest: int) -> Iterator[object]:
+        read = pages(reader, newest)
+        yield next(read)
+        writer.charge(0, "screen", [identity("d")])
+        yield from read
+
+    return charged
+
+
 def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
     """By an older one, or by another one: the copy that was there stays."""
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
     ledger.export(tmp_path / "copy.sqlite")
-    before = (tmp_path / "copy.sqlite").read_bytes()
+    before, pages = (tmp_path / "copy.sqlite").read_bytes(), StoredLedger._pages
     with pytest.raises(LedgerMismatch, match="replaced by another one"):
-        list(export.pages(ledger._transactions, 1))
+        list(ledger._pages(1))
     other = Ledger.create(tmp_path / "other.sqlite", dataset="e", plan=plan(), unsafe=False)
     with pytest.MonkeyPatch.context() as patch:
-        found = export.pages
-        patch.setattr(export, "pages", lambda _, newest: found(other._transactions, newest))
+        patch.setattr(StoredLedger, "_pages", lambda _, newest: pages(other, newest))
         with pytest.raises(LedgerMismatch, match="replaced by another one"):
             ledger.export(tmp_path / "copy.sqlite")
     assert (tmp_path / "copy.sqlite").read_bytes() == before
-
-
-def meanwhile(
-    pages: Callable[[Transactions, int], Iterator[object]],
-    writer: Ledger,
-    reader: Transactions,
-    newest: int,
-) -> Iterator[object]:
-    """The pages that the reader finds; one more charge is stored after the first of them."""
-    found = pages(reader, newest)
-    yield next(found)
-    writer.charge(0, "screen", [identity("d")])
-    yield from found
 
 
 def test_a_ledger_is_not_created_over_another(ledger: Ledger, place: Place) -> None:
@@ -329,14 +311,11 @@ def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
 
 
 def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
-    Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
-    # EXTRA: a power failure does not leave the anchor ahead either.
-    for anchored, level in (
-        (False, 2),
-        (True, 3),
-    ):
-        with open_database(
-            tmp_path / "ledger.sqlite", anchored=anchored
-        ).transaction() as connection:
+    """A power failure leaves no anchor ahead of its ledger, and undoes no move."""
+    for durable, level in ((False, 2), (True, 3)):
+        opened = open_database(tmp_path / "ledger.sqlite", durable=durable)
+        with opened.transaction() as connection:
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
             assert connection.exec_driver_sql("PRAGMA secure_delete").scalar() == 1
+    with Anchor(tmp_path / "anchor")._database.transaction() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3

@@ -20,8 +20,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     FULL,
     Payments,
 )
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.transaction import Reservation
+from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
@@ -262,5 +261,5 @@ def test_any_interleaving_pays_exactly_and_a_record_changes_no_outcome(
             assert (world.stored() >= world.paid).all()
             assert (world.stored() <= FULL).all()
         np.testing.assert_array_equal(worlds[0].stored()[:-1], worlds[1].stored())
-        entries = [Ledger(world.place).entries_after(-1, 1000) for world in worlds]
+        entries = [rows(world.place, "SELECT * FROM entries ORDER BY seq") for world in worlds]
         assert entries[0] == entries[1]

@@ -28,7 +28,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.wall.errors import InvalidInput
 from tests.programs import REPOSITORY
 from tests.seeded_noise import SeededNoise
-from tests.teacher.noise.surprise import surprise
+from tests.teacher.noise.oracles import surprise
 
 pytestmark = pytest.mark.fresh_noise
 SOURCES = [SystemEntropy(), SeededNoise(3)]

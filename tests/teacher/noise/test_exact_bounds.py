@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwall.teacher.noise.exact_bounds import (
+from labelwall.teacher.noise.sampler import (
     GUARD,
     TAIL_BITS,
     Law,
@@ -17,7 +17,7 @@ from labelwall.teacher.noise.exact_bounds import (
     exp_bounds,
     weights,
 )
-from tests.teacher.noise.laws import distribution, real
+from tests.teacher.noise.oracles import distribution, real
 
 RATES = st.fractions(min_value=0, max_value=500, max_denominator=10**9)
 SIGMAS = [5e-324, 1e-3, 0.1, 1 / 3, 0.5, 0.6, 1.0, 2.5, 17.0, 25.0, 40.1, 63.99999]
@@ -91,7 +91,7 @@ def test_any_table_place_by_place(scale: float, power: int, two_sided: bool, bit
 
 def test_the_check_of_tables_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without guard bits rounding is seen: bounds still hold, and are no longer close."""
-    monkeypatch.setattr("labelwall.teacher.noise.exact_bounds.GUARD", 12)
+    monkeypatch.setattr("labelwall.teacher.noise.sampler.GUARD", 12)
     with pytest.raises(AssertionError):
         check(Law(2, Fraction(1, 1250), two_sided=True), 63)
     assert GUARD == 64

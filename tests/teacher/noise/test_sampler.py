@@ -32,9 +32,8 @@ from labelwall.teacher.noise.sampler import (
 )
 from labelwall.teacher.noise.scales import MAX_SCALE
 from labelwall.teacher.noise.words import Stream, uniform_below
-from tests.teacher.noise import opendp_oracle
-from tests.teacher.noise.laws import distribution, real
-from tests.teacher.noise.surprise import surprise
+from tests.teacher.noise import oracles
+from tests.teacher.noise.oracles import distribution, real, surprise
 
 WORDS = st.integers(0, 2**64 - 1)
 POWERS = [GAUSSIAN, LAPLACE]
@@ -253,7 +252,7 @@ def test_draws_have_the_law(power: int, scale: float) -> None:
 @pytest.mark.parametrize("scale", [2.5, 30.0, 200.0, 5000.0, 1e6])
 def test_draws_are_those_of_another_exact_sampler(scale: float) -> None:
     n = 20_000
-    for power, oracle in ((GAUSSIAN, opendp_oracle.gaussian), (LAPLACE, opendp_oracle.laplace)):
+    for power, oracle in ((GAUSSIAN, oracles.gaussian), (LAPLACE, oracles.laplace)):
         ours, theirs = draw(recipe(power, scale), Stream(), 5 * n), oracle(scale, n)
         assert ks_2samp(ours, theirs).pvalue > 1e-9
         assert ks_2samp(ours, draw(recipe(power, 1.25 * scale), Stream(), 5 * n)).pvalue < 1e-9
@@ -261,7 +260,7 @@ def test_draws_are_those_of_another_exact_sampler(scale: float) -> None:
 
 def test_opendp_charges_for_the_rate_that_is_drawn_with() -> None:
     for sigma in (0.1, 25.0, 1 / 3, 1e6):
-        rho = opendp_oracle.measurement(sigma).map(1.0)  # zCDP of one vote
+        rho = oracles.measurement(sigma).map(1.0)  # zCDP of one vote
         exact = recipe(GAUSSIAN, sigma).law.rate
         assert exact == 1 / (2 * Fraction(sigma) ** 2)
         assert (

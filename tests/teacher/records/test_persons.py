@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from labelwall.experiment.config.groups import check_persons
-from labelwall.teacher.records.inspect import preview, render
+from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
 from labelwall.teacher.records.sources import Records, ingest_more, open_records
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
@@ -100,8 +100,8 @@ def test_the_folder_below_the_class_names_a_person(photos: DataConfig) -> None:
     task = describe(photos)
     records = open_records(photos, task, unit="person")
     assert rows_of(records) == {code_of("ann"): 3, code_of("bob"): 1}
-    assert "1  rows without a person, or of two" in render(preview(photos, unit="person"))
-    assert "rows without a person" not in render(preview(photos))
+    assert "1  rows without a person, or of two" in preview(photos, unit="person")
+    assert "rows without a person" not in preview(photos)
     more = ingest_more(Path(photos.private or ""), task, None, "person", "path").records
     assert rows_of(more) == rows_of(records)
     with pytest.raises(InvalidInput, match="private_person"):

@@ -42,8 +42,9 @@ SIZES = {
 
 @everywhere
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("k", [0, 1, 6, 60, 5000])
-def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k):
+@pytest.mark.parametrize(("k", "entries"), [(0, 9), (1, 9), (6, 64), (60, 1 << 23), (5000, 64)])
+def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k, entries, monkeypatch):
+    monkeypatch.setattr(by_person, "LIST_ENTRIES", entries)
     persons, n = persons_of(sizes), sum(sizes)
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
     ids = np.random.default_rng(2).permutation(n).astype(np.int64)
@@ -75,17 +76,6 @@ def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch: pytest.Monkey
     lengths.clear()
     index.units.prefix(queries + 1, 3)
     assert len(lengths) == 1  # what the first lists needed is known
-
-
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    persons = persons_of([9] * 40)
-    features, ids = int_features(0, 360, 4, -3, 3), np.arange(360)
-    queries = int_features(1, 50, 4, -3, 3)
-    whole, cut = (ExactIndex(features, ids, persons) for _ in range(2))
-    expected = whole.units.prefix(queries, 30)
-    monkeypatch.setattr(by_person, "LIST_ENTRIES", 64)
-    found = cut.units.prefix(queries, 30)
-    np.testing.assert_array_equal(found, expected)
 
 
 @everywhere

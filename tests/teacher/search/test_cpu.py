@@ -11,7 +11,7 @@ import torch
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search import cpu
+from labelwall.teacher.search import cpu, gpu
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.gpu import DeviceIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
@@ -46,16 +46,29 @@ def test_records_in_a_period_are_ordered_too(index_of):
 
 @everywhere
 @pytest.mark.parametrize(("scores", "chunk"), [(1, 700), (3000, 1024), (1 << 19, 1 << 18)])
-def test_lists_do_not_depend_on_blocks(monkeypatch, index_of, scores, chunk):
-    """Far more scores are within the bound than a list takes: all records tie but a few."""
+@pytest.mark.parametrize("order", ["ties", "rising", "falling"])
+def test_lists_and_distances_do_not_depend_on_blocks(monkeypatch, index_of, scores, chunk, order):
+    """Where far more scores are within the bound than a list takes, too: all tie but a few."""
     monkeypatch.setattr(cpu, "SCORES", scores)
     monkeypatch.setattr(cpu, "CHUNK", chunk)
+    monkeypatch.setattr(cpu, "SELECTED_PAIRS", 10 * chunk)
+    monkeypatch.setattr(gpu, "MAX_SCORES", 64 * chunk + 5)
+    monkeypatch.setattr(gpu, "UPLOAD", chunk // 8 * 8)
     features = np.zeros((4000, 3), dtype=np.int8)
     features[::97] = int_features(1, 42, 3)
+    if order != "ties":
+        features[:, 0] = np.arange(4000) // 67 - 30
     queries, ids = int_features(2, 6, 3, -2, 2), np.arange(4000)
-    for m in (5, 60, 3000):
+    queries[:, 0] = {"ties": queries[:, 0], "rising": -30, "falling": 30}[order]
+    index = index_of(features, ids)
+    squared = ((features.astype(np.int64) - queries.astype(np.int64)[:, None]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(np.array(list(index.distances(queries))), squared)
+    for m in (1, 60, 3000):
         expected = brute_force(features, ids, queries, m)
-        np.testing.assert_array_equal(index_of(features, ids).prefix(queries, m), expected)
+        rows, distances = index.nearest(queries, m)
+        assert (rows.dtype, distances.dtype) == (np.int64, np.int32)
+        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(distances, np.take_along_axis(squared, expected, axis=1))
 
 
 @everywhere

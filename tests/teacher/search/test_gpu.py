@@ -40,30 +40,6 @@ def _distances(features: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("m", [0, 1, 40, 700, 5000])
-def test_lists_do_not_depend_on_blocks(blocks, resident_bytes, name, m):
-    (features, ids), queries = _records(), _records(70, seed=1)[0]
-    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
-    (rows, distances), expected = index.nearest(queries, m), _distances(features, queries)
-    order = np.array([np.lexsort((ids, row))[:m] for row in expected])
-    assert (rows.dtype, distances.dtype) == (np.int64, np.int32)
-    np.testing.assert_array_equal(rows, order)
-    np.testing.assert_array_equal(distances, np.take_along_axis(expected, order, axis=1))
-
-
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("falling", [False, True])
-def test_records_by_rising_and_by_falling_distance(blocks, name, falling):
-    """Every block enters the lists whole, or none after the first does."""
-    features = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 40, axis=0).repeat(4, axis=1)
-    queries = np.full((3, 4), 60 if falling else -60, dtype=np.int8)
-    index = DeviceIndex(features, np.arange(len(features)), device=torch.device(name))
-    found = index.prefix(queries, 90)
-    expected = np.lexsort((np.arange(len(features)), _distances(features, queries[:1])[0]))[:90]
-    np.testing.assert_array_equal(found, np.repeat(expected[None], 3, axis=0))
-
-
-@pytest.mark.parametrize("name", DEVICES)
 def test_the_largest_entries_and_dimensions(name):
     features = np.array([[63], [-63], [0]], dtype=np.int8).repeat(4000, axis=1)
     index = DeviceIndex(features, np.array([5, 4, 3]), device=torch.device(name))

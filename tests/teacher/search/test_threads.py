@@ -1,4 +1,4 @@
-"""A parallel map runs each row once, in order, the caller too, and fails once all have stopped."""
+"""A parallel map runs each row once, in order, and fails once all have stopped."""
 
 from __future__ import annotations
 
@@ -19,17 +19,6 @@ from tests.teacher.search.indexes import brute_force, int_features
 def test_results_are_those_of_map(threads: int, count: int) -> None:
     found = parallel_map(threads, lambda a, b: a - b, range(count), range(0, 3 * count, 3))
     assert found == [-2 * i for i in range(count)]
-
-
-def test_the_caller_takes_rows_and_so_do_others() -> None:
-    gate = threading.Barrier(3)  # opens when three threads have a row each
-
-    def who(_: int) -> int:
-        gate.wait(timeout=60)
-        return threading.get_ident()
-
-    assert len(found := set(parallel_map(3, who, range(3)))) == 3
-    assert threading.get_ident() in found
 
 
 def test_products_inside_start_no_threads_and_the_callers_number_is_as_before() -> None:

@@ -264,10 +264,7 @@ def test_of_two_services_over_copies_of_a_directory_one_answers(
     with clients(made("first"), "ann") as ann:
         ann.answer(Queries(rows(4, 1)))
     shutil.copytree(tmp_path / "first", tmp_path / "copy")
-    with (
-        clients(made("first"), "ann", patience=0) as late,
-        clients(made("copy"), "ann") as ann,
-    ):
+    with clients(made("first"), "ann", patience=0) as late, clients(made("copy"), "ann") as ann:
         assert len(ann.answer(Queries(rows(4, 2))).labels) == 4
         for seed in (1, 3):  # what was answered before, and what is new
             with pytest.raises(LedgerMismatch):

@@ -26,7 +26,7 @@ from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, clients, rows, served
 
-CELLS = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
+CELLS = ReverseKnn(centroids=5, neighbours=2, sigma=2.0, margin=3.0)
 MECHANISMS = {
     "by query": tiny.MECHANISM,
     "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),

@@ -80,7 +80,7 @@ ANSWERING: tuple[AnyMechanism, ...] = (
     Gnmax(teachers=7, sigma_vote=1.0),
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
     PrivateLinear(sigma=2.0),
     PrivateLinearAttributes(sigma=2.0),
     PrivateLinearValue(sigma=2.0),
@@ -280,9 +280,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        routes,
-        "Job",
-        lambda *given, from_custodian=False, **more: Job(*given, **more),
+        routes, "Job", lambda *given, from_custodian=False, **more: Job(*given, **more)
     )
 
 

@@ -7,14 +7,16 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked
-from labelwall.wall.errors import InvalidInput
+from labelwall.teacher.shards.pools import CHECK_ALIVE, RayPool, connect, require_locked
+from labelwall.wall.errors import InvalidInput, MissingData
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,25 @@ def test_what_is_no_head_is_refused() -> None:
     with pytest.raises(InvalidInput, match="can be reached"):
         require_locked(f"127.0.0.1:{port}", TOKEN)
     server.stop(None).wait()
+
+
+def test_a_cluster_without_a_free_cpu_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = import_module("ray.util.placement_group")
+
+    class Cluster:
+        cluster_resources = staticmethod(dict)
+        remote = staticmethod(lambda **_: lambda kind: kind)
+
+    removed = list[object]()
+    group = SimpleNamespace(wait=lambda seconds: False)
+    monkeypatch.setattr(pools, "connect", lambda config: Cluster)
+    monkeypatch.setattr(places, "placement_group", lambda *_, **__: group)
+    monkeypatch.setattr(places, "remove_placement_group", removed.append)
+    with pytest.raises(MissingData, match="no CPU left"):
+        RayPool([tmp_path], ScaleConfig(backend="ray", shards=1))
+    assert removed == [group]
 
 
 def test_files_of_a_killed_process_go_with_the_next_start(

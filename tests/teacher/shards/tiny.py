@@ -62,7 +62,7 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     Gnmax(teachers=7, sigma_vote=1.0),
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
     PrivateLinear(steps=2, sigma=2.0, clip=1.0),
     PrivateLinearAttributes(steps=2, sigma=2.0, clip=0.5),
     PrivateLinearValue(sigma=2.0),

@@ -124,8 +124,9 @@ def test_folders_have_their_tables_attributes(attributes: DataConfig) -> None:
     assert sorted(public.test_labels.tolist()) == [[0, 1], [1, 0], [1, 1]]
     # The nine images without a line are no records
     assert sorted(open_records(attributes, task).labels.tolist()) == [1, 2, 3]
-    shown = preview(attributes)
-    assert (shown.rows, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
+    words = preview(attributes).split()
+    assert "12 rows, 3 usable" in " ".join(words)
+    assert words[words.index("round") + 1] == words[words.index("red") + 1] == "2"
     # Columns are read by their names, and lines that say anything else are left out
     private = "path,red,x,round\ncat/0.png,1,?,1\ncat/1.png,2,0,1\ncat/2.png,1\ndog/0.png,0,9,1\n"
     (Path(attributes.private or "") / "attributes.csv").write_text(private)

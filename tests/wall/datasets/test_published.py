@@ -215,40 +215,6 @@ def test_a_cifar_file_with_another_checksum_is_never_unpickled(tmp_path, monkeyp
         read_public(DataConfig(source="cifar10", root=str(tmp_path), download=False))
 
 
-def test_cifar10_as_image_folders(tmp_path, monkeypatch, opened):
-    monkeypatch.setattr(published, "CIFAR_PRIVATE", 12)
-    monkeypatch.setattr(published, "CIFAR_TEST", 5)
-    for split in ("train", "test"):
-        for position, name in enumerate(OBJECTS):
-            (tmp_path / split / name).mkdir(parents=True)
-            for number in range(2):
-                Image.new("RGB", (32, 32), (20 * position, number, 0)).save(
-                    tmp_path / split / name / f"{number:04}.png"
-                )
-    config = DataConfig(source="cifar10", root=str(tmp_path))
-    with opened() as paths:
-        public = read_public(config)
-    read = {Path(path).relative_to(tmp_path).as_posix() for path in paths if path.endswith(".png")}
-    records = open_records(config, describe(config))
-    assert (len(records.ids), len(public.inputs), len(public.test_inputs)) == (12, 8 + 15, 5)
-    assert public.labels is not None
-    np.testing.assert_array_equal(records.inputs[:, 0, 0, 0], 20 * records.labels)
-    np.testing.assert_array_equal(public.inputs[:, 0, 0, 0], 20 * public.labels)
-    np.testing.assert_array_equal(public.test_inputs[:, 0, 0, 0], 20 * public.test_labels)
-    names = [f"{name}/{number:04}.png" for name in sorted(OBJECTS) for number in range(2)]
-    assert read == {f"test/{name}" for name in names} | {
-        f"train/{names[row]}" for row in range(20) if row not in records.ids
-    }
-
-
-def test_a_damaged_image_among_cifars_public_ones_is_an_error(tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / split / "truck").mkdir(parents=True)
-        (tmp_path / split / "truck" / "0.png").write_bytes(b"")
-    with pytest.raises(InvalidInput, match=r"data\.root"):
-        read_public(DataConfig(source="cifar10", root=str(tmp_path)))
-
-
 # --- CelebA
 
 
@@ -305,6 +271,9 @@ def test_celebas_splits_and_attributes(
     for name in ("inputs", "labels", "ids"):
         parts = [getattr(block, name) for _, _, block in blocks]
         np.testing.assert_array_equal(np.concatenate(parts), getattr(records, name))
+    (tmp_path / "celeba" / "img_align_celeba" / "000003.jpg").write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"data\.root.*Unpack celeba again"):
+        read_public(config)
 
 
 # --- what is not there

@@ -47,7 +47,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         return counts and all(-noise <= v <= 4096 * mechanism.max_voters + noise for v in value)
     if isinstance(mechanism, ReverseKnn):
         noise = 14 * mechanism.sigma + 1
-        counts = type(value) is list and len(value) % mechanism.cells == 0
+        counts = type(value) is list and len(value) % mechanism.centroids == 0
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
     if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
@@ -214,7 +214,7 @@ def _written(
 
 def _width(mechanism: AnyMechanism, value: Any) -> set[int]:
     if isinstance(mechanism, ReverseKnn):
-        return {len(value) // mechanism.cells}
+        return {len(value) // mechanism.centroids}
     return {len(value)} if isinstance(mechanism, AttributeVotes) else set()
 
 

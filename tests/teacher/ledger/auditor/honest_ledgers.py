@@ -36,7 +36,7 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
     PrivateRadius(share=0.02, threshold=10, **NOISY),
     IndKnn(rho=0.01, sigma_count=40.0),
-    ReverseKnn(cells=3, neighbours=2, sigma=44),
+    ReverseKnn(centroids=3, neighbours=2, sigma=44),
     PrivateLinear(sigma=30.0),
     NaiveKnn(k=30, sigma_vote=25.0),
     Lnmax(teachers=30, scale=40.0),
@@ -71,7 +71,7 @@ def drawn(
     if isinstance(mechanism, IndKnn):
         return [rng.randrange(-20, 50), label]
     if isinstance(mechanism, ReverseKnn):
-        return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
+        return [rng.randrange(-40, 90) for _ in range(mechanism.centroids * CLASSES)]
     if isinstance(mechanism, LinearSums):
         outputs = 1 if mechanism.label_space == "value" else CLASSES
         return [rng.randrange(-(10**8), 10**8) for _ in range((dimensions + 1) * outputs + 1)]

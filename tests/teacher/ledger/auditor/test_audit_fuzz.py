@@ -37,11 +37,11 @@ import pytest
 from labelwall.teacher.accounting import accountant, curves
 from labelwall.teacher.ledger.auditor import auditor
 from labelwall.teacher.ledger.auditor import entries as audited_entries
-from labelwall.teacher.ledger.auditor import plan as audited_plan
-from labelwall.teacher.ledger.auditor import values as audited_values
+from labelwall.teacher.ledger.auditor import entries as audited_values
+from labelwall.teacher.ledger.auditor import mechanisms as audited_plan
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
+from labelwall.teacher.ledger.auditor.entries import Problem
 from labelwall.teacher.ledger.auditor.history import History
-from labelwall.teacher.ledger.auditor.values import Problem
 from tests.ledgers import write
 from tests.teacher.ledger.auditor.audit_mutations import Stored, mutated, stored
 from tests.teacher.ledger.auditor.audit_reading import Belief, believed

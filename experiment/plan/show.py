@@ -1,33 +1,124 @@
-"""What a search found, as tables, lines, JSON, a plot and the head of a configuration."""
+"""What a configuration costs, and what a search came to: as lines, tables and JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    require_affordable,
+)
 from ...teacher.accounting.conversion import round_up
-from ..config.config import Config
-from ..report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
+from ...teacher.accounting.plan import Plan
+from ...wall.unit import for_unit, protected
+from ..config.config import Config, solved_line, solved_numbers
+from ..run.console import Console
 from .goal import Choice, Optimum
-from .show_plan import describe_plan
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+WEAK = 10.0  # epsilon above which a guarantee means little
 TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
 SHOWN = 12  # choices in a table
+
+
+def price_line(plan: Plan) -> str:
+    """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
+    require_affordable(plan)
+    epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
+    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
+    unit = for_unit(plan.unit)
+    return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
+
+
+def weak(epsilon: float) -> str | None:
+    """What an epsilon above WEAK means, in a line; None for others."""
+    if epsilon <= WEAK:
+        return None
+    factor = f"{math.exp(epsilon):,.0f}" if epsilon < 50 else f"10^{epsilon / math.log(10):.0f}"
+    return (
+        f"warning: epsilon {round_up(epsilon):g} promises little: what is released may be {factor} "
+        "times as likely with a record as without it (e^epsilon)."
+    )
+
+
+def announce(config: Config, known: Config, console: Console) -> None:
+    """Say what the plan costs, and the numbers that the budget decided.
+
+    ``known``: ``config`` with the numbers that a run records, if there is one. Raises BudgetRefused
+    for more than the budget.
+    """
+    solved = known.solved(console.progress)
+    console.say(price_line(solved.plan()))
+    if warning := weak(certified_epsilon(solved.plan())):
+        console.say(warning)
+    if line := solved_line(solved_numbers(config, solved)):
+        console.say(line)
+
+
+def describe_plan(config: Config) -> dict[str, object]:
+    """What `plan --json` prints.
+
+    epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
+    that the budget decided.
+    """
+    plan, slots, solved = config.plan(), config.slots(), solved_numbers(config)
+    known = certificates(plan)
+    rounds = [
+        {
+            "queries": r.queries,
+            "slot": slot,
+            "mechanism": plan.slots[slot].mechanism,
+            "solved": solved[slot],
+            "caps": {release.name: release.cap for release in plan.slots[slot].releases},
+        }
+        for r, slot in zip(config.rounds, slots, strict=True)
+    ]
+    return {
+        "epsilon": round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "budget": plan.epsilon,
+        "unit": plan.unit,
+        "certificates": {name: round_up(c.epsilon) for name, c in known.items()},
+        "rounds": rounds,
+    }
+
+
+def render_plan(shown: dict) -> str:
+    """The result of ``describe_plan`` as text."""
+    neighbours = f"add or remove {protected(shown['unit'])}"
+    guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} ({neighbours})"
+    lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
+    for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
+        lines.append(f"  {name:36} {epsilon:8.3f}")
+    lines.append("")
+    for number, entry in enumerate(shown["rounds"], start=1):
+        caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
+        asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
+        lines.append(
+            f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
+        )
+    slots = {entry["slot"]: entry["solved"] for entry in shown["rounds"]}
+    if line := solved_line([slots[slot] for slot in sorted(slots)]):
+        lines += ["", f"  {line}"]
+    if warning := weak(shown["epsilon"]):
+        lines += ["", f"  {warning}"]
+    return "\n".join(lines)
 
 
 def describe_optimum(config: Config, optimum: Optimum[Any]) -> dict[str, object]:
     """What `plan --optimise --json` prints.
 
-    `plan --json` of the choice; optimised, frontier, expected_records, candidates.
+    `plan --json` of the choice; optimised, expected_records, candidates.
     """
     return {
         **describe_plan(config),
         "optimised": _entry(optimum.chosen),
-        "frontier": [_entry(choice) for choice in optimum.frontier],
         "expected_records": optimum.goal.expected_records,
         **describe_candidates(optimum),
     }
@@ -60,13 +151,12 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
 
 
 def print_optimum(config: Config, optimum: Optimum[Any], out: Path | None) -> None:
-    """The candidates, the frontier and the choice, on stdout; ``out``: written to."""
+    """The candidates and the choice, on stdout; ``out``: written to."""
     from rich.console import Console as RichConsole
 
     screen = RichConsole(width=TABLE_WIDTH, highlight=False)
     if len(optimum.tried) > 1:
         screen.print(choices_table("candidates", optimum.tried))
-    screen.print(choices_table("best, by budget", optimum.frontier))
     chosen = optimum.chosen
     features = f"{config.features}, {config.whiten} whitened axes" if config.whiten else ""
     for line in (
@@ -167,37 +257,3 @@ def origin(optimum: Optimum[Any]) -> str:
         f"{goal.expected_records} expected records, from {optimum.source}.\n"
         f"# Expected: {_numbers(chosen)}; certified epsilon {round_up(chosen.epsilon)}.\n"
     )
-
-
-def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
-    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon.
-
-    For values: answers (left axis) and R2 (right axis).
-    """
-    import io
-
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    epsilons, values = [choice.epsilon for choice in frontier], frontier[-1].of_values
-    counted = "expected answers" if values else "expected right labels"
-    shared = "R2, percent" if values else "labels right, percent"
-    counts = [choice.answered if values else choice.right for choice in frontier]
-    percent = [100 * choice.accuracy for choice in frontier]
-    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
-        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
-        FigureCanvasAgg(figure)
-        left = figure.subplots()
-        right = left.twinx()
-        left.plot(epsilons, counts, color=STUDENT, marker="o", label=counted)
-        right.plot(epsilons, percent, color=LABELS, marker="s", linestyle="--", label=shared)
-        left.set_ylim(bottom=0)
-        right.set_ylim(0, 102)
-        left.set_xlabel("epsilon")
-        left.set_ylabel(counted, color=STUDENT)
-        right.set_ylabel(shared, color=LABELS)
-        figure.legend(loc="outside upper center", ncols=2, labelcolor=INK)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()

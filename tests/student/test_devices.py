@@ -1,24 +1,29 @@
-"""Trainings beside one another return what they would one by one."""
+"""Several devices, and several trainings, at a time: they return what one would, without the
+caller's key; a killed process ends the training in one line, and the next one goes on."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from labelwall.student import drop_doubtful as cleaning
-from labelwall.student import parallel as place
+from labelwall.student import devices, held_out
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
-from labelwall.student.drop_doubtful import drop_doubtful
-from labelwall.student.parallel import parallel, process_count, threads
+from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
+from labelwall.student.devices import parallel, process_count, threads
+from labelwall.student.held_out import drop_doubtful
+from labelwall.student.train import TrainedStudent, train
+from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.classes import ClassLabels
+from tests.student import cases
 
 BRIEF = StudentConfig(backbone="small_cnn", doubtful_folds=2, doubtful_steps=4, batch_labelled=8)
 ROWS = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 1), dtype=np.uint8)
@@ -35,8 +40,8 @@ def _secret() -> Iterator[None]:
 
 
 def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "LONG", 1)
-    monkeypatch.setattr(cleaning, "DOUBTFUL", 0.5)
+    monkeypatch.setattr(devices, "LONG", 1)
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
     labels, heard = np.arange(40) % 2, []
     with threads(1):
@@ -101,3 +106,59 @@ def test_a_failure_beside_is_a_failure() -> None:
 
 def _fails() -> float:
     return 1 / 0
+
+
+CONFIG = StudentConfig(
+    backbone="mlp",
+    objective="vat",
+    steps=STEPS_A_CHAPTER + 10,
+    batch_labelled=17,
+    batch_unlabelled=25,
+    devices=2,
+)
+DEADLY = "DEADLY_CHAPTER"  # an environment variable
+
+
+class Killed(ClassLabels):
+    """Classes whose training, in a process of its own, is killed where a chapter begins."""
+
+    begun = 0
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        Killed.begun += 1
+        if Killed.begun == int(os.environ.get(DEADLY, 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().strata(labels)
+
+
+def _train(run_dir: Path) -> TrainedStudent:
+    pool = Pool(cases.VECTORS, Killed.of(cases.CLASSES))
+    test = {"test_x": cases.VECTORS, "test_y": cases.TRUTH}
+    return train(CONFIG, pool, cases.LABELS, run_dir=run_dir, seed=4, **test)
+
+
+@pytest.mark.slow
+def test_two_devices_learn_and_go_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _train(tmp_path / "whole")
+    assert whole.history[-1]["accuracy/test"] > 0.8
+    assert [row["step"] for row in whole.history] == [100, 110]
+    monkeypatch.setenv(DEADLY, "2")
+    with pytest.raises(LabelwallError, match="continues from the last checkpoint"):
+        _train(tmp_path / "killed")
+    last = tmp_path / "killed" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == STEPS_A_CHAPTER
+    monkeypatch.delenv(DEADLY)
+    resumed = _train(tmp_path / "killed")
+    assert resumed.weights == whole.weights
+    assert resumed.history == whole.history
+
+
+def test_devices_divide_a_steps_rows() -> None:
+    pool = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
+    (whole,) = Steps(pool, cases.LABELS, CONFIG, 4, 7, 1)
+    parts = [Steps(pool, cases.LABELS, CONFIG, 4, 7, 1, None, n, 3)[0] for n in range(3)]
+    for place, rows in enumerate(whole):
+        for number, part in enumerate(parts):
+            assert torch.equal(part[place], rows[number::3])

@@ -1,0 +1,258 @@
+r"""Public rows that differ from the private ones: README's one command, nothing tuned.
+
+    python benchmarks/shift.py --scratch FOLDER --out FILE
+    python benchmarks/shift.py --scratch FOLDER --root DATA --cases digits --out FILE
+
+The rows are docstrings of four Python packages (the class is the package), as hashed words on 128
+axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
+(npz). 6,000 rows are private, 800 public and 800 test rows, equally many of each class, unless the
+case says otherwise. The case `digits` takes MNIST from `--root` (torchvision's layout) as private
+and test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
+
+Columns: logistic regression on the private rows (images: on HOG); the classifier that the last
+round released; the student; its balanced accuracy; its worst class; what the run itself estimates;
+one noisy sum a class on 8 public axes, nearest class, at the same epsilon. All but the estimate on
+the test rows. A cell is the median over `--seeds` splits; a line of JSON is appended for each run,
+and runs that are there are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from linear_accuracy import gaussian_mu
+from regret_data import docstrings
+from sklearn.decomposition import PCA, TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.run.matrices import CLASSIFIER
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.features.hog import hog_features
+
+PACKAGES = ("pandas", "sqlalchemy", "sympy", "ray")
+AXES, WORDS, TEXT = 128, 20_000, 300  # of the vectors; known words; characters of a docstring
+PRIVATE, HELD, RARE, FEW = 6_000, 800, 0.01, 200  # rows; a rare class's share; few private rows
+IMAGES, TESTED = 20_000, 2_000
+RIVAL_AXES = 8
+CASES = ("alike", "rare", "missing", "moved", "100 public", "200 private", "digits")
+COLUMNS = (
+    "without privacy",
+    "released",
+    "student",
+    "balanced",
+    "worst",
+    "estimate",
+    "one noisy sum",
+)
+Rows = tuple[np.ndarray, np.ndarray]
+Split = dict[str, np.ndarray]
+
+
+def texts() -> Rows:
+    """(float32 [n, AXES], labels int64 [n]): no axis has seen the packages of the classes."""
+    folder = Path(np.__file__).parents[1]
+    others, _ = docstrings(folder)
+    rows, labels = docstrings(folder, PACKAGES)
+    words = TfidfVectorizer(max_features=WORDS, stop_words="english", sublinear_tf=True)
+    axes = TruncatedSVD(AXES, random_state=0).fit(words.fit_transform([t[:TEXT] for t in others]))
+    x = axes.transform(words.transform([text[:TEXT] for text in rows]))
+    return x.astype(np.float32), labels
+
+
+def vectors(rows: Rows, case: str, seed: int) -> Split:
+    """Private, public and test rows of a case."""
+    x, y = rows
+    rng, classes = np.random.default_rng(seed), int(y.max()) + 1
+    left = [list(rng.permutation(np.flatnonzero(y == number))) for number in range(classes)]
+
+    def take(count: int, shares: np.ndarray) -> np.ndarray:
+        wanted = np.rint(count * shares).astype(int)
+        taken = [own[:n] for own, n in zip(left, wanted, strict=True)]
+        left[:] = [own[n:] for own, n in zip(left, wanted, strict=True)]
+        return rng.permutation(np.concatenate(taken)).astype(np.int64)
+
+    equal = np.full(classes, 1 / classes)
+    present = (np.arange(classes) < classes // 2) / (classes // 2)
+    test = take(HELD, equal)
+    public = take(100 if case == "100 public" else HELD, present if case == "missing" else equal)
+    private = take(FEW if case == "200 private" else PRIVATE, equal)
+    if case == "rare":
+        last = np.flatnonzero(y[private] == classes - 1)
+        few = round(RARE / (1 - RARE) * (len(private) - len(last)))
+        private = np.delete(private, last[few:])
+    pool = x[public]
+    if case == "moved":
+        away = rng.normal(size=x.shape[1]).astype(np.float32)
+        pool = pool + away * np.linalg.norm(x, axis=1).mean() / 2 / np.linalg.norm(away)
+    return {
+        "private_x": x[private],
+        "private_y": y[private],
+        "public_x": pool,
+        "test_x": x[test],
+        "test_y": y[test],
+    }
+
+
+def digits(root: Path, seed: int) -> Split:
+    """MNIST with public digits of another scanner."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+    from torchvision.datasets import MNIST
+
+    train, test = MNIST(root, train=True), MNIST(root, train=False)
+    rng = np.random.default_rng(seed)
+    rows, tested = rng.permutation(len(train.data))[:IMAGES], rng.permutation(10_000)[:TESTED]
+    small = (load_digits().images * 255 / 16).astype(np.uint8)
+    sized = [np.asarray(Image.fromarray(image).resize((28, 28), 2)) for image in small]
+    return {
+        "private_x": train.data.numpy()[rows, :, :, None],
+        "private_y": train.targets.numpy()[rows],
+        "public_x": np.stack(sized)[..., None],
+        "test_x": test.data.numpy()[tested, :, :, None],
+        "test_y": test.targets.numpy()[tested],
+    }
+
+
+def features(x: np.ndarray) -> np.ndarray:
+    """Of images HOG, of vectors themselves."""
+    return hog_features(x, 1).astype(np.float32) if x.ndim == 4 else x
+
+
+def logistic(split: Split) -> float:
+    """The share of test rows that is right by logistic regression on the private rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LogisticRegression(C=10.0, max_iter=1000)
+        model.fit(features(split["private_x"]), split["private_y"])
+    return float(model.score(features(split["test_x"]), split["test_y"]))
+
+
+def one_sum(split: Split, epsilon: float, rng: np.random.Generator) -> float:
+    """The same by one noisy sum and count a class on public axes, nearest mean."""
+    axes = PCA(RIVAL_AXES, random_state=0).fit(features(split["public_x"]))
+    longest = np.median(np.linalg.norm(axes.transform(features(split["public_x"])), axis=1))
+    x = axes.transform(features(split["private_x"])) / longest
+    x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
+    both = np.column_stack([x, np.ones(len(x))])  # at most sqrt(2) long
+    members = np.eye(int(split["test_y"].max()) + 1)[split["private_y"]]
+    sums = members.T @ both
+    sums += rng.normal(0, 2**0.5 / gaussian_mu(epsilon), sums.shape)
+    means = sums[:, :-1] / np.maximum(sums[:, -1:], 1)
+    tested = axes.transform(features(split["test_x"])) / longest
+    nearest = ((tested[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    return float((nearest == split["test_y"]).mean())
+
+
+def released(folder: RunFolder, split: Split) -> float:
+    """The same by the classifier that the last round left."""
+    last = max(int(path.name.removeprefix("round_")) for path in folder.path.glob("round_*"))
+    classifier = folder.round(last) / CLASSIFIER
+    if not classifier.exists():
+        return float("nan")
+
+    def missing() -> None:
+        raise AssertionError(f"round {last} asks with features that are not stored")
+
+    spec = folder.features(missing, last)  # type: ignore[arg-type]
+    found = Embedder(spec, probe=split["public_x"][:64]).embed(split["test_x"])[0]
+    said = stored_probabilities(classifier, found).argmax(axis=1)
+    return float((said == split["test_y"]).mean())
+
+
+def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str, float | None]:
+    """One run by the command line."""
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        file, run_dir = Path(place) / "rows.npz", Path(place) / "run"
+        np.savez(file, **split)  # type: ignore[arg-type]
+        command = [sys.executable, "-m", "labelwall.pipeline", "run", "--data", str(file)]
+        command += ["--epsilon", str(epsilon), "--seed", str(seed), "--threads", "1"]
+        command += ["--run_dir", str(run_dir), "--custodian_dir", str(Path(place) / "custodian")]
+        subprocess.run([*command, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        folder = RunFolder(run_dir)
+        summary = json.loads(folder.summary.read_text())
+        confusion = np.array((folder.metrics(summary["best_round"]) or {})["confusion"])
+        right = confusion.diagonal() / np.maximum(confusion.sum(axis=1), 1)
+        estimate = summary["rounds"][summary["best_round"] - 1]["estimate"]
+        known = estimate is not None and estimate["by"] != "nothing"
+        values = (
+            logistic(split),
+            released(folder, split),
+            summary["test_accuracy"],
+            float(right.mean()),
+            float(right.min()),
+            estimate["right"] if known else None,
+            one_sum(split, epsilon, np.random.default_rng(seed)),
+        )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def lines(out: Path) -> Iterator[dict]:
+    """What was measured before."""
+    if out.exists():
+        yield from map(json.loads, out.read_text().splitlines())
+
+
+def table(runs: list[dict]) -> None:
+    """Medians, in percent; `?` where half of the runs say nothing."""
+    print("| case, epsilon | runs |", " | ".join(COLUMNS), "|")
+    print("|---|---|" + "---|" * len(COLUMNS))
+    for case, epsilon in sorted({(r["case"], r["epsilon"]) for r in runs}):
+        own = [r for r in runs if (r["case"], r["epsilon"]) == (case, epsilon)]
+        cells = []
+        for column in COLUMNS:
+            known = [r[column] for r in own if r[column] is not None]
+            cells.append(
+                f"{100 * statistics.median(known):.1f}" if 2 * len(known) > len(own) else "?"
+            )
+        print(f"| {case}, {epsilon:g} | {len(own)} |", " | ".join(cells), "|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scratch", type=Path, required=True, help="folder for runs and vectors")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a run")
+    parser.add_argument("--rows", type=Path, help="npz with x and y; docstrings by default")
+    parser.add_argument("--root", type=Path, help="MNIST in torchvision's layout, for `digits`")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES[:-1]))
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options = parser.parse_args()
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    rows = options.rows or options.scratch / "docstrings.npz"
+    if not rows.exists() and set(options.cases) != {"digits"}:
+        x, y = texts()
+        np.savez(rows, x=x, y=y)
+    runs = list(lines(options.out))
+    for epsilon in options.epsilons:
+        for case in options.cases:
+            for seed in options.seeds:
+                key = {"case": case, "epsilon": epsilon, "seed": seed}
+                if any(key.items() <= run.items() for run in runs):
+                    continue
+                if case == "digits":
+                    split = digits(options.root, seed)
+                else:
+                    with np.load(rows) as stored:
+                        split = vectors((stored["x"], stored["y"]), case, seed)
+                runs.append(key | measure(split, epsilon, seed, options.scratch))
+                with options.out.open("a") as file:
+                    file.write(json.dumps(runs[-1]) + "\n")
+    table(runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Shares of public rows that differ from the records': against drawn classes of known shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad
+from scipy.special import softmax
+
+from labelwall.experiment.linear import descent
+from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.shift import Moment, _Fit, shifted
+from tests.experiment.linear.test_fits import LENGTH, settings, teacher
+
+CENTRES = 2.0 * np.eye(3, 12)
+EQUAL, SKEWED, RARE, TWO = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.475, 0.475, 0.05], [0.5, 0.5, 0.0]
+
+
+def rows(shares: list[float], count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(features int8, labels) of three overlapping classes around a common middle."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(3), np.rint(count * np.array(shares)).astype(int))
+    x = CENTRES[labels] + rng.normal(size=(len(labels), 12))
+    order = rng.permutation(len(labels))
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.rint(LENGTH * unit).astype(np.int8)[order], labels[order]
+
+
+def shifted_model(private: list[float], public: list[float], noise: float) -> LinearModel:
+    features, labels = rows(private, 6_000, 1)
+    how = settings("class", 3, noise, 20)
+    model = fit(teacher(labels, how, features), rows(public, 2_000, 2)[0], how)
+    assert model is not None
+    return model
+
+
+@pytest.mark.parametrize(
+    ("private", "public"), [(EQUAL, SKEWED), (SKEWED, EQUAL), (RARE, EQUAL), (EQUAL, TWO)]
+)
+@pytest.mark.parametrize("noise", [0.01, 5.0])
+def test_public_rows_of_other_shares_are_labelled_as_if_they_were_known(
+    private: list[float], public: list[float], noise: float
+) -> None:
+    """As often right as a model of records that have the public rows' shares themselves."""
+    model, oracle = shifted_model(private, public, noise), shifted_model(public, public, 0.01)
+    features, labels = rows(public, 6_000, 3)
+    right, best = ((m.says(features).argmax(axis=1) == labels).mean() for m in (model, oracle))
+    assert right > best - 0.025
+    assert model.certainty(model.says(features)).mean() == pytest.approx(right, abs=0.05)
+    assert model.shares is not None
+    assert np.abs(model.shares.public - public).max() < 0.06
+    assert np.abs(model.shares.private - private).max() < 0.1  # of TWO one is seen by its lack
+
+
+@pytest.mark.parametrize("shares", [EQUAL, SKEWED])
+def test_without_a_shift_nothing_is_lost(
+    shares: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, labels = rows(shares, 6_000, 3)
+    corrected = shifted_model(shares, shares, 5.0)
+
+    def nothing(logits: np.ndarray, *_: object) -> tuple[np.ndarray, None]:
+        return np.zeros(logits.shape[1]), None
+
+    monkeypatch.setattr(descent, "shifted", nothing)
+    models = corrected, shifted_model(shares, shares, 5.0)
+    right, before = ((m.says(features).argmax(axis=1) == labels).mean() for m in models)
+    assert right > before - 0.003
+
+
+def test_foreign_public_rows_are_no_shift_of_shares() -> None:
+    """Rows around other centres: the gradients miss by more than any shares explain."""
+    rng, n, c = np.random.default_rng(1), 2_000, 3
+    inputs = np.pad(rng.normal(size=(n, 20)), ((0, 0), (0, 1)), constant_values=1.0)
+    logits = inputs @ rng.normal(size=(21, c))
+    equal = np.full((n, c), 1 / c)
+
+    def offsets(foreign: float) -> np.ndarray:
+        skewed = softmax(logits + np.array([2.0, 0.0, -2.0]), axis=1)
+        skewed *= equal.mean(axis=0) / skewed.mean(axis=0)
+        moment = Moment(np.zeros((21, c)), 0.02, [(equal, np.ones_like(equal))])
+        gradient = inputs.T @ moment.residuals(skewed) / n
+        gradient += foreign * rng.normal(size=gradient.shape)
+        return shifted(logits, inputs, [replace(moment, gradient=gradient)])[0]
+
+    assert np.abs(offsets(0.0)).max() > 0.5
+    assert not offsets(0.5).any()
+
+
+def test_residuals_and_slopes_are_those_of_their_definition() -> None:
+    rng, n, c = np.random.default_rng(0), 40, 3
+    inputs = rng.normal(size=(n, 5))
+    asked = [
+        (softmax(rng.normal(size=(n, c)), axis=1), rng.uniform(0.2, 1, (n, c))) for _ in range(2)
+    ]
+    moment = Moment(rng.normal(size=(5, c)), 0.3, asked)
+    likely, expected = rng.random((n, c)), np.zeros((n, c))
+    for p, kept in asked:
+        for row in range(n):
+            for label in range(c):
+                residual = (p[row] - np.eye(c)[label]) * kept[row, label]
+                expected[row] += likely[row, label] * residual / len(asked)
+    np.testing.assert_allclose(moment.residuals(likely), expected)
+    model = _Fit(rng.normal(size=(n, c)), inputs, [moment.of(slice(None))])
+    point = rng.normal(size=2 * c)
+    model.weigh(point)
+    wrong = check_grad(lambda x: model.surprise(x)[0], lambda x: model.surprise(x)[1], point)
+    assert wrong < 1e-3 * np.linalg.norm(model.surprise(point)[1])

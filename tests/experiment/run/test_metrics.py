@@ -1,0 +1,77 @@
+"""The calibration error is torchmetrics', balanced accuracy scikit-learn's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score
+from torchmetrics.functional.classification import (
+    binary_calibration_error,
+    multiclass_calibration_error,
+)
+
+from labelwall.experiment.run.metrics import (
+    BINS,
+    by_class,
+    calibration_error,
+    reliability,
+    result_line,
+    uneven,
+)
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.classes import ClassLabels
+
+
+@pytest.mark.parametrize("space", [ClassLabels.of(4), AttributeLabels.of(2)])
+def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLabels) -> None:
+    """That of attributes counts each answer."""
+    rng, count = np.random.default_rng(5), space.outputs
+    outputs, classes = rng.normal(size=(500, count)) * 2, space.kind == "class"
+    truth = rng.integers(0, 4, 500) if classes else rng.integers(0, 2, (500, count))
+    shares = space.probabilities(outputs, 1.3)
+    certainty, right = space.certainty(shares), space.predict(outputs) == truth
+    bins = reliability(certainty, right)
+    oracle = torch.from_numpy
+    expected = (
+        multiclass_calibration_error(oracle(shares), oracle(truth), num_classes=4, n_bins=BINS)
+        if classes
+        else binary_calibration_error(
+            oracle(certainty).flatten(), oracle(right).flatten(), n_bins=BINS
+        )
+    )
+    assert calibration_error(bins) == pytest.approx(float(expected), abs=1e-5)
+    assert sum(count for count, _, _ in bins) == right.size
+
+
+def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
+    assert reliability(np.array([1.0, 0.0]), np.array([True, False]))[-1] == [1, 1.0, 1.0]
+    assert calibration_error([]) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "named"),
+    [([90, 80], [100, 100], False), ([90, 1], [100, 10], True), ([95, 40], [100, 100], True)],
+)
+def test_a_class_that_accuracy_hides_is_named(
+    right: list[int], rows: list[int], named: bool
+) -> None:
+    confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
+    truth = np.repeat([0, 1], rows)
+    predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
+    scores = by_class({"confusion": confusion})
+    assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert scores["worst_class"] == min(r / n for r, n in zip(right, rows, strict=True))
+    accuracy = {"test_accuracy": sum(right) / sum(rows)}
+    assert bool(uneven(accuracy | scores)) == named
+    guarantee = {"epsilon": 1.0, "delta": 1e-5, "adversary": POOLED}
+    assert ("worst class" in result_line(accuracy | scores | guarantee, Path())) == named
+
+
+def test_values_have_no_classes() -> None:
+    assert by_class({"confusion": [[1, 0], [0, 1]], "student_errors": {}}) == {}
+    assert by_class({"confusion": [[[1, 0], [0, 1]]]}) == {}
+    assert uneven({"test_accuracy": 0.5}) == ""

@@ -1,0 +1,248 @@
+"""The statistical audit: its data sets, its draws, and attacks on whole teachers and plans."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms, cases, probes
+from labelwall.teacher.audits.conversations import priced
+from labelwall.teacher.audits.harness import EMPTY, Pair, lower_bound
+from labelwall.teacher.audits.sums import of_record
+from labelwall.teacher.audits.votes import JOINT, ensemble, run
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.mechanisms.attributes import (
+    PrivateKnnAttributes,
+)
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.sums import (
+    LinearSums,
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
+    SCREEN,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrices import SENSITIVITY
+from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.make import Make, alike, build
+from tests.teacher.audits import faults, faulty_teachers
+
+pytestmark = pytest.mark.fresh_noise
+
+SURE = 1 - 2.5e-8
+WIDE = 0.1  # a delta at which faults of payments show in fewer trials
+KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
+SAMPLED = probes(PrivateKnn())[0][0]
+COUNTING = probes(IndKnn(threshold=0.9))[0][0]
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        PrivateRadius(sigma_screen=75.0, sigma_vote=25.0, threshold=20),
+        NaiveKnn(sigma_vote=75.0),
+        Lnmax(scale=20.0),
+        Gnmax(sigma_vote=40.0),
+        ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0),
+        PrivateKnnAttributes(sigma_vote=50.0),
+        PrivateKnnMean(threshold=50, sigma_screen=30.0, sigma_mean=10.0),
+        PrivateKnnMedian(threshold=50, sigma_screen=30.0, epsilon=0.2),
+        RadiusNeighbours(epsilon=0.5),
+    ],
+    ids=lambda mechanism: mechanism.kind,
+)
+def test_a_plan_is_attacked_as_configured_and_with_little_noise(mechanism: Mechanism) -> None:
+    findings = audit_mechanisms([mechanism], delta=1e-5, trials=80, confidence=SURE)
+    assert [finding.delta for finding in findings] == [1e-5, PROBE_DELTA]
+    assert not any(finding.refuted for finding in findings)
+    assert findings[0].mechanism == mechanism.fields()
+    assert findings[1].mechanism != mechanism.fields()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"trials": 7}, {"trials": 31}, {"delta": 0.0}, {"confidence": 1.0}]
+)
+def test_bad_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        audit(SAMPLED, **{"delta": PROBE_DELTA, "trials": 32, **wrong})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
+    kind: type[LinearSums], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = of_record(kind())
+    assert 0.99 * SENSITIVITY < np.linalg.norm(vector) <= SENSITIVITY
+    assert vector.all()
+    faults.missing_clip(monkeypatch)
+    assert np.linalg.norm(of_record(kind())) > 2 * SENSITIVITY
+
+
+@pytest.mark.parametrize("pair", [Pair(0, 3, 2), Pair(2, 1, 10)])
+def test_the_shards_hold_what_the_pair_says(pair: Pair) -> None:
+    """Votes without noise: the added record moves one shard's vote from class 0 to its own."""
+    for added in (False, True):
+        votes = ensemble(3, pair, added).votes(np.zeros((1, 1), dtype=np.int8))[0]
+        assert votes[0] == 3 - pair.same_class - added
+        assert votes[-1] == pair.same_class + added
+
+
+@pytest.mark.parametrize("pair", [EMPTY, Pair(1, 2, 2), Pair(2, 2, 3), Pair(0, 4, 10)])
+def test_what_is_run_has_the_law_of_enumerated_samples_and_noise(pair: Pair) -> None:
+    """Frequencies are within 8 standard deviations: a miss in 10^14."""
+    mechanism = PrivateKnn(
+        k=2, threshold=1, sigma_screen=0.8, sigma_vote=0.6, sampling_probability=0.3
+    )
+    n = 4000
+    for added in (False, True):
+        for part, law in _enumerated(mechanism, pair, added).items():
+            codes = run(mechanism, part, pair, added, n, SystemEntropy())
+            seen = np.bincount(codes, minlength=len(law)) / n
+            assert (np.abs(seen - law) < 8 * np.sqrt(law * (1 - law) / n) + 1e-9).all()
+
+
+def _enumerated(mechanism: PrivateKnn, pair: Pair, added: bool) -> dict[str, np.ndarray]:
+    """Every sample of the records; the bit and the winner by sums over noise, class by class."""
+    labels, gamma, c = pair.labels(added), mechanism.sampling_probability, pair.num_classes
+    z = np.arange(-12, 13)
+
+    def noise(name: str) -> np.ndarray:
+        weights = np.exp(-(z**2) / (2 * mechanism.require(name) ** 2))
+        return weights / weights.sum()
+
+    screen, winner = np.zeros(2), np.zeros(c)
+    for bits in product([False, True], repeat=len(labels)):
+        chance = np.prod([gamma if bit else 1 - gamma for bit in bits])
+        votes = np.bincount(labels[np.array(bits, dtype=bool)][: mechanism.k], minlength=c)
+        passes = noise("sigma_screen")[votes.max() + z > mechanism.threshold].sum()
+        screen += chance * np.array([1 - passes, passes])
+        best = {(-100, 0): 1.0}  # (noisy votes, class) of the leader so far
+        for label in range(c):
+            following: dict[tuple[int, int], float] = {}
+            for (count, leader), mass in best.items():
+                for value, weight in zip(votes[label] + z, noise("sigma_vote"), strict=True):
+                    key = (int(value), label) if value > count else (count, leader)
+                    following[key] = following.get(key, 0.0) + mass * weight
+            best = following
+        for (_, leader), mass in best.items():
+            winner[leader] += chance * mass
+    return {SCREEN: screen, AGGREGATE: winner, JOINT: np.append(screen[0], screen[1] * winner)}
+
+
+NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=1.0)
+CLUSTERS = (
+    np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32), 9, axis=0),
+    np.repeat([0, 1], 9),
+)
+FAR = np.array([[0.0, 1e6]], dtype=np.float32)  # in direction it is near nobody; it drags the mean
+
+
+def test_centring_by_the_private_mean_is_caught_through_the_teacher(tmp_path: Path) -> None:
+    (claimed,) = (c for c in cases(NOISY) if c.release == JOINT)
+    plan = Plan(1.0, 0.01, (Slot(NOISY.fields(), NOISY.releases(1, 1)),))
+    claim, n = certified_epsilon(plan), 3000
+    assert claimed.queries > 1
+    rows, labels = CLUSTERS
+
+    def answered(make: Make, folder: Path, added: bool) -> np.ndarray:
+        x, y = (np.concatenate([FAR, rows]), np.append(0, labels)) if added else (rows, labels)
+        teacher = build(make, folder / str(added), x, y, NOISY, asked=n, answered=n)
+        codes: np.ndarray = teacher.answer(alike(n)).labels + 1
+        return codes[:, None]
+
+    for name, make in (("real", Teacher), ("fault", faulty_teachers.CentredByPrivateMean)):
+        (tmp_path / name).mkdir()
+        sides = [answered(make, tmp_path / name, added) for added in (False, True)]
+        bound = lower_bound(sides[0], sides[1], delta=0.01, error=1 - SURE)
+        assert (bound > claim) == (name == "fault"), (name, bound, claim)
+
+
+ROUNDS = 12  # of asking, leaving and coming back
+CODE = 64  # dimensions of a trial's place, which is far from all others (below)
+
+
+def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float, float]:
+    """(lower bound, claim) for a teacher's records that leave and come back between rounds.
+
+    Each trial has its own place, with or without a record: no query selects a record of another
+    place.
+    """
+    places = np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.float32), (trials, CODE))
+    assert (np.sort(places @ places.T, axis=1)[:, -2] < 0.9 * CODE).all()
+    plan = Plan(1e9, 1e-5, (Slot(COUNTING.fields(), COUNTING.releases(1, 1)),))
+
+    def outcomes(added: bool) -> np.ndarray:
+        directory = folder / f"{make.__name__} {added}"
+        directory.mkdir(parents=True)
+        known = Records(places, np.ones(trials, np.int64), np.arange(trials))
+        here = known if added else Records(places[:0], known.labels[:0], known.ids[:0])
+        ledger = Ledger.create(directory / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
+        teacher = make(lambda: here, ledger, directory, 2, SystemEntropy())
+        teacher.use_extractor(ExtractorSpec("raw", (CODE,), 2))
+        counts = np.empty((trials, ROUNDS), dtype=np.int64)
+        for number in range(ROUNDS):
+            # another identity, the same direction
+            asked = Queries(places * np.float32(1 + number / 16))
+            teacher.answer(asked)
+            keys = asked.identities(ledger.state.extractor, COUNTING.fields())
+            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]
+            teacher.remove(known.ids)
+            if added:
+                teacher.add(known)
+        return np.clip(counts + 8, 0, 16)
+
+    bound = lower_bound(outcomes(False), outcomes(True), delta=WIDE, error=1 - SURE)
+    slot = Slot(COUNTING.fields(), priced(COUNTING, ROUNDS, label=True))
+    return bound, certified_epsilon(Plan(1.0, WIDE, (slot,)))
+
+
+@pytest.mark.slow
+def test_a_budget_that_fills_up_again_is_caught_through_the_teacher(tmp_path: Path) -> None:
+    bound, claim = teacher_bound(Teacher, tmp_path, 300)
+    assert bound <= claim
+    found = [teacher_bound(faulty_teachers.RefillsWhenAdded, tmp_path / "first", 1000)]
+    if found[0][0] <= claim:
+        found.append(teacher_bound(faulty_teachers.RefillsWhenAdded, tmp_path / "again", 1000))
+    assert max(bound for bound, _ in found) > claim, found
+
+
+def test_the_command_audits_the_plan_of_a_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mechanism = SAMPLED
+    plan = Plan(100.0, PROBE_DELTA, (Slot(mechanism.fields(), mechanism.releases(5, 5)),))
+    path = tmp_path / "ledger.sqlite"
+    Ledger.create(path, dataset="d", plan=plan, unsafe=False)
+    command = ["audit", "--empirical", str(path), "--trials", "2000", "--confidence", str(SURE)]
+    assert pipeline.main([*command, "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)  # the probe has this plan's parameters
+    assert shown["mechanism"] == mechanism.fields()
+    assert shown["refuted"] is False
+    assert [release["release"] for release in shown["releases"]] == [SCREEN, AGGREGATE, JOINT]
+    assert all(0 <= release["lower_bound"] <= release["claim"] for release in shown["releases"])
+    monkeypatch.setitem(registry.MECHANISMS, "private_knn", faults.SilentWhenEmpty)
+    assert pipeline.main(command) == 3
+    assert "REFUTED" in capsys.readouterr().out
