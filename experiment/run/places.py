@@ -58,16 +58,17 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
 
     A directory or ledger that the configuration names is another budget, and the sum is said.
     """
-    beside = place_of(side.data)
-    if beside is None or not open_database(beside / LEDGER).exists():
+    beside, budget = place_of(side.data), side.budget
+    if beside is None:
         return
-    budget = side.budget
     if side.ledger is not None or beside != place.resolve():
-        with suppress(LedgerMismatch):  # where that one needs its anchor
+        with suppress(LedgerMismatch):  # where there is none, or it needs its anchor
             first = Ledger(beside / LEDGER).state.plan
             assert first is not None
             parts = f"epsilon {first.epsilon:g} + {budget.epsilon:g}"
             say(f"two budgets for the same records: {parts} = {first.epsilon + budget.epsilon:g}")
+        return
+    if not open_database(beside / LEDGER).exists():
         return
     state = Ledger(beside / LEDGER, side.anchor).state
     plan = state.plan

@@ -14,8 +14,9 @@ from ...student.devices import require_devices
 from ...student.student_file import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
 from ...teacher.accounting.plan import Plan
+from ...teacher.mechanisms.registry import from_slot
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import DataConfig, describe, read_public
+from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
 from ...wall.datasets.tables import scaling
 from ...wall.labels.base import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
@@ -24,12 +25,15 @@ from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
 from .console import Console
 from .features import PublicFeatures, first_extractor
+from .foresight import foresee, plurality
 from .metrics import round_line, run_summary
 from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
 from .training import calibrated, check_student, train_round
+
+SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 
 
 def run(
@@ -72,11 +76,30 @@ def run(
         teacher.export(folder.ledger)
         config = _fixed(config, folder, console)
         record(config, folder)
+        if folder.metrics(1) is None:  # before anything is charged
+            _warn(config, task, public, features, console)
         experiment = Experiment(
             config.public_side(), folder, task, public, features, teacher, console
         )
         rounds = [_round(experiment, current) for current in experiment.settings.rounds]
         return _summarise(experiment, rounds, config.data, config.plan())
+
+
+def _warn(
+    config: Config, task: Task, public: PublicData, features: PublicFeatures, console: Console
+) -> None:
+    """Say which rounds may be useless, by test rows and the guess of the number of records."""
+
+    def share(part: float) -> float:
+        if task.labels.kind != "class":
+            return 1.0
+        test = features.quantised(first_extractor(config.first, task), "test")[:SHARE_ROWS]
+        return plurality(test, public.test_labels[:SHARE_ROWS], part)
+
+    plan, records = config.plan(), config.records(len(public.inputs))
+    for number, slot in enumerate(config.slots(), start=1):
+        if reason := foresee(from_slot(plan.slots[slot]), records, share):
+            console.say(f"round {number} may be useless: {reason}")
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:

@@ -102,6 +102,21 @@ def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(
         assert len(np.load(cache)["digests"]) == 200 + 3 - 2
 
 
+def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
+    def left() -> int:
+        budgets = Ledger(Path("custody/ledger.sqlite")).individual_budgets
+        return int(budgets.remaining(0, budgets.serials(np.array([5])))[0])
+
+    more([5])
+    assert records("add", "--rows", "more.npz") == 0
+    assert ask(np.load("more.npz")["private_x"]) == 0
+    spent = left()
+    assert records("remove", "--ids", "5") == 0
+    assert records("add", "--rows", "more.npz") == 0
+    assert ask(12) == 0
+    assert left() <= spent
+
+
 def test_a_dry_run_changes_nothing_and_says_what_would_be(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
