@@ -27,7 +27,7 @@ DOUBTFUL, SURE = 2.0, 4.0
 # Public rows are foreign where no shares explain the gradients: what is left is more than that many
 # times chance, and more than that part of what was to be explained. Digits of another scanner: 2.5
 # to 3.8 and 0.42 to 0.58. Then nothing is corrected.
-LEFT, PART = (1.5, 2.0), (0.25, 0.4)
+LEFT, PART = (1.8, 2.4), (0.25, 0.4)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def shifted(
     """(offsets of the logits for public rows, float64 [c]; the shares that go with them).
 
     ``logits``: of PUBLIC ``inputs`` by a classifier, float64 [n, c] and [n, d + 1]. The offsets
-    are 0 where the moments tell of no shift, or where no shift explains them.
+    are 0 where the moments tell of no shift, or where no shift explains them; a class that is rarer
+    among public rows keeps its share of the records.
     """
     rows = slice(max(1, MAX_ENTRIES // (logits.shape[1] * max(len(m.asked) for m in moments))))
     fit = _Fit(logits[rows], inputs[rows], [moment.of(rows) for moment in moments])
@@ -158,4 +159,7 @@ def shifted(
     public = softmax(logits + offsets, axis=1).mean(axis=0)
     found = fit.shares(best)
     ratio = log_softmax(np.log(found.private) - np.log(np.maximum(found.public, 1e-300)))
-    return offsets, Shares(softmax(np.log(np.maximum(public, 1e-300)) + part * ratio), public)
+    private = softmax(np.log(np.maximum(public, 1e-300)) + part * ratio)
+    # A class that public rows lack may be asked about later: it keeps its share of the records.
+    offsets += np.maximum(0.0, np.log(private) - np.log(np.maximum(public, 1e-300))) * part
+    return offsets - offsets.mean(), Shares(private, public)
