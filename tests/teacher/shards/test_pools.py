@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,8 +98,6 @@ def test_what_is_no_head_is_refused() -> None:
 def test_a_cluster_without_a_free_cpu_is_refused_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = import_module("ray.util.placement_group")
-
     class Cluster:
         cluster_resources = staticmethod(dict)
         remote = staticmethod(lambda **_: lambda kind: kind)
@@ -107,8 +105,18 @@ def test_a_cluster_without_a_free_cpu_is_refused_and_not_waited_for(
     removed = list[object]()
     group = SimpleNamespace(wait=lambda seconds: False)
     monkeypatch.setattr(pools, "connect", lambda config: Cluster)
-    monkeypatch.setattr(places, "placement_group", lambda *_, **__: group)
-    monkeypatch.setattr(places, "remove_placement_group", removed.append)
+    # Not Ray itself: once it is loaded without a token, its process can have no cluster of its own.
+    places = SimpleNamespace(
+        placement_group=lambda *_, **__: group, remove_placement_group=removed.append
+    )
+    strategies = SimpleNamespace(PlacementGroupSchedulingStrategy=None)
+    for name, module in (
+        ("ray", Cluster),
+        ("ray.util", Cluster),
+        ("ray.util.placement_group", places),
+        ("ray.util.scheduling_strategies", strategies),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
     with pytest.raises(MissingData, match="no CPU left"):
         RayPool([tmp_path], ScaleConfig(backend="ray", shards=1))
     assert removed == [group]
