@@ -35,7 +35,7 @@ PYTHON = (
     "teacher.ledger.ledger.Ledger",
     "teacher.ledger.auditor",
     "teacher.accounting.accountant",
-    "teacher.accounting.curves.contest",
+    "teacher.accounting.contest",
     "teacher.noise.sampler",
     "teacher.ledger.anchor",
     "teacher.ledger.individual_budgets",
