@@ -203,7 +203,9 @@ def test_the_page_prints_the_screening_curve_rounded_up(gamma):
     ],
 )
 def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
-    releases = PrivateKnn("private_knn", *mechanism).releases(asked, answered)
+    fields = ("k", "threshold", "sigma_screen", "sigma_vote", "sampling_probability")
+    mechanism = PrivateKnn(**dict(zip(fields, mechanism, strict=True)))
+    releases = mechanism.releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
     names = ("tight", "pld")
     assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [
