@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..noise.entropy import BITS, Entropy, inclusion_bound
+from .compiled import compiled
 from .index import Ranked
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
@@ -52,15 +53,38 @@ def sampled_votes(
             near = index.prefix(queries[pending], width)[:, drawn:]  # not yet drawn
             own = [keys[query] for query in pending.tolist()]
             bits = _included(index, near, sampling_probability, own, release, entropy)
-            bits &= bits.cumsum(axis=1, dtype=np.int32) <= k - hits[pending, None]
-            query, place = pending[bits.nonzero()[0]], labels[near[bits]]
-            if labels.ndim == 1:
-                np.add.at(votes, (query, place), 1)
-            else:
-                np.add.at(votes, query, place)
-            hits[pending] += bits.sum(axis=1)
+            _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
             pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
     return votes
+
+
+@compiled
+def _first_hits(
+    near: np.ndarray,
+    bits: np.ndarray,
+    labels: np.ndarray,
+    k: int,
+    queries: np.ndarray,
+    hits: np.ndarray,
+    votes: np.ndarray,
+) -> None:
+    """Walk the lists ``near`` (int64 [p, m]) of ``queries`` (int64 [p]) until a query has k hits.
+
+    ``bits``: bool [p, m]. Each hit adds its vote or ballot to ``votes`` and one to ``hits`` (int64
+    [q]).
+    """
+    for place in range(len(near)):
+        query = queries[place]
+        for column in range(near.shape[1]):
+            if hits[query] == k:
+                break
+            if bits[place, column]:
+                hits[query] += 1
+                record = near[place, column]
+                if labels.ndim == 1:
+                    votes[query, labels[record]] += 1
+                else:
+                    votes[query] += labels[record]
 
 
 def _included(
