@@ -27,6 +27,7 @@ class Experiment:
     folder: RunFolder
     task: Task
     public: PublicData
+    first_extractor: ExtractorSpec  # of the first round, before whitening
     features: PublicFeatures
     teacher: Answering
     console: Console
