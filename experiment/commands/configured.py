@@ -137,7 +137,6 @@ def run(args: Sequence[str]) -> int:
     announce(config, resumed(config, RunFolder(run_dir)), console)
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
-    from ..report.card import write_card
     from ..report.report import write_report
     from ..run import rounds
     from ..run.metrics import result_line
@@ -153,7 +152,6 @@ def run(args: Sequence[str]) -> int:
     if not apart:
         tell_changed_files(config.data, custodian, console.say)
     write_report(run_dir)
-    write_card(run_dir)
     print(result_line(summary, run_dir))
     return 0
 

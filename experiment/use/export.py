@@ -20,8 +20,8 @@ from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from ...wall.messages import canonical_json
 from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
-from ..report.card import card
-from ..report.report import read_run
+from ..report.finished import read_run
+from ..report.report import card
 from .output import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
