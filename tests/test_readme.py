@@ -20,7 +20,7 @@ from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of as named_settings
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.wall.adversary import POOLED
+from labelwall.wall.guarantee import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from ...teacher.mechanisms.registry import DEFAULT_KIND
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.format import FORMAT, other_format
+from ...wall.files import FORMAT, other_format
 from .config import Config
 
 RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)

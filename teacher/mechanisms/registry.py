@@ -19,8 +19,8 @@ from typing import (
 from pydantic import Discriminator, Tag
 
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.labels.base import LabelSpace
-from ...wall.labels.registry import numbered_space
+from ...wall.label_kinds import numbered_space
+from ...wall.labels import LabelSpace
 from ...wall.messages import canonical_json
 from ..accounting.plan import Release, Slot
 from .attributes import GnmaxAttributes, PrivateKnnAttributes
