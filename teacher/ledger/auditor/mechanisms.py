@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
 
-from ....wall.labels.attributes import MOST_ATTRIBUTES
-from ....wall.labels.values import STEPS
+from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
 from .reading import LARGEST_CAP, MAX_SLOTS, Problem, Schema, canonical, require, shown

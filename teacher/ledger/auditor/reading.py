@@ -22,8 +22,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ....wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
-from ....wall.format import other_format
+from ....wall.files import other_format
+from ....wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
 
 LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
 ATTEMPTS = 20  # to read a file that others write

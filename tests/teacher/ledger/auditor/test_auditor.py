@@ -21,8 +21,8 @@ from labelwall.teacher.ledger.auditor.reading import Genesis, Name, canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate import Lnmax
-from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.errors import LedgerMismatch, MissingData
+from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries
 from tests.ledgers import Entry, entries, identities
 from tests.ledgers import write as rechain

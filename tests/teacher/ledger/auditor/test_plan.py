@@ -37,9 +37,8 @@ from labelwall.teacher.mechanisms.sums import (
     ReverseKnn,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
-from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput, LabelwallError
-from labelwall.wall.unit import UNITS
+from labelwall.wall.guarantee import POOLED, UNITS
 from tests.ledgers import SPEC, identities, write
 from tests.make import plan_of
 from tests.teacher.shards import tiny
