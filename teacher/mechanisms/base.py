@@ -96,7 +96,7 @@ class Classifiers:
 
 
 @dataclass(frozen=True)
-class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a class_path
+class Mechanism(metaclass=ABCMeta):
     """A frozen dataclass of publishable fields (fields.py), and ``kind``, a Literal with a default.
 
     It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same

@@ -209,7 +209,7 @@ def against(adversary: object) -> Callable[[Entries], None]:
 
 
 FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
-    "left out": ("missing", lambda entries: entries[0][1].pop("adversary")),
+    "left out": ("required", lambda entries: entries[0][1].pop("adversary")),
     "softened": ("adversary", against("analyst ann alone")),
     "one line more": ("adversary", against(single_analyst("ann") + "\n")),
     "null": ("adversary", against(None)),
