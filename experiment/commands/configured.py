@@ -203,9 +203,10 @@ def compare(args: Sequence[str]) -> int:
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
+    from ..compare.table import render
 
     cells = comparison.compare(config, Path(out), entropy=SystemEntropy(), console=Console())
-    print(comparison.render(cells))
+    print(render(cells))
     return 0
 
 

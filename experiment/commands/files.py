@@ -149,12 +149,12 @@ def classify(args: Sequence[str]) -> int:
 
     student, console = load(options.student), Console(quiet=options.quiet)
     if options.images:
-        classified = classify_images(student, options.images, options.out, console.progress)
+        count, unreadable = classify_images(student, options.images, options.out, console.progress)
     else:
-        classified = classify_rows(student, options.vectors, options.out, console.progress)
-    for name in classified.unreadable:
+        count, unreadable = classify_rows(student, options.vectors, options.out, console.progress)
+    for name in unreadable:
         print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
-    print(f"{classified.rows} labelled, {len(classified.unreadable)} unreadable: {options.out}")
+    print(f"{count} labelled, {len(unreadable)} unreadable: {options.out}")
     return 0
 
 

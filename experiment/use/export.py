@@ -22,7 +22,7 @@ from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..report.finished import read_run
 from ..report.report import card
-from .output import writing
+from .classify import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range
