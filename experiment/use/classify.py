@@ -72,8 +72,8 @@ def _write(
 ) -> Classified:
     """A line for each of ``total`` rows: ``what`` it is about, the label, then probabilities."""
     labels, unreadable = student.info.labels, list[str]()
-    names = ["label", *["probability"] * (labels.kind == "class"), *labels.names]
-    header = [what, *(["value"] if labels.kind == "value" else names)]
+    named = ["label", *["probability"] * (labels.kind == "class"), *labels.names]
+    header = [what, *(["value"] if labels.kind == "value" else named)]
     with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(map(inert, header))
