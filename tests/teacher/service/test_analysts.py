@@ -16,7 +16,7 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.service import models
+from labelwall.teacher.service import replies
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Outcome, Queries
@@ -96,7 +96,7 @@ def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
     shared: tiny.Made, tmp_path: Path
 ) -> None:
     shared.call("bob")  # who has a ledger from now on
-    listed = models.Analysts.model_validate_json(shared.call("carol", "analysts").content)
+    listed = replies.Analysts.model_validate_json(shared.call("carol", "analysts").content)
     assert [(own.name, own.adversary, own.charged) for own in listed.analysts] == [
         ("ann", ANN, 60),
         ("bob", single_analyst("bob"), 0),

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.service import models
+from labelwall.teacher.service import replies
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Answers, Queries
@@ -30,18 +30,18 @@ def test_what_leaves_is_documented(shared: tiny.Made) -> None:
     """Replies, errors and headers match the OpenAPI document; headers are the protocol's alone."""
     with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(2, 5)))
-        models.Budget.model_validate_json(json.dumps(remote.budget()), strict=True)
+        replies.Budget.model_validate_json(json.dumps(remote.budget()), strict=True)
         assert remote.budget()["unit"] == "row"
-        models.Charge.model_validate(remote.receipts()[-1], strict=True)
+        replies.Charge.model_validate(remote.receipts()[-1], strict=True)
     reply = tiny.ask(shared.url, shared.tokens["ann"], rows(3, 6))
-    state = models.Job.model_validate_json(reply.content, strict=True)
+    state = replies.Job.model_validate_json(reply.content, strict=True)
     assert state.status == "done"
     assert state.result is not None
     assert len(state.result.labels or []) == 3
     assert set(reply.headers) == {"date", "content-length", "content-type"}
     assert shared.call("ann", f"jobs/{state.job}").json() == reply.json()
     assert shared.call("bob", f"jobs/{state.job}").status_code == 404  # another key's is unknown
-    models.Problem.model_validate(shared.call("ann", "nowhere").json(), strict=True)
+    replies.Problem.model_validate(shared.call("ann", "nowhere").json(), strict=True)
 
 
 class Broken(SystemEntropy):

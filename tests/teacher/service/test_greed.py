@@ -16,9 +16,9 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import extractors, limits
+from labelwall.teacher.service import callers, extractors
 from labelwall.teacher.service import queue as queues
-from labelwall.teacher.service.jobs import Job
+from labelwall.teacher.service.queue import Job
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.wire import encode_extractor
@@ -68,7 +68,7 @@ def test_extractors_of_a_day_are_limited_by_caller(
 ) -> None:
     size = len(encode_extractor(other(1)))
     limit = ("EXTRACTORS_PER_DAY", 12) if by == "count" else ("UPLOADS_PER_DAY", 11.5 * size)
-    monkeypatch.setattr(limits, *limit)
+    monkeypatch.setattr(callers, *limit)
     made = tiny.make(tmp_path)
     with clients(made, "ann", "bob", patience=0) as (ann, bob):
         for number in range(1, 12 if by == "count" else 11):
@@ -97,7 +97,7 @@ def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are stored, and nobody is charged for them: so they are limited by the day."""
-    monkeypatch.setattr(limits, "GROWTH_PER_DAY", 100_000)
+    monkeypatch.setattr(callers, "GROWTH_PER_DAY", 100_000)
     made = tiny.make(tmp_path, asked=16, answered=16)
     with clients(made, "ann", "bob", patience=0) as (ann, bob):
         for seed in range(3):
@@ -135,7 +135,7 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
         remote.answer(Queries(rows(3, 2)))
         assert made.call("bob", "ledger").content != copies[0]
         assert len(makers) == 2
-        made.service.shared.copies.spend("ann", 2.0 * limits.COPIES_PER_DAY)
+        made.service.shared.copies.spend("ann", 2.0 * callers.COPIES_PER_DAY)
         assert made.call("ann", "ledger").json()["code"] == "too_much"
         assert made.call("bob", "ledger").status_code == 200
 
@@ -164,7 +164,7 @@ def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
 def test_a_full_queue_has_a_place_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "WAITING", 4)
+    monkeypatch.setattr(callers, "WAITING", 4)
     made = tiny.make(tmp_path)
 
     def submit(caller: str, number: int) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.teacher.service import keys as keys_module
+from labelwall.teacher.service.callers import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
-from labelwall.teacher.service.limits import RateLimiter
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
@@ -253,7 +253,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_caller_gets_its_rate_and_no_more() -> None:
     now = [0.0]
-    rates = RateLimiter(10, clock=lambda: now[0])
+    rates = RateLimiter(10, 20, "too_fast", lambda: now[0])
     taken = {"ann": 0, "bob": 0}
     for tenth in range(1000):  # 100 seconds, ann asks 50 times a second, bob 5 times
         now[0] = tenth / 10

@@ -11,8 +11,7 @@ import pytest
 from labelwall.teacher.features import cache
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service.jobs import EmbeddingJob, Job
-from labelwall.teacher.service.queue import RequestQueue
+from labelwall.teacher.service.queue import EmbeddingJob, Job, RequestQueue
 from tests import ledgers
 from tests.teacher.service.test_transcript import CLASSES, DIMENSIONS, vectors
 from tests.teacher.service.transcript import BATCH, Conversation, conversation

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from labelwall.teacher.service import auth, limits
+from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
@@ -200,7 +200,7 @@ def test_an_analyst_keeps_no_place_from_the_custodian(tmp_path: Path, few: None)
 
 def test_announced_bodies_take_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight requests announce all the room and send nothing. They are dropped, others answered."""
-    monkeypatch.setattr(limits, "STALL_SECONDS", 1)
+    monkeypatch.setattr(callers, "STALL_SECONDS", 1)
     made = tiny.make(tmp_path)
     with clients(made, "bob"):
         with many(made.url, 8, upload(made.tokens["ann"], 64 << 20)) as silent:
@@ -225,7 +225,7 @@ def test_a_full_room_is_shared_by_callers(tmp_path: Path) -> None:
 
 
 def test_a_body_that_drips_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(callers, "STALL_SECONDS", 0.5)
     made = tiny.make(tmp_path)
     announced = upload(made.tokens["ann"], 1 << 20)
     with served(made) as url, many(url, 1, announced) as dripping:
@@ -344,8 +344,8 @@ def test_two_lengths_of_one_body_are_refused(shared: tiny.Made) -> None:
 def test_wrong_keys_of_one_address_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auth, "FAILURES", 10)
-    monkeypatch.setattr(auth, "FAILURE_RATE", 1e-6)
+    monkeypatch.setattr(callers, "FAILURES", 10)
+    monkeypatch.setattr(callers, "FAILURE_RATE", 1e-6)
     made = tiny.make(tmp_path)
     with served(made) as url:
         statuses = [call(url, "x").status_code for _ in range(20)]

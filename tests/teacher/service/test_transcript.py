@@ -35,8 +35,7 @@ from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadi
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes
-from labelwall.teacher.service.jobs import Job, QueryJob
-from labelwall.teacher.service.queue import RequestQueue
+from labelwall.teacher.service.queue import Job, QueryJob, RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.labels.registry import numbered_space

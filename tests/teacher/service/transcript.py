@@ -25,9 +25,8 @@ import pytest
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import limits
-from labelwall.teacher.service.jobs import Job
-from labelwall.teacher.service.queue import RequestQueue
+from labelwall.teacher.service import callers
+from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.service.service import Service
 from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
@@ -237,7 +236,7 @@ def conversation(
     """A new service over ``records``, with the same name and keys in every run."""
     numbers = iter(range(100))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
-    monkeypatch.setattr(limits, "WAITING", WAITING)
+    monkeypatch.setattr(callers, "WAITING", WAITING)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
