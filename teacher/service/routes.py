@@ -182,10 +182,7 @@ async def reply(job: Job, wait: float) -> Response:
     No part of the state depends on private rows.
     """
     if wait > 0 and not job.future.done():
-        waiting = asyncio.wrap_future(job.future)
-        # asyncio would report an outcome after the request's end that nobody looked at
-        waiting.add_done_callback(lambda over: over.cancelled() or over.exception())
-        await asyncio.wait([waiting], timeout=wait)
+        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
     state = {
         "job": job.id,
         "kind": job.kind,
