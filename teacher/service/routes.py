@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ValidationError
 
-from ...wall.adversary import NAME
 from ...wall.errors import InvalidInput, Refused
+from ...wall.guarantee import NAME
 from ...wall.matrices import MATRICES
 from ...wall.messages import Queries, canonical_json
 from ...wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode

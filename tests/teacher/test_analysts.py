@@ -20,8 +20,8 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.messages import canonical_json
 from tests import ledgers
 from tests.ledgers import identity, use_extractor
@@ -191,7 +191,7 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
 ADDED = ("analyst", {"name": "bob", "dataset": "d"})
 # The first entry's adversary (... for none) and further entries.
 FORGED: dict[str, tuple[str, object, list[tuple[str, dict]]]] = {
-    "left out": ("missing", ..., []),
+    "left out": ("required", ..., []),
     "softened": ("adversary", "analyst ann alone", []),
     "one line more": ("adversary", single_analyst("ann") + "\n", []),
     "null": ("adversary", None, []),
