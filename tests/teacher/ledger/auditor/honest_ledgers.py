@@ -14,7 +14,6 @@ from labelwall.teacher.mechanisms.attributes import (
 )
 from labelwall.teacher.mechanisms.batch import BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.sums import (
     LinearSums,
@@ -24,7 +23,14 @@ from labelwall.teacher.mechanisms.sums import (
     ReverseKnn,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
+from labelwall.teacher.mechanisms.votes import (
+    ConfidentGnmax,
+    Gnmax,
+    Lnmax,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec

@@ -18,8 +18,7 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.auditor.entries import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.pate import Lnmax
-from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.mechanisms.votes import Lnmax, PrivateKnn
 from labelwall.wall.errors import LedgerMismatch, MissingData
 from tests.ledgers import Entry, entries, identities, use_extractor
 from tests.ledgers import write as rechain
