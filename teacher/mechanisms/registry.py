@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import Discriminator, Tag
 
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.labels.base import LabelSpace
-from ...wall.labels.registry import numbered_space
+from ...wall.label_kinds import numbered_space
+from ...wall.labels import LabelSpace
 from ...wall.messages import canonical_json
 from ..accounting.plan import Release, Slot
 from .attributes import GnmaxAttributes, PrivateKnnAttributes
@@ -68,10 +80,19 @@ class Auto(Mechanism):
         raise InvalidInput("mechanism.kind", rule, self.kind)
 
 
+def _kind_of(value: Any) -> Any:
+    """The kind of settings by name, or of a mechanism; None for anything else."""
+    return (
+        value.get("kind", DEFAULT_KIND) if isinstance(value, dict) else getattr(value, "kind", None)
+    )
+
+
 if TYPE_CHECKING:
     AnyMechanism: TypeAlias = Mechanism
 else:
-    AnyMechanism = Union[(*REGISTERED, Auto)]  # told apart by `kind`: configurations are read by it
+    _known = (Annotated[known, Tag(str(known.kind))] for known in (*REGISTERED, Auto))
+    AnyMechanism = Annotated[Union[(*_known,)], Discriminator(_kind_of)]  # as settings name it
+
 
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
 AUTO = str(Auto.kind)

@@ -24,7 +24,7 @@ from labelwall.teacher.mechanisms.attributes import (
 )
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.labels.attributes import pack, unpack
+from labelwall.wall.label_kinds import pack, unpack
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 

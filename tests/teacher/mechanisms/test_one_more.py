@@ -19,7 +19,7 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.records.sources import Records
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 from tests.make import LEDGER, teach
 

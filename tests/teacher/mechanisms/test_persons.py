@@ -33,7 +33,7 @@ from labelwall.teacher.mechanisms.sums import (
 )
 from labelwall.teacher.mechanisms.voters import Voters, shared_votes
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
 from tests.teacher.audits import faults
