@@ -218,14 +218,12 @@ class StudentModel:
 
     def predict(self, inputs: Inputs) -> np.ndarray:
         """int64 [n], indices of ``classes``; int64 [n, c] of 0 and 1 for attributes; float64 [n]
-        for values. ``inputs`` as for ``rows``.
+        for values.
         """
         return self.info.labels.predict(self.outputs(inputs))
 
     def probabilities(self, inputs: Inputs) -> np.ndarray:
-        """float64 [n, c], a column for each of ``classes``, by the file's temperature; [n, 0] for
-        values. ``inputs`` as for ``rows``.
-        """
+        """float64 [n, c] for each of ``classes``, by the file's temperature; [n, 0] for values."""
         return self.info.labels.probabilities(self.outputs(inputs), self.info.temperature)
 
     def rows(self, inputs: Inputs) -> np.ndarray:
@@ -281,12 +279,7 @@ def load(path: str | Path) -> StudentModel:
     info = unpack(content, str(path))
     if info is None:
         raise InvalidInput("student", "a file with labelwall's metadata", str(path))
-    return assembled(info, content)
-
-
-def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
-    """A student of its parts; ``weights``: safetensors bytes. Raises InvalidInput."""
-    return StudentModel(preprocessed(info.spec(weights)), info, weights)
+    return StudentModel(preprocessed(info.spec(content)), info, content)
 
 
 def preprocessed(spec: ExtractorSpec) -> Preprocessed:

@@ -180,8 +180,7 @@ def student_module(config: StudentConfig, pool: Pool, seed: int) -> StudentModul
         network = build(
             config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
         )
-    kind = STUDENT_MODULES[pool.labels.loss]
-    return kind(config, network, pool.labels, pool.mean, pool.std, seed)
+    return STUDENT_MODULES[pool.labels.loss](config, network, pool, seed)
 
 
 def _checkpoint(soft: np.ndarray | None) -> str:

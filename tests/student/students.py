@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from labelwall.student.model import Privacy, StudentInfo, StudentModel, assembled, pack, unpack
+from labelwall.student.model import (
+    Privacy,
+    StudentInfo,
+    StudentModel,
+    pack,
+    preprocessed,
+    unpack,
+)
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.networks import build, to_safetensors
@@ -45,4 +52,4 @@ def student(
     file = content(kind, shape, backbone)
     info = unpack(file)
     assert info is not None
-    return assembled(info, file)
+    return StudentModel(preprocessed(info.spec(file)), info, file)

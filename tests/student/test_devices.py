@@ -44,17 +44,14 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
     labels, heard = np.arange(40) % 2, []
+
+    def progress(*seen: int) -> None:
+        heard.append(seen)
+
     with threads(1):
         one, two = (
-            drop_doubtful(
-                BRIEF,
-                IMAGES,
-                labels,
-                seed=3,
-                workers=workers,
-                progress=lambda *seen: heard.append(seen),
-            )
-            for workers in (1, 2)
+            drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress)
+            for n in (1, 2)
         )
     np.testing.assert_array_equal(one.labels, two.labels)
     assert one.agreement == two.agreement
@@ -97,15 +94,6 @@ def test_short_trainings_and_those_with_processes_stay_here(
 ) -> None:
     assert process_count(3, replace(BRIEF, steps=2_000), IMAGES) == 3
     assert process_count(3, replace(BRIEF, **{"steps": 2_000, **changed}), pool) == 1
-
-
-def test_a_failure_beside_is_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(parallel(2, [_fails]))
-
-
-def _fails() -> float:
-    return 1 / 0
 
 
 CONFIG = StudentConfig(
