@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 import pytorch_lightning as pl
 import torch
@@ -105,12 +104,10 @@ class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
     for every step, from (``seed``, step, device).
 
-    ``pool``: what is learned, and how its inputs are standardised. ``takes_class_prior``: whether a
-    prior over exclusive classes has a meaning for the labels.
+    ``pool``: what is learned, and how its inputs are standardised.
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
-    takes_class_prior: ClassVar[bool] = False
 
     def __init__(self, config: StudentConfig, network: Backbone, pool: Pool, seed: int) -> None:
         super().__init__()
@@ -259,8 +256,6 @@ class StudentModule(pl.LightningModule):
 class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
 
-    takes_class_prior = True
-
     @staticmethod
     def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """What a network gives to each of the ``labels``, int64 [n] or [n, c]: float32 of their
@@ -302,8 +297,6 @@ class AttributeStudent(Student):
     its binary form.
     """
 
-    takes_class_prior = False
-
     def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
         """Logits of each attribute being absent or present."""
         return losses.pairs(outputs)
@@ -332,8 +325,8 @@ class Regressor(StudentModule):
         return F.mse_loss(outputs, targets)
 
 
-STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's loss
-    "cross_entropy": Student,
-    "binary_cross_entropy": AttributeStudent,
-    "squared_error": Regressor,
+STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's kind
+    "class": Student,
+    "attributes": AttributeStudent,
+    "value": Regressor,
 }

@@ -18,7 +18,7 @@ from joblib.externals.loky import get_reusable_executor
 from labelwall.student import devices, held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
-from labelwall.student.devices import parallel, process_count, threads
+from labelwall.student.devices import parallel, process_count
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.train import TrainedStudent, train
 from labelwall.wall.errors import LabelwallError
@@ -48,11 +48,9 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
     def progress(*seen: int) -> None:
         heard.append(seen)
 
-    with threads(1):
-        one, two = (
-            drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress)
-            for n in (1, 2)
-        )
+    one, two = (
+        drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress) for n in (1, 2)
+    )
     np.testing.assert_array_equal(one.labels, two.labels)
     assert one.agreement == two.agreement
     assert 0 < (one.labels < 0).sum() < 40
@@ -60,9 +58,9 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_has_its_share_of_the_threads_no_key_and_results_are_in_order() -> None:
-    with threads(4):
-        seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
-        assert torch.get_num_threads() == 4
+    torch.set_num_threads(4)
+    seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
+    assert torch.get_num_threads() == 4
     assert [number for number, *_ in seen] == [0, 1, 2]
     assert all(count == 2 and process != os.getpid() for _, count, process, _ in seen)
     assert [key for *_, key in seen] == [None] * 3

@@ -63,16 +63,6 @@ def test_it_answers_as_the_network_does(kind: str, sides: tuple[int, ...]) -> No
         assert shares.shape == (7, 0)
 
 
-def test_the_module_takes_bytes_or_the_unit_scale() -> None:
-    student = students.student()
-    pixels = torch.from_numpy(IMAGES)
-    with torch.inference_mode():
-        expected = student.module(pixels)
-        again = student.module(pixels.permute(0, 3, 1, 2).float() / 255)
-    torch.testing.assert_close(again, expected)
-    assert not student.module.training
-
-
 def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     """Cut, resized and converted: a large grey photograph, and one of the student's own size."""
     student, names = students.student(), ["a.png", "b.jpg"]

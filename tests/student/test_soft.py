@@ -11,7 +11,7 @@ import torch
 
 from labelwall.student import held_out
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, Steps, targets
+from labelwall.student.data import Pool, targets
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.train import TrainedStudent, outputs, train
 from labelwall.wall.label_kinds import ClassLabels
@@ -67,16 +67,6 @@ def test_probabilities_replace_labels_row_by_row() -> None:
     assert shares.dtype == np.float32
     np.testing.assert_array_equal(shares[[0, 3]], SOFT[[0, 3]])
     np.testing.assert_array_equal(shares[1], [0, 1, 0])
-
-
-def test_a_row_without_either_is_never_drawn() -> None:
-    soft = SOFT.copy()
-    soft[60:] = np.nan
-    pool = Pool(np.arange(120, dtype=np.float32)[:, np.newaxis], POOL.labels)
-    labels = np.where(np.arange(120) >= 100, 1, -1)
-    drawn = np.concatenate([x for x, _, _ in Steps(pool, labels, CONFIG, 0, 0, 20, soft)])
-    assert set(drawn.ravel()) & set(range(60, 100)) == set()
-    assert set(drawn.ravel()) >= set(range(100, 120))
 
 
 def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:

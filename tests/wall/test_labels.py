@@ -18,8 +18,6 @@ from labelwall.wall.label_kinds import (
     AttributeLabels,
     ClassLabels,
     ValueLabels,
-    errors,
-    format_errors,
     label_space,
     pack,
     unpack,
@@ -66,7 +64,7 @@ def labels_of(case: Case) -> np.ndarray:
 def test_a_space_is_made_again_of_its_fields(case: Case) -> None:
     assert label_space(**case.space.fields()) == case.space
     assert case.space in {case.space}
-    assert case.space.loss in STUDENT_MODULES
+    assert case.space.kind in STUDENT_MODULES
     with pytest.raises(InvalidInput, match=r"data\.labels"):
         label_space("several")
 
@@ -246,16 +244,6 @@ def test_what_is_outside_the_bounds_is_at_the_edge() -> None:
 def test_bounds_are_finite_and_ascend(bounds: tuple[float, float]) -> None:
     with pytest.raises(InvalidInput, match=r"data\.bounds"):
         ValueLabels(*bounds)
-
-
-def test_errors_are_their_definitions() -> None:
-    truth, predicted = np.array([1.0, 2.0, 6.0]), np.array([2.0, 2.0, 4.0])
-    scores = errors(predicted, truth)
-    assert scores is not None
-    assert scores["r2"] == pytest.approx(1 - 5 / 14)
-    assert errors(predicted[:1], truth[:1]) is None
-    assert format_errors(scores) == "RMSE 1.291, R2 0.643"
-    assert format_errors(None) == "unknown"
 
 
 def test_a_true_value_stands_beside_the_released_one() -> None:

@@ -47,20 +47,6 @@ def _changed(**tensors: torch.Tensor | None) -> ExtractorSpec:
     return _spec(weights=safetensors.torch.save(kept))
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [*((name, shape) for name in NAMES for shape in (IMAGE, (32, 32, 3))), ("mlp", (12,))],
-)
-def test_features_then_head_are_the_logits(name: str, shape: tuple[int, ...]) -> None:
-    network = networks.build(name, input_shape=shape, num_classes=CLASSES).eval()
-    x = torch.randn(2, shape[-1], *shape[:-1])
-    features = network.features(x)
-    assert features.ndim == 2
-    assert features.dtype == torch.float32
-    assert network(x).shape == (2, CLASSES)
-    torch.testing.assert_close(network(x), features @ network.head.weight.T + network.head.bias)
-
-
 PUBLISHED = {  # CVPR20 Tables 4 and 5, and section 4.2: filters with their sides, then layers
     ("mnist_cvpr20", IMAGE): ([(64, 5), (128, 5)], [(384, 128 * 7 * 7), (192, 384), (10, 192)]),
     ("svhn_cvpr20", (32, 32, 3)): (
