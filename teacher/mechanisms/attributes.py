@@ -18,13 +18,13 @@ import numpy as np
 
 from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
-from .base import Classifiers, Keys
+from .base import Classifiers
 from .fields import count, noise_scale, param, sampling
 from .sums import NoisySum
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 COUNTS = "counts"  # the only release; a query's value is its noisy counts, in 1 / GRID votes
 GRID = 1 << 12  # steps of a vote; rounding down loses less than 1 / GRID of it

@@ -18,11 +18,10 @@ from .fields import check, params
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 
 LabelKind = Literal["class", "attributes", "value"]  # of wall/label_kinds.py
-Keys = Sequence[str]  # identities of queries, one each
 
 
 class Charging(Enum):

@@ -14,12 +14,12 @@ from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
-from .base import Keys, Mechanism, QueryForm
+from .base import Mechanism, QueryForm
 from .fields import count, noise_scale, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 HISTOGRAM, SUM = "histogram", "sum"
 MAX_NEIGHBOURS = 64

@@ -18,13 +18,12 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
-from .base import Keys
 from .fields import noise_scale, param, pure_epsilon, ratio, sampling
 from .votes import SCREEN, Screened
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 MEAN, MEDIAN = "mean", "median"
 RANGE = 2 * STEPS  # sensitivity of the sum, in half steps

@@ -22,13 +22,13 @@ from ..search.cpu import ExactIndex
 from ..search.index import Count, Counted, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
-from .base import Keys
 from .gradient import gradient_sums
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
 
 LEVELS = 127  # values of a feature
+Keys = Sequence[str]  # identities of queries, one each
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from ..search.cpu import ExactIndex
-from .base import Classifiers, Keys, Mechanism, QueryForm
+from .base import Classifiers, Mechanism, QueryForm
 from .fields import count, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 SCREEN, AGGREGATE = "screen", "aggregate"
 LANDMARKS = 2_000  # public rows that radii are measured by, at most
