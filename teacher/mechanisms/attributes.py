@@ -111,7 +111,7 @@ class PrivateKnnAttributes(AttributeVotes):
 
     kind: Literal["private_knn_attributes"] = "private_knn_attributes"
     k: int = param(800, "neighbours that vote", unit="records", ge=1, le=MAX_VOTERS)
-    sampling_probability: float = sampling(0.05)
+    sample_rate: float = sampling(0.05)
 
     @property
     def max_voters(self) -> int:

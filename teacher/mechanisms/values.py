@@ -46,7 +46,7 @@ class Regression(Screened):
         ge=1,
         le=MAX_NEIGHBOURS,
     )
-    sampling_probability: float = sampling(0.1)
+    sample_rate: float = sampling(0.1)
     cells: int = param(64, "equal parts of the range", unit="a count", ge=2, le=MAX_CELLS)
     threshold: int | None = param(  # type: ignore[assignment]
         None,
@@ -106,7 +106,7 @@ class PrivateKnnMean(Regression):
         priced = {
             "sigma": self.require("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
-            "sampling_probability": self.rate,
+            "sample_rate": self.rate,
         }
         return Release(MEAN, "gaussian", priced, cap)
 
@@ -152,7 +152,7 @@ class PrivateKnnMedian(Regression):
         return self.with_values(sigma_screen=screen, epsilon=less_spent(2 / level))
 
     def answer_release(self, cap: int) -> Release:
-        priced = {"epsilon": self.require("epsilon"), "sampling_probability": self.rate}
+        priced = {"epsilon": self.require("epsilon"), "sample_rate": self.rate}
         return Release(MEDIAN, "bounded_range", priced, cap)
 
     def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:

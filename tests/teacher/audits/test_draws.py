@@ -95,7 +95,7 @@ def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
     assert np.linalg.norm(of_record(kind())) > 2 * SENSITIVITY
 
 
-NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=1.0)
+NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sample_rate=1.0)
 CLUSTERS = (
     np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32), 9, axis=0),
     np.repeat([0, 1], 9),

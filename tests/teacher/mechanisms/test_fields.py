@@ -11,10 +11,10 @@ from labelwall.teacher.mechanisms.registry import MECHANISMS, space_of
 from labelwall.wall.errors import InvalidInput
 
 SCALES = (0.0, -1.0, math.nan, math.inf)
-SAMPLING = {"k": (0,), "sampling_probability": (0.0, 1.1)}
+SAMPLING = {"k": (0,), "sample_rate": (0.0, 1.1)}
 VALUES = {**SAMPLING, "cells": (1,), "window": (0,), "sigma_screen": (0.0,)}
 ATTRIBUTES = {"tau": (0, 63), "threshold": (0.0, 1.0), "margin": (-1.0,), "sigma_vote": SCALES}
-LINEAR = {"steps": (0, 101), "sigma": (*SCALES, 1e3), "clip": (0.0, 2.0, math.nan)}
+LINEAR = {"steps": (0, 101), "noise_multiplier": (*SCALES, 1e3), "clip": (0.0, 2.0, math.nan)}
 PURE = {"epsilon": (0.0, -1.0), "noise": ("normal",), "accounting": ("cheap",)}
 PATE = {"teachers": (0, 10_001), "classifier": ("forest",)}
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {

@@ -330,8 +330,8 @@ def test_the_unit_fills_in_what_is_left_to_it() -> None:
     """A given number stays as it is; prices keep a ratio."""
     for mechanism, name, default in (
         (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
-        (PrivateLinear(sigma=2.0), "gain", 2),
-        (PrivateLinearValue(sigma=2.0), "gain", 1),
+        (PrivateLinear(noise_multiplier=2.0), "gain", 2),
+        (PrivateLinearValue(noise_multiplier=2.0), "gain", 1),
     ):
         assert mechanism.for_unit("row") == mechanism
         assert mechanism.fields()[name] is None

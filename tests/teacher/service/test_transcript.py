@@ -65,9 +65,9 @@ BOX = ExtractorSpec(
 )
 HOG = ExtractorSpec("hog", SHAPE, CLASSES)
 ANSWERING: tuple[AnyMechanism, ...] = (
-    PrivateKnn(k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
-    PrivateKnnAttributes(k=3, tau=2, sigma_vote=1.0, sampling_probability=0.5),
-    PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
+    PrivateKnn(k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.5),
+    PrivateKnnAttributes(k=3, tau=2, sigma_vote=1.0, sample_rate=0.5),
+    PrivateKnnMean(k=3, sigma_mean=0.5, sample_rate=0.5),
     PrivateKnnMedian(
         k=3,
         epsilon=2.0,
@@ -75,11 +75,9 @@ ANSWERING: tuple[AnyMechanism, ...] = (
         window=1,
         threshold=1,
         sigma_screen=30.0,
-        sampling_probability=0.5,
+        sample_rate=0.5,
     ),
-    PrivateRadius(
-        share=0.2, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
-    ),
+    PrivateRadius(share=0.2, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.5),
     NaiveKnn(k=3, sigma_vote=2.0),
     IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
     Lnmax(teachers=7, scale=0.5),
@@ -87,9 +85,9 @@ ANSWERING: tuple[AnyMechanism, ...] = (
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
-    PrivateLinear(sigma=2.0),
-    PrivateLinearAttributes(sigma=2.0),
-    PrivateLinearValue(sigma=2.0),
+    PrivateLinear(noise_multiplier=2.0),
+    PrivateLinearAttributes(noise_multiplier=2.0),
+    PrivateLinearValue(noise_multiplier=2.0),
     RadiusNeighbours(radius=0.1, epsilon=5.0),
     BatchKnn(k=9, epsilon=40.0, records=RECORDS),
 )
