@@ -250,7 +250,7 @@ def test_sums_have_one_length_for_an_extractor(
     tmp_path: Path, kind: type[LinearSums], lengths: list[int], problem: str | None
 ) -> None:
     """A ledger of one release for each length, the last of another extractor's."""
-    mechanism, extractors = kind(sigma=30.0), [SPEC, replace(SPEC, scale=2.0)]
+    mechanism, extractors = kind(**SUMS), [SPEC, replace(SPEC, scale=2.0)]
     plan = Plan(50.0, 1e-9, (Slot(mechanism.fields(), mechanism.releases(9, 9)),))
     rows: list[tuple[str, Any]] = [
         ("genesis", {"format": 1, "dataset": "d", "unsafe": False, "adversary": POOLED}),
