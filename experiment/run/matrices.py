@@ -6,6 +6,7 @@ A linear model asks for one noisy gradient after another (experiment/linear).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +18,26 @@ from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.labels.registry import numbered_space
-from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
+from ...wall.matrices import (
+    COUNT,
+    SENSITIVITY,
+    Cells,
+    Matrix,
+    NoisyCounts,
+    Weights,
+    inherit,
+    nearest_cells,
+)
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.parts import Round
-from ..linear.measure import MAX_ROWS, FitSettings
+from ..linear.measure import MAX_ROWS, ROWS_AN_AXIS, FitSettings, carried_axes
 from ..linear.model import SURE, Says, fit, with_neighbours
 from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import choose_queries, k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
+OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
+MANY_STEPS = 10  # of which one may count the records
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
@@ -89,6 +101,38 @@ def ask_matrices(
     """
     solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
     return solve(teacher, asked, features, features if rows is None else rows)
+
+
+def axes_by_count(
+    teacher: Counting, asked: MatrixRound, kept: int, guess: int, public: int
+) -> int | None:
+    """How many axes the records carry, by a round's first sum, which counts them; None where that
+    does not speak against a ``guess`` of their number.
+
+    ``kept``: axes that the guess led to, which the sum is asked with; ``public``: rows they are of.
+    Only many steps for classes can spare one: where axes change, one is left out of the fit.
+    Otherwise the fit asks the same sum again, which is charged once.
+    """
+    form, steps = asked.query_form, asked.query_form.steps or 0
+    if form.axes is None or form.labels != "class" or form.gain != 1 or steps < MANY_STEPS:
+        return None
+    assert form.noise is not None
+    zeros = np.zeros((kept + 1, asked.classes), dtype=np.int16)
+    counts = teacher.count(Weights(zeros, asked.slot)).counts
+    if counts is None:  # a cap refuses it
+        return None
+    noise = form.noise * SENSITIVITY / COUNT
+    records = max(float(counts[0, -1]) / COUNT, noise)
+    if abs(records - guess) < SURE * noise or guess / OFF < records < guess * OFF:
+        return None
+    strength = records * math.sqrt(steps) / (form.noise * asked.classes)
+    axes = carried_axes(strength, asked.classes, max(1, public // ROWS_AN_AXIS))
+    return None if axes == kept else axes
+
+
+def one_step_fewer(asked: Round) -> Round:
+    """A round after its first sum was spent on other axes."""
+    return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
 
 
 def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
 from .features import PROBE, embedder_of, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, question_of, rows_of_round
+from .matrices import (
+    ask_matrices,
+    axes_by_count,
+    one_step_fewer,
+    question_of,
+    rows_of_round,
+)
 from .run_folder import npz, write_file
 from .teachers import teacher_of
 
@@ -70,10 +76,18 @@ def predict(
         teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
         if form.matrix is not None:
             current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
-            embedder = embedder_of(settings.computing, extractor, inputs)
-            chosen = rows_of_round(settings.seed, current.number, current.queries, len(inputs))
-            public, _ = embedder.embed(inputs[chosen])
             (place := out.with_suffix(".fit")).mkdir(exist_ok=True)
+            kept = embedder_of(settings.computing, extractor, inputs).embed(inputs[:1])[0].shape[1]
+            question = question_of(current, task.num_classes, extractor, kept, place)
+            guess, size = settings.records or len(inputs), len(inputs)
+            if axes := axes_by_count(teacher, question, kept, guess, size):
+                start = starting_extractor(settings.first, task, plain)
+                extractor = extractor_of_round(start, replace(form, axes=axes), plain)
+                teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
+                current = one_step_fewer(current)
+            embedder = embedder_of(settings.computing, extractor, inputs)
+            chosen = rows_of_round(settings.seed, current.number, current.queries, size)
+            public, _ = embedder.embed(inputs[chosen])
             question = question_of(current, task.num_classes, extractor, public.shape[1], place)
             answers, _ = ask_matrices(teacher, question, public, embedder.embed(asked.inputs)[0])
         else:
