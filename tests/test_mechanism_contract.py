@@ -38,10 +38,9 @@ from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import Task
+from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
-from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS, numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise

@@ -25,7 +25,7 @@ from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
-from ...wall.datasets.sources import PublicData, Task
+from ...wall.datasets.config import PublicData, Task
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress

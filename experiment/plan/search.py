@@ -23,7 +23,8 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
 from ...teacher.private_files import make_private
-from ...wall.datasets.sources import PublicData, Task, describe, read_public
+from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
 from ..config.config import Config

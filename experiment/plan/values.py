@@ -21,7 +21,7 @@ from ...teacher.mechanisms.values import (
     PrivateKnnMedian,
     Regression,
 )
-from ...wall.labels.values import STEPS
+from ...wall.label_kinds import STEPS
 from ...wall.progress import Progress
 from .goal import Choice, Goal, Optimum, PublicRows
 from .votes import neighbours

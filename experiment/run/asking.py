@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...wall.datasets.sources import PublicData, Task
-from ...wall.labels.base import has_label
+from ...wall.datasets.config import PublicData, Task
+from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.parts import PublicSide, Round
 from .console import Console

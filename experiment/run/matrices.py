@@ -17,7 +17,7 @@ import numpy as np
 from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
-from ...wall.labels.registry import numbered_space
+from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,
     SENSITIVITY,

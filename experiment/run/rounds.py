@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...student.devices import require_devices
-from ...student.student_file import Privacy, StudentInfo, pack
+from ...student.model import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Mechanism
@@ -20,9 +20,10 @@ from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.sums import ReverseKnn
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import DataConfig, describe, read_public
+from ...wall.datasets.config import DataConfig
+from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import scaling
-from ...wall.labels.base import LabelSpace
+from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.parts import Round
 from ..config.settings import to_yaml

@@ -17,9 +17,9 @@ from ...student.held_out import drop_doubtful, temperature
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
-from ...wall.datasets.sources import Task
+from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.labels.base import has_label
+from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.parts import Round

@@ -29,9 +29,9 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
     ReverseKnn,
 )
-from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
+from labelwall.wall.datasets.config import DataConfig, PublicData, Task
+from labelwall.wall.label_kinds import label_space
+from labelwall.wall.labels import LabelSpace
 from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors

@@ -23,9 +23,9 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
-from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
+from labelwall.wall.datasets.config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
-from labelwall.wall.labels.registry import label_space
+from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan import planning
 

@@ -9,7 +9,7 @@ from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.values import explained, squared_errors
 from labelwall.experiment.plan.votes import neighbours
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS
 from tests.experiment.plan.planning import planned
 
 DRAWS = 20_000
