@@ -185,7 +185,7 @@ def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str,
         confusion = np.array((folder.metrics(summary["best_round"]) or {})["confusion"])
         right = confusion.diagonal() / np.maximum(confusion.sum(axis=1), 1)
         estimate = summary["rounds"][summary["best_round"] - 1]["estimate"]
-        known = estimate is not None and estimate["by"] != "nothing"
+        known = estimate is not None and estimate["by"] != "nothing" and not estimate["why"]
         values = (
             logistic(split),
             released(folder, split),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
-TIMM, PRETRAINED = "timm/", "pretrained/"
+TIMM, PRETRAINED, RELEASED = "timm/", "pretrained/", "released/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 # The pixel statistics that the weights were trained with.
@@ -58,11 +58,15 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     """A network with fresh weights (from torch's global generator).
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
-    name: images are enlarged to the size that its published weights were trained with.
+    name: images are enlarged to the size that its published weights were trained with; or
+    "released/" and any of these, whose features are shifted, turned and divided by their length, as
+    a classifier that was released for them takes them.
     ``input_shape``: (height, width, channels) or (dimensions,). Raises InvalidInput.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
+    if name.startswith(RELEASED) and not name.startswith(2 * RELEASED):
+        return _released(name.removeprefix(RELEASED), input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -192,6 +196,21 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
 def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
     """One layer on feature vectors."""
     return Backbone(nn.Identity(), shape[0], num_classes)
+
+
+def _released(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    network = build(name, input_shape=shape, num_classes=num_classes)
+    width = network.head.in_features
+    trunk = nn.Sequential(network.trunk, nn.Linear(width, width), _UnitLength())
+    return Backbone(trunk, width, num_classes)
+
+
+class _UnitLength(nn.Module):
+    """Rows divided by their length."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 [n, width] -> float32 [n, width]."""
+        return nn.functional.normalize(x, dim=1)
 
 
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:

@@ -13,7 +13,7 @@ from ..config.parts import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, axes_by_count, one_step_fewer, question_of, rows_of_round
-from .quality import UNKNOWN, Estimate, best_round, estimate_of
+from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
 from .teachers import Answering
@@ -119,6 +119,15 @@ def ask(
             say(
                 f"{name}: the released counts do not tell the records from none, so "
                 "nothing is known of the labels. Are there private rows?"
+            )
+        if estimate is not None and estimate.why == FOREIGN:
+            say(f"{name}: private rows differ from the public ones: {FOREIGN}")
+        if estimate is not None and estimate.few:
+            names = experiment.task.labels.names
+            few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+            say(
+                f"{name}: classes with too few records for this epsilon: {few}. Their labels are "
+                "hardly known: merge them with others, or raise epsilon"
             )
     else:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))

@@ -31,12 +31,13 @@ from ...wall.matrices import (
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.parts import Round
 from ..linear.measure import MAX_ROWS, ROWS_AN_AXIS, FitSettings, carried_axes
-from ..linear.model import SURE, Says, fit, with_neighbours
-from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
+from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
+from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import choose_queries, k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
+FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
 MANY_STEPS = 10  # of which one may count the records
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
@@ -208,12 +209,29 @@ def fit_weights(
     elif model.explained is not None:
         estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
     else:
-        estimate = by_probabilities(model.certainty(says(features)))
+        predicted, doubt = says(features), model.doubt
+        sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
+        span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
+        few = few_records(model, asks) if model.shares else {}
+        estimate = replace(by_probabilities(sure[0], span), few=few)
+        if model.shares and model.shares.foreign:
+            estimate = replace(estimate, why=FOREIGN)
     if asks.labels == "class":
         says = with_neighbours(says, features)
         write_file(asked.folder / PROBABILITIES, npy(says(features)))
     write_file(asked.folder / CLASSIFIER, model.to_bytes(asked.extractor))
     return Answers(*model.to_labels(says(rows), asks.margin), together(receipts)), estimate
+
+
+def few_records(model: LinearModel, form: QueryForm) -> dict[str, int]:
+    """Numbers of the classes with less than FEW deviations of the noise that one step with the
+    whole budget would have, and about how many records each has.
+    """
+    assert model.shares is not None
+    assert form.noise is not None
+    records = model.shares.private * model.records[0]
+    fewest = FEW * form.noise / math.sqrt(form.steps or 1)
+    return {str(k): round(each) for k, each in enumerate(records) if each < fewest}
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:

@@ -23,10 +23,10 @@ from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.parts import Round
-from ..linear.model import stored_probabilities, virtual_rows
+from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
 from .metrics import calibration, round_metrics
-from .quality import Estimate, by_agreement, worse_rounds
+from .quality import FOREIGN, Estimate, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
 
@@ -125,6 +125,11 @@ def train_round(
     worse = worse_rounds([*experiment.estimates(number - 1), estimate])
     labels, soft = released(folder, number, len(public.inputs), worse)
     _require_labels(labels, answers)
+    if estimate is not None and estimate.why == FOREIGN:
+        classifier = folder.round(number) / CLASSIFIER
+        network = as_network(classifier, asking_extractor(experiment, number))
+        if network is not None:
+            return _not_taught(experiment, number, network, labels, answers, rows, estimate)
     training_rows = training_rows_of(experiment)
     cleaned = drop_doubtful(
         settings.student,
@@ -167,6 +172,30 @@ def train_round(
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def _not_taught(
+    experiment: Experiment,
+    number: int,
+    network: ExtractorSpec,
+    labels: np.ndarray,
+    answers: Answers,
+    rows: np.ndarray,
+    estimate: Estimate,
+) -> dict:
+    """A round's metrics with its released classifier as the student.
+
+    A student that is taught on public rows unlike the private ones forgets what was released.
+    """
+    folder, public, space = experiment.folder, experiment.public, experiment.task.labels
+    experiment.console.say(f"round {number}: its released classifier is taken for the student")
+    folder.save_extractor(number, network)
+    folder.save_training_labels(number, labels)
+    said = outputs(network, public.test_inputs)
+    state = folder.ledger_state()
+    metrics = round_metrics(space, public, state, answers, rows, said, estimate)
+    metrics |= calibration(space, said, public.test_labels, 1.0)
+    return metrics | {"extractor": network.backbone, "history": [], "dropped": 0, "seconds": 0.0}
 
 
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:
