@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from ...student.devices import require_devices
 from ...student.model import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
@@ -199,6 +201,11 @@ def described_student(
         summary["dataset"],
         plan.unit,
     )
+    shares = None
+    if labels.kind == "class":  # a class without a label is as if it had one
+        taught = folder.load_training_labels(kept)
+        counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
+        shares = tuple(map(float, counts / counts.sum()))
     info = StudentInfo(
         spec.backbone,
         spec.input_shape,
@@ -208,5 +215,6 @@ def described_student(
         metrics.get("temperature", 1.0),
         privacy,
         table=scaling(data) if data.source == "table" else None,
+        shares=shares,
     )
     return pack(info, spec.weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import LabelSpace
 from ...wall.progress import Progress, no_progress
+from ..run.run_folder import RunFolder
 from .output import writing
 
 BLOCK = 1024  # rows that are decoded and answered at once
@@ -86,6 +88,35 @@ def classify_rows(
 
     _write(out, header(student.info.labels, "row"), blocks())
     return Classified(len(rows), [])
+
+
+def for_shares(
+    student: StudentModel, place: Path, shares: str, rows: Sequence[Path] | Path
+) -> StudentModel:
+    """The student for rows whose classes have other ``shares``: see `labelwall classify --help`.
+
+    ``place``: where the student was loaded from; ``rows``: what is to be classified. Raises
+    InvalidInput, MissingData.
+    """
+    if shares == "estimate":
+        if isinstance(rows, Path):
+            table = is_table(rows) and student.info.table is not None
+            return student.for_shares(shares, rows if table else _array(rows))
+        decoded = student.read(_listed(rows))
+        return student.for_shares(shares, decoded.pixels[decoded.readable])
+    names, rule = student.classes, "test, estimate, or a JSON file with a number for each class"
+    if shares == "test":
+        folder = RunFolder(place)
+        if not folder.summary.exists():
+            raise InvalidInput("shares", "a file for a student outside its run folder", shares)
+        kept = json.loads(folder.summary.read_text())["best_round"]
+        counts = (folder.metrics(kept) or {})["confusion"]
+        return student.for_shares(np.array(counts).sum(axis=1))
+    try:
+        stored = json.loads(Path(shares).read_text())
+        return student.for_shares([float(stored[name]) for name in names])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput("shares", f"{rule}: {', '.join(names[:COLUMNS])}", shares) from error
 
 
 def header(labels: LabelSpace, what: str) -> list[str]:
