@@ -65,8 +65,8 @@ def _by_count(
         classes, place = experiment.task.num_classes, folder.round(number)
         kept = experiment.features.quantised(extractor).shape[1]
         question = question_of(asked, classes, extractor, kept, place)
-        guess = experiment.settings.records or size
-        axes = axes_by_count(experiment.teacher, question, kept, guess, size)
+        guess, plain = experiment.settings.records or size, experiment.features.plain(extractor)
+        axes = axes_by_count(experiment.teacher, question, kept, guess, plain)
         if axes is None:
             return asked, extractor
         experiment.console.say(

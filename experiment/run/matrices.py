@@ -105,12 +105,13 @@ def ask_matrices(
 
 
 def axes_by_count(
-    teacher: Counting, asked: MatrixRound, kept: int, guess: int, public: int
+    teacher: Counting, asked: MatrixRound, kept: int, guess: int, plain: np.ndarray
 ) -> int | None:
     """How many axes the records carry, by a round's first sum, which counts them; None where that
     does not speak against a ``guess`` of their number.
 
-    ``kept``: axes that the guess led to, which the sum is asked with; ``public``: rows they are of.
+    ``kept``: axes that the guess led to, which the sum is asked with; ``plain``: features of PUBLIC
+    rows that have them, [n, d].
     Only many steps for classes can spare one: where axes change, one is left out of the fit.
     Otherwise the fit asks the same sum again, which is charged once.
     """
@@ -123,11 +124,12 @@ def axes_by_count(
     if counts is None:  # a cap refuses it
         return None
     noise = form.noise * SENSITIVITY / COUNT
-    records = max(float(counts[0, -1]) / COUNT, noise)
-    if abs(records - guess) < SURE * noise or guess / OFF < records < guess * OFF:
+    records = max(float(counts[0, -1]) / COUNT, noise / 2)
+    if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
         return None
     strength = records * math.sqrt(steps) / (form.noise * asked.classes)
-    axes = carried_axes(strength, asked.classes, max(1, public // ROWS_AN_AXIS))
+    most = max(1, min(len(plain) // ROWS_AN_AXIS, plain.shape[1]))
+    axes = carried_axes(strength, asked.classes, most)
     return None if axes == kept else axes
 
 

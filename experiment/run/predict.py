@@ -67,8 +67,11 @@ def predict(
     inputs = read_public(config.data).inputs if learned else asked.inputs
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(settings.computing, spec, inputs).features(inputs)
+        if not rows:  # the axes of later ones differ, not the network
+            rows.append(embedder_of(settings.computing, spec, inputs).features(inputs))
+        return rows[0]
 
+    rows = list[np.ndarray]()
     extractor = extractor_of_round(starting_extractor(settings.first, task, plain), form, plain)
     with teacher_of(side, task, side.directory or Path(), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
@@ -81,7 +84,7 @@ def predict(
             kept = embedder_of(settings.computing, extractor, inputs).embed(inputs[:1])[0].shape[1]
             question = question_of(current, task.num_classes, extractor, kept, place)
             guess, size = settings.records or len(inputs), len(inputs)
-            if axes := axes_by_count(teacher, question, kept, guess, size):
+            if axes := axes_by_count(teacher, question, kept, guess, plain(extractor)):
                 start = starting_extractor(settings.first, task, plain)
                 extractor = extractor_of_round(start, replace(form, axes=axes), plain)
                 teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])

@@ -76,7 +76,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
     [
         (1_000, 20.0, None),  # as the guess says
         (1_900, 20.0, None),  # not twice as many
-        (200, 20.0, 11),  # 0.75 deviations of one step's noise a class
+        (200, 20.0, 11),  # 0.75 times a class's records in deviations of one step's noise
         (100_000, 20.0, 64),  # a quarter of the public rows
         (200, 500.0, None),  # hidden by the noise
         (0, 20.0, 6),  # two a class
@@ -95,10 +95,11 @@ def test_axes_follow_from_the_count_of_a_first_sum(
 
     form = PrivateLinear(steps=20, sigma=noise, axes=9).query_form
     question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
-    assert axes_by_count(Counter(count), question, 9, 1_000, 256) == axes
+    plain = np.zeros((256, 500))
+    assert axes_by_count(Counter(count), question, 9, 1_000, plain) == axes
     assert not np.any(sent)
     few = replace(question, query_form=replace(form, steps=9))
-    assert axes_by_count(Counter(count), few, 9, 1_000, 256) is None  # too few to spare one
+    assert axes_by_count(Counter(count), few, 9, 1_000, plain) is None  # too few to spare one
     assert len(sent) == 1
 
 
