@@ -186,7 +186,8 @@ def read_file(path: Path) -> bytes:
 
 BATCH = 500
 Inputs = np.ndarray | Sequence[str | Path] | str | Path
-ESTIMATE, EM_STEPS, SMALLEST_SHARE = "estimate", 200, 1e-6
+ESTIMATE: Literal["estimate"] = "estimate"
+EM_STEPS, SMALLEST_SHARE = 200, 1e-6
 Shares = Sequence[float] | np.ndarray | Literal["estimate"] | None
 
 

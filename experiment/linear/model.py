@@ -180,7 +180,7 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     turned = np.zeros((width, width))
     turned[: axes.shape[1]] = axes.T
     layer = np.zeros((width, weights.shape[1]))
-    layer[: axes.shape[1]] = weights[:-1] * unit_length(extractor, axes.shape[1])
+    layer[: axes.shape[1]] = weights[:-1] * unit_length(extractor, axes.shape[1]) / width**0.5
     tensors = {name.replace("trunk.", "trunk.0.", 1): tensor for name, tensor in tensors.items()}
     tensors |= {
         "trunk.1.weight": turned.astype(np.float32),

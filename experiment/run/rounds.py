@@ -37,7 +37,7 @@ from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, check_student, train_round
+from .training import calibrated, check_student, train_round, untaught
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -147,7 +147,9 @@ def _round(experiment: Experiment, current: Round) -> dict:
     if metrics is None:
         extractor = asking_extractor(experiment, number)
         answers, rows, estimate = ask(experiment, current, extractor)
-        metrics = train_round(experiment, current, answers, rows, extractor, estimate)
+        metrics = untaught(experiment, current, answers, rows, estimate)
+        if metrics is None:
+            metrics = train_round(experiment, current, answers, rows, extractor, estimate)
         folder.save_metrics(number, metrics)
     folder.drop_checkpoints(number)
     say(round_line(number, metrics, experiment.task.labels))

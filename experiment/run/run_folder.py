@@ -18,6 +18,7 @@ import numpy as np
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
@@ -28,9 +29,8 @@ FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_bytes(content)
-    scratch.replace(path)
+    with whole(path) as file:
+        file.write(content)
 
 
 def npy(array: np.ndarray) -> bytes:

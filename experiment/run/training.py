@@ -125,11 +125,6 @@ def train_round(
     worse = worse_rounds([*experiment.estimates(number - 1), estimate])
     labels, soft = released(folder, number, len(public.inputs), worse)
     _require_labels(labels, answers)
-    if estimate is not None and estimate.why == FOREIGN:
-        classifier = folder.round(number) / CLASSIFIER
-        network = as_network(classifier, asking_extractor(experiment, number))
-        if network is not None:
-            return _not_taught(experiment, number, network, labels, answers, rows, estimate)
     training_rows = training_rows_of(experiment)
     cleaned = drop_doubtful(
         settings.student,
@@ -174,28 +169,33 @@ def train_round(
     }
 
 
-def _not_taught(
+def untaught(
     experiment: Experiment,
-    number: int,
-    network: ExtractorSpec,
-    labels: np.ndarray,
+    current: Round,
     answers: Answers,
     rows: np.ndarray,
-    estimate: Estimate,
-) -> dict:
-    """A round's metrics with its released classifier as the student.
+    estimate: Estimate | None,
+) -> dict | None:
+    """A round's metrics with its released classifier as the student, where public rows are foreign
+    and the classifier with its features is a network; None elsewhere.
 
-    A student that is taught on public rows unlike the private ones forgets what was released.
+    A student that is taught on rows unlike the private ones forgets what was released.
     """
-    folder, public, space = experiment.folder, experiment.public, experiment.task.labels
+    folder, public, number = experiment.folder, experiment.public, current.number
+    if estimate is None or estimate.why != FOREIGN:
+        return None
+    extractor = asking_extractor(experiment, number)
+    network = as_network(folder.round(number) / CLASSIFIER, extractor)
+    if network is None:
+        return None
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
     folder.save_extractor(number, network)
-    folder.save_training_labels(number, labels)
-    said = outputs(network, public.test_inputs)
+    folder.save_training_labels(number, released(folder, number, len(public.inputs))[0])
+    said, space = outputs(network, public.test_inputs), experiment.task.labels
     state = folder.ledger_state()
     metrics = round_metrics(space, public, state, answers, rows, said, estimate)
     metrics |= calibration(space, said, public.test_labels, 1.0)
-    return metrics | {"extractor": network.backbone, "history": [], "dropped": 0, "seconds": 0.0}
+    return metrics | {"extractor": extractor.backbone, "history": [], "dropped": 0, "seconds": 0.0}
 
 
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:

@@ -8,8 +8,8 @@ caps and the results are checked here a second time, from the text of the entrie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,9 @@ from ...accounting.accountant import certificates, certified_epsilon
 from ...accounting.conversion import round_up
 from ...accounting.explain import explain
 from ...accounting.plan import Plan
-from .entries import Problem, check_extractor, read_entry, shown
-from .file import Stored, read_file
 from .history import History
-from .mechanisms import Priced, check_plan
+from .mechanisms import check_plan
+from .reading import Problem, Stored, check_extractor, read_entry, read_file, shown
 
 MAX_PROBLEMS = 20  # lines; the others are counted
 
@@ -77,23 +76,17 @@ class Finding:
             f"{verdict}: {self.entries} entries certify {certified}",
             f"  against {self.adversary or 'an unknown adversary'}",
         ]
-        lines += [
-            f"  analyst {name}: ledger of data set {dataset}"
-            for name, dataset in self.analysts.items()
-        ]
+        for name, dataset in self.analysts.items():
+            lines.append(f"  analyst {name}: ledger of data set {dataset}")
         if self.pooled is not None:
             lines.append(
                 f"  if all {len(self.analysts)} pool their answers: epsilon {self.pooled:.3f} "
                 f"at delta {self.delta:g}"
             )
-        lines += [
-            f"  {name:36} {epsilon:8.3f}"
-            for name, epsilon in sorted(self.certificates.items(), key=lambda item: item[1])
-        ]
-        lines += [
-            f"  charged {count} x {name}, released {self.released.get(name, 0)}"
-            for name, count in self.charged.items()
-        ]
+        for name, epsilon in sorted(self.certificates.items(), key=lambda item: item[1]):
+            lines.append(f"  {name:36} {epsilon:8.3f}")
+        for name, count in self.charged.items():
+            lines.append(f"  charged {count} x {name}, released {self.released.get(name, 0)}")
         lines += [f"  problem: {problem}" for problem in self.problems]
         return "\n".join([*lines, f"  head {self.head}", *self.explanation])
 
@@ -114,72 +107,85 @@ def audit(path: Path, *, expect_head: str | None = None, explained: bool = False
         finding.problems.append(
             "the expected head is not in the chain: this copy is older than it, or another ledger"
         )
-    _check_entries(stored, finding)
+    entries = _parsed(stored, finding)
+    if entries:
+        _check_entries(entries, stored, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
     elif explained:
-        finding.explanation = explain(Plan.from_json(json.loads(stored.entries[0][1])["plan"]))
+        finding.explanation = explain(Plan.from_json(entries[0][1]["plan"]))
     if len(finding.problems) > MAX_PROBLEMS:
         omitted = len(finding.problems) - MAX_PROBLEMS
         finding.problems[MAX_PROBLEMS:] = [f"and {omitted} problems more"]
     return finding
 
 
-def _check_entries(stored: Stored, finding: Finding) -> None:
-    """Check every entry by its schema; where all are valid, check them together."""
-    entries, before = _parsed(stored.entries, finding), len(finding.problems)
+@contextmanager
+def _noted(finding: Finding, where: str = "") -> Iterator[None]:
+    """Note a Problem of what is done within as one of the finding."""
+    try:
+        yield
+    except (Problem, LabelwallError) as problem:
+        finding.problems.append(f"{where}{problem}")
+
+
+def _parsed(stored: Stored, finding: Finding) -> list[Entry]:
+    """The entries by their schemas, which are checked together where all are valid; else none."""
+    entries, before = [], len(finding.problems)
+    for seq, (kind, text) in enumerate(stored.entries):
+        with _noted(finding, f"entry {seq} "):
+            entries.append((kind, read_entry(kind, text)))
     if not stored.entries or stored.entries[0][0] != "genesis":
         finding.problems.append("there is no first entry, which names the plan")
     if any(kind == "genesis" for kind, _ in stored.entries[1:]):
         finding.problems.append("there is a second first entry: a ledger has one plan")
-    if len(entries) < len(stored.entries) or len(finding.problems) > before:
-        return
-    genesis = entries[0][1]
+    return entries if len(finding.problems) == before else []
+
+
+def _check_entries(entries: list[Entry], stored: Stored, finding: Finding) -> None:
+    """Check valid entries together, and price their plan where there is no other problem."""
+    genesis, problems = entries[0][1], finding.problems
     finding.dataset, finding.unsafe = genesis["dataset"], genesis["unsafe"]
     finding.adversary = genesis["adversary"]
-    finding.problems += _check_extractors(entries, stored.extractors)
+    _check_extractors(entries, stored.extractors, finding)
     _check_adversary(entries, finding)
     try:
         restated = check_plan(genesis["plan"])
         plan = Plan.from_json(genesis["plan"])
     except (Problem, LabelwallError) as problem:
-        finding.problems.append(f"entry 0: {problem}")
+        problems.append(f"entry 0: {problem}")
         return
     finding.delta, finding.budget, finding.unit = plan.delta, plan.epsilon, plan.unit
     if finding.unsafe:
-        finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
+        problems.append("noise came from a test tape (unsafe): epsilon is infinite")
     if finding.adversary != EACH:
-        _check_history(entries, restated, finding)
-    if not finding.problems:
+        history = History(genesis["plan"], restated)
+        for seq, (kind, body) in enumerate(entries[1:], start=1):
+            with _noted(finding, f"entry {seq} "):
+                history.take(seq, kind, body)
+        with _noted(finding):
+            history.finish()
+        finding.charged = {f"{slot}/{name}": n for (slot, name), n in history.charged.items()}
+        finding.released = {f"{slot}/{name}": n for (slot, name), n in history.released.items()}
+    if not problems:
         _check_certificate(plan, finding)
 
 
-def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
-    """The valid entries; the others become problems."""
-    entries = []
-    for seq, (kind, text) in enumerate(stored):
-        try:
-            entries.append((kind, read_entry(kind, text)))
-        except Problem as problem:
-            finding.problems.append(f"entry {seq} {problem}")
-    return entries
-
-
-def _check_extractors(entries: list[Entry], stored: list[tuple[str, str]]) -> Iterator[str]:
+def _check_extractors(
+    entries: list[Entry], stored: list[tuple[str, str]], finding: Finding
+) -> None:
     """Check that the fields of each extractor that is named by its hash are in the file, once."""
     named = {body["sha256"] for kind, body in entries if kind == "extractor"}
     present = {sha256 for sha256, _ in stored}
     if len(present) < len(stored):
-        yield "the file holds the fields of an extractor twice"
+        finding.problems.append("the file holds the fields of an extractor twice")
     for sha256 in sorted(named - present):
-        yield f"extractor {shown(sha256)} is named, and its fields are not in the file"
+        finding.problems.append(f"extractor {sha256} is named, and its fields are not in the file")
     for sha256, text in sorted(stored):
-        if sha256 not in named:
-            yield f"extractor {shown(sha256)} is in the file, and no entry names it"
-        try:
+        with _noted(finding, f"extractor {shown(sha256)} "):
+            if sha256 not in named:
+                raise Problem("is in the file, and no entry names it")
             check_extractor(sha256, text)
-        except Problem as problem:
-            yield f"extractor {shown(sha256)} {problem}"
 
 
 def _check_adversary(entries: list[Entry], finding: Finding) -> None:
@@ -190,9 +196,8 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
             "a register of analysts holds other entries, or another ledger holds a register's"
         )
     entered = [(body["name"], body["dataset"]) for kind, body in entries if kind == "analyst"]
-    names, datasets = {name for name, _ in entered}, {dataset for _, dataset in entered}
     finding.analysts = dict(entered)
-    if len(names) < len(entered) or len(datasets) < len(entered):
+    if len({*finding.analysts.values()}) < len(entered):  # a name that is there twice keeps one
         finding.problems.append("a register names an analyst, or a ledger, twice")
 
 
@@ -210,19 +215,3 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
     finding.epsilon = round_up(smallest)
     if not smallest <= plan.epsilon:
         finding.problems.append("the plan's caps cost more than its budget")
-
-
-def _check_history(entries: list[Entry], restated: list[list[Priced]], finding: Finding) -> None:
-    """Check what was paid, released and refused, entry by entry."""
-    history = History(entries[0][1]["plan"], restated)
-    for seq, (kind, body) in enumerate(entries[1:], start=1):
-        try:
-            history.take(seq, kind, body)
-        except Problem as problem:
-            finding.problems.append(f"entry {seq} {problem}")
-    try:
-        history.finish()
-    except Problem as problem:
-        finding.problems.append(str(problem))
-    finding.charged = {f"{slot}/{name}": n for (slot, name), n in history.charged.items()}
-    finding.released = {f"{slot}/{name}": n for (slot, name), n in history.released.items()}

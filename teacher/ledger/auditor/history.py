@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .entries import Problem, canonical, shown
 from .mechanisms import BY_QUERY, ONCE, Priced
+from .reading import Problem, canonical, shown
 from .results import is_sum
 
 Body = Mapping[str, Any]
@@ -103,23 +103,25 @@ class History:
                 f"releases {len(results)} results, more or fewer than it paid for: {paid}"
             )
         for identity, value in results.items():
-            self._require_due(identity, key)
+            known = self._asked_for(identity, key)
+            if key[1] in known:
+                raise Problem(f"releases the same query twice: {identity}")
+            if identity in self._refused:
+                raise Problem(f"releases a query that was refused: {identity}")
             self._results.setdefault(identity, {})[key[1]] = value
             self._check(priced, value, len(results), extractor)
 
-    def _require_due(self, identity: str, key: Key) -> None:
-        """Raise Problem unless a query may have this release now."""
-        known, (_, _, screening) = self._results.get(identity, {}), self._planned[key]
-        if self._asked.setdefault(identity, self._mechanism[key[0]]) != self._mechanism[key[0]]:
+    def _asked_for(self, identity: str, key: Key) -> dict[str, Any]:
+        """A query's results so far. Raises Problem unless it may come to this release."""
+        known, mechanism = self._results.get(identity, {}), self._mechanism[key[0]]
+        _, _, screening = self._planned[key]
+        if self._asked.setdefault(identity, mechanism) != mechanism:
             raise Problem(f"gives query {identity} to another mechanism than before")
-        if key[1] in known:
-            raise Problem(f"releases the same query twice: {identity}")
-        if identity in self._refused:
-            raise Problem(f"releases a query that was refused: {identity}")
         if screening is not None and known.get(screening) != 1:
             raise Problem(
-                f"releases {key[1]!r} of a query that did not pass {screening!r}: {identity}"
+                f"is for {key[1]!r} of a query that did not pass {screening!r}: {identity}"
             )
+        return known
 
     def _check(self, priced: Priced, value: Any, beside: int, extractor: str) -> None:
         possible = priced.results
@@ -140,13 +142,9 @@ class History:
 
     def _refuse(self, body: Body) -> None:
         key = self._key(body)
-        priced, cap, screening = self._planned[key]
+        priced, cap, _ = self._planned[key]
         if priced.charging == ONCE or self.charged[key] != cap:
             raise Problem("refuses although its cap was not reached")
-        mechanism = self._mechanism[key[0]]
         for identity in body["identities"]:
-            if self._asked.setdefault(identity, mechanism) != mechanism:
-                raise Problem(f"refuses query {identity} for another mechanism than before")
-            if screening is not None and self._results.get(identity, {}).get(screening) != 1:
-                raise Problem(f"refuses {key[1]!r} to a query that did not pass {screening!r}")
+            self._asked_for(identity, key)
         self._refused.update(body["identities"])

@@ -12,32 +12,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, create_model
 
 from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
-from .entries import (
-    ANY_SCALAR,
-    BOOLEAN,
-    FINITE,
-    LARGEST_CAP,
-    MAX_SLOTS,
-    OBJECT,
-    PROBABILITY,
-    Problem,
-    Rule,
-    canonical,
-    integer,
-    list_of,
-    nullable,
-    number,
-    one_of,
-    require,
-    require_object,
-    shown,
-)
-from .entries import EPSILON as POSITIVE
+from .reading import LARGEST_CAP, MAX_SLOTS, Problem, Schema, canonical, require, shown
 from .results import VOTE, Results
 
 Fields = Mapping[str, Any]
@@ -60,11 +42,11 @@ class Priced:
 
 @dataclass(frozen=True)
 class Known:
-    """A kind: rules of the ``fields`` that decide a price or a result, its ``releases`` in the
+    """A kind: types of the ``fields`` that decide a price or a result, its ``releases`` in the
     order in which a query meets them, names of the other publishable fields.
     """
 
-    fields: dict[str, Rule]
+    fields: dict[str, Any]
     releases: Callable[[Fields], list[Priced]]
     free: tuple[str, ...] = ()
 
@@ -203,18 +185,27 @@ def _spread(f: Fields) -> list[Priced]:
     return [_screen(f["k"], f)]
 
 
+def integer(low: int, high: int) -> Any:
+    return Annotated[int, Field(ge=low, le=high)]
+
+
+def number(low: float, high: float) -> Any:
+    """The type of finite numbers, written as integers or floats."""
+    return Annotated[float, Field(ge=low, le=high)]
+
+
 NOISE = number(1e-3, 1e9)  # the curves' range
 SMALLER_NOISE = number(1e-3, 1e5)
 TEACHERS = {"teachers": integer(1, 10_000)}
 EPSILON = {"epsilon": number(1e-6, 1e3)}
-ACCOUNTING = {"accounting": one_of("local", "component", "queries")}
-GAMMA = {"sampling_probability": PROBABILITY}
+ACCOUNTING = {"accounting": Literal["local", "component", "queries"]}
+GAMMA = {"sampling_probability": Annotated[float, Field(gt=0, le=1)]}
 SCREEN = {"threshold": integer(0, 10**6), "sigma_screen": NOISE}
 WINNER = {"sigma_vote": NOISE}
 SPREAD = {
     "k": integer(1, 100_000),
-    "threshold": nullable(integer(0, 100_000)),
-    "sigma_screen": nullable(SMALLER_NOISE),
+    "threshold": integer(0, 100_000) | None,
+    "sigma_screen": SMALLER_NOISE | None,
     **GAMMA,
 }
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
@@ -224,7 +215,7 @@ CELLS = {
     "centroids": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
     "sigma": NOISE,
-    "parts": nullable(integer(1, 4096)),
+    "parts": integer(1, 4096) | None,
 }
 
 KINDS: dict[str, Known] = {
@@ -256,7 +247,7 @@ KINDS: dict[str, Known] = {
         {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
     ),
     "batch_knn": Known(
-        {"conversion": one_of("grid", "interactive", "none"), **EPSILON, **ACCOUNTING},
+        {"conversion": Literal["grid", "interactive", "none"], **EPSILON, **ACCOUNTING},
         _batch(_nearest),
         (
             *("k", "conversion_share", "records", "records_share", "candidates"),
@@ -288,25 +279,25 @@ PERSONS = frozenset(
     )
 )
 
-_PLAN = {
-    "epsilon": POSITIVE,
-    "delta": Rule("a number above 0 and below 1", lambda v: PROBABILITY.holds(v) and v < 1),
-    "slots": list_of(OBJECT, 1, MAX_SLOTS),
-    "unit": one_of("row", "person"),
-}
-TEXT = Rule("a name", lambda v: type(v) is str)
-_SLOT = {"mechanism": OBJECT, "releases": list_of(OBJECT, 1)}
-_RELEASE = {
-    "name": TEXT,
-    "curve": TEXT,
-    "parameters": Rule(
-        "an object of finite numbers, true or false",
-        lambda v: type(v) is dict and all(FINITE.holds(p) or type(p) is bool for p in v.values()),
-    ),
-    "cap": integer(0, LARGEST_CAP),
-    "prepaid": BOOLEAN,
-    "batch": BOOLEAN,
-}
+
+class Slot(Schema):
+    mechanism: dict[str, Any]
+    releases: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class PlanSchema(Schema):
+    epsilon: Annotated[float, Field(gt=0)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    slots: Annotated[list[Slot], Field(min_length=1, max_length=MAX_SLOTS)]
+    unit: Literal["row", "person"]
+
+
+class Cap(Schema):
+    cap: Annotated[int, Field(ge=0, le=LARGEST_CAP)]
+
+
+class PrepaidCap(Schema):
+    cap: Literal[1]
 
 
 def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
@@ -314,7 +305,7 @@ def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
 
     Raises Problem where a slot prices something else, or a field breaks its rule.
     """
-    require_object("plan", plan, _PLAN)
+    require("plan", plan, PlanSchema)
     restated = []
     for place, slot in enumerate(plan["slots"]):
         try:
@@ -328,15 +319,13 @@ def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
 
 def check_slot(slot: Fields) -> list[Priced]:
     """The restated releases of a plan's slot. Raises Problem unless those that it records are the
-    same ones, in every name, type and digit.
+    same ones, in every name, type and digit, with a cap.
     """
-    require_object("slot", slot, _SLOT)
     restated, recorded = priced(slot["mechanism"]), slot["releases"]
     if len(restated) != len(recorded):
         names = ", ".join(release.name for release in restated)
         raise Problem(f"the mechanism releases {names}, the plan prices something else")
     for known, release in zip(restated, recorded, strict=True):
-        require_object("release", release, _RELEASE)
         _check_release(known, release)
     return restated
 
@@ -349,18 +338,19 @@ def priced(mechanism: object) -> list[Priced]:
     if type(kind) is not str or kind not in KINDS:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
     known = KINDS[kind]
-    free = dict.fromkeys(known.free, ANY_SCALAR)
-    fields = require_object(kind, mechanism, {"kind": one_of(kind), **free, **known.fields})
-    return known.releases(fields)
+    free = dict.fromkeys(known.free, int | float | str | bool | None)
+    types = {"kind": str, **free, **known.fields}.items()
+    rules: dict[str, Any] = {name: (allowed, ...) for name, allowed in types}
+    schema = create_model(kind, __base__=Schema, **rules)
+    return known.releases(require(kind, mechanism, schema))
 
 
 def _check_release(known: Priced, release: Fields) -> None:
-    recorded = canonical([release["name"], release["curve"], release["parameters"]])
-    restated = canonical([known.name, known.curve, known.parameters])
-    if recorded != restated:
-        raise Problem(f"the plan prices {shown(recorded)}, but its mechanism releases {restated}")
     prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
-    if (release["prepaid"], release["batch"]) != (prepaid, batch):
-        raise Problem(f"release {known.name!r} should be charged {known.charging}")
-    if prepaid:
-        require(f"the cap of {known.name!r}", release["cap"], integer(1, 1))
+    cap = {key: value for key, value in release.items() if key == "cap"}
+    require(known.name, cap, PrepaidCap if prepaid else Cap)
+    named = {"name": known.name, "curve": known.curve, "parameters": known.parameters}
+    restated = canonical({**named, "prepaid": prepaid, "batch": batch, **cap})
+    if canonical(release) != restated:
+        found = shown(canonical(release))
+        raise Problem(f"the plan prices {found}, but its mechanism releases {restated}")

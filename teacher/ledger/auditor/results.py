@@ -18,7 +18,7 @@ from typing import Any
 
 from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_DIMENSIONS, MAX_ENTRIES
-from .entries import LARGEST_INTEGER
+from .reading import LARGEST_INTEGER
 
 LARGEST_LABEL = 2**31 - 1
 VOTE = 1 << 12  # units of one attribute's vote

@@ -27,7 +27,7 @@ from labelwall.experiment.linear.values import ridge
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.student.train import outputs
 from labelwall.teacher.features.embedder import Embedder, unit_length
-from labelwall.teacher.mechanisms.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS, pack
@@ -59,8 +59,8 @@ def teacher(
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Weights(weights)
         unit = residual_unit(weights, how.clip, LENGTH, how.labels)
-        sums = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), how.labels)
-        total = sums(index, codes)[0]
+        asked = weights[np.newaxis], (unit,), bias(LENGTH), how.labels, 1
+        total = gradient_sums(*asked, index, codes)[0]
         noise = rng.normal(0, how.noise_multiplier * SENSITIVITY, total.shape)
         return weights, total + np.rint(noise).astype(np.int64)
 

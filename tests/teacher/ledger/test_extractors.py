@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -134,27 +133,3 @@ def test_a_stray_row_is_refused_where_its_extractor_comes(ledger: Ledger, place:
             answer(ledger, third, "c")
     rows(place, "DELETE FROM extractors WHERE sha256 = :s", s=third.sha256())
     answer(ledger, third, "c")
-
-
-FORGERIES = {
-    "INSERT INTO extractors VALUES ('f', 'x')": "no entry names it",
-    "UPDATE extractors SET fields = '{}'": "missing",
-    "UPDATE extractors SET sha256 = upper(sha256)": "not in the file",
-    "UPDATE extractors SET fields = x'00'": "other types",
-    "ALTER TABLE extractors ADD COLUMN gift TEXT": "columns",
-    "CREATE TABLE again AS SELECT * FROM extractors; DROP TABLE extractors;"
-    "ALTER TABLE again RENAME TO extractors;"
-    "INSERT INTO extractors SELECT * FROM extractors LIMIT 1": "twice",
-}
-
-
-@pytest.mark.parametrize("statement", FORGERIES)
-def test_the_auditor_finds_a_forged_table(tmp_path: Path, statement: str) -> None:
-    made = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
-    answer(made, ONE, "a")
-    copy = exported(made, tmp_path)
-    assert audit(copy).problems == []
-    with sqlite3.connect(copy) as connection:
-        connection.executescript(statement)
-    problems = audit(copy).problems
-    assert any(FORGERIES[statement] in problem for problem in problems), problems
