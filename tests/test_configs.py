@@ -45,11 +45,11 @@ def test_mnist_paper_has_the_papers_parameters() -> None:
         "max_votes": 300,
         "threshold": 180,
         "sigma": pytest.approx(75.0, rel=0.01),  # solved from the budget
-        "sampling_probability": 0.15,
+        "sample_rate": 0.15,
     }
     assert aggregate.parameters == {
         "sigma": pytest.approx(25.0, rel=0.01),
-        "sampling_probability": 0.15,
+        "sample_rate": 0.15,
     }
     assert (screen.cap, aggregate.cap, len(config.rounds), config.budget.delta) == (
         1000,

@@ -38,7 +38,7 @@ ATTRIBUTES = (
 )
 VALUES = "{source: arrays, labels: value, bounds: [-10, 30], path: data.npz}"
 SCALE = ValueLabels(-10, 30)
-VOTES = "sampling_probability: 0.5, sigma_screen: 3.0, sigma_vote: 3.0"
+VOTES = "sample_rate: 0.5, sigma_screen: 3.0, sigma_vote: 3.0"
 ASKED, SOME = "rounds: [{queries: 12}, {queries: 12}]", "rounds: [{}, {}]"
 
 
@@ -72,12 +72,12 @@ class Kind:
 
 KINDS = {
     "sums": Kind(
-        f"mechanism: {{kind: private_linear, steps: 2, sigma: 0.5}}\n{SOME}",
+        f"mechanism: {{kind: private_linear, steps: 2, noise_multiplier: 0.5}}\n{SOME}",
         {"0/sum": 4},
         {"sum": 2},
     ),
     "sums of attributes": Kind(
-        f"mechanism: {{kind: private_linear_attributes, steps: 2, sigma: 0.5}}\n{SOME}",
+        f"mechanism: {{kind: private_linear_attributes, steps: 2, noise_multiplier: 0.5}}\n{SOME}",
         {"0/sum": 4},
         {"sum": 2},
         0.75,
@@ -85,7 +85,7 @@ KINDS = {
         ATTRIBUTES,
     ),
     "sums of values": Kind(
-        f"mechanism: {{kind: private_linear_value, steps: 2, sigma: 0.5}}\n{SOME}",
+        f"mechanism: {{kind: private_linear_value, steps: 2, noise_multiplier: 0.5}}\n{SOME}",
         {"0/sum": 4},
         {"sum": 2},
         0.5,
@@ -99,7 +99,7 @@ KINDS = {
         {"histogram": 1},
     ),
     "votes on attributes": Kind(
-        "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sampling_probability: 0.5, "
+        "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sample_rate: 0.5, "
         f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",
         {"0/counts": 24},
         {"counts": 9},
@@ -108,9 +108,9 @@ KINDS = {
         ATTRIBUTES,
     ),
     "means, then medians": Kind(
-        "mechanism: {kind: private_knn_mean, k: 15, sampling_probability: 0.5, sigma_mean: 0.3}\n"
+        "mechanism: {kind: private_knn_mean, k: 15, sample_rate: 0.5, sigma_mean: 0.3}\n"
         "rounds: [{queries: 12}, {queries: 12, mechanism: {kind: private_knn_median, k: 15, "
-        "sampling_probability: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
+        "sample_rate: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
         {"0/mean": 12, "1/screen": 12},
         {"mean": 9},
         0.3,
@@ -275,7 +275,7 @@ def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: No
     ("name", "point"),
     [
         ("votes on attributes", "{kind: gnmax_attributes, tau: 2, teachers: 3}"),
-        ("means, then medians", "{kind: private_knn_mean, k: 15, sampling_probability: 0.5}"),
+        ("means, then medians", "{kind: private_knn_mean, k: 15, sample_rate: 0.5}"),
         ("sums of attributes", "{kind: private_linear_attributes}"),
         ("sums of values", "{kind: private_linear_value}"),
     ],

@@ -25,8 +25,8 @@ MISTAKES = [
             ("student", "{class_prior: uniform}", "student.class_prior"),
             (
                 "mechanism",
-                "{kind: private_knn_attributes, sampling_probability: 0}",
-                "mechanism.sampling_probability",
+                "{kind: private_knn_attributes, sample_rate: 0}",
+                "mechanism.sample_rate",
             ),
         ],
         "means, then medians": [
@@ -79,8 +79,8 @@ EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--mechanism.sigma_vot", "3"], "sigma_vote"),
     ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
-    ("run", ["--mechanism.sampling_probability", "1.5"], "sampling_probability"),
-    ("run", ["--mechanism.sampling_probability", "0"], "sampling_probability"),
+    ("run", ["--mechanism.sample_rate", "1.5"], "sample_rate"),
+    ("run", ["--mechanism.sample_rate", "0"], "sample_rate"),
     ("run", ["--mechanism.k", "many"], "mechanism.k"),
     ("run", ["--student.learning_rate", "nan"], "learning_rate"),
     ("run", ["--data.path", "nowhere.npz"], "nowhere.npz"),

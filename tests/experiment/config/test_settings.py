@@ -19,7 +19,7 @@ from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
 PERSON = PrivacyConfig("person")
-LINEAR, CELLS = PrivateLinear(sigma=9.0), ReverseKnn(sigma=9.0)
+LINEAR, CELLS = PrivateLinear(noise_multiplier=9.0), ReverseKnn(sigma=9.0)
 
 
 def load(tmp_path: Path, text: str, *overrides: str) -> Config:
@@ -129,7 +129,11 @@ def configured(mechanism: Mechanism, privacy: PrivacyConfig = PERSON) -> Config:
 
 @pytest.mark.parametrize(
     ("mechanism", "name", "number"),
-    [(CELLS, "parts", 4096), (LINEAR, "gain", 2), (PrivateLinearValue(sigma=9.0), "gain", 1)],
+    [
+        (CELLS, "parts", 4096),
+        (LINEAR, "gain", 2),
+        (PrivateLinearValue(noise_multiplier=9.0), "gain", 1),
+    ],
 )
 def test_a_plan_for_persons_names_what_rows_do_not_have(
     mechanism: Mechanism, name: str, number: int

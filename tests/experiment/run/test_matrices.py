@@ -31,7 +31,7 @@ class Counter:
 def asked(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Receipt:
     x, _ = tiny.rows(60, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    asks = PrivateLinear(steps=3, sigma=0.5).query_form
+    asks = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
     question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
     return ask_matrices(Counter(count), question, features)[0].receipt
 
@@ -106,7 +106,10 @@ def test_axes_follow_from_the_count_of_a_first_sum(
 @pytest.mark.parametrize("records", [0, 10_000])
 @pytest.mark.parametrize(
     "asks",
-    [PrivateLinear(steps=3, sigma=50.0).query_form, ReverseKnn(centroids=6, sigma=50.0).query_form],
+    [
+        PrivateLinear(steps=3, noise_multiplier=50.0).query_form,
+        ReverseKnn(centroids=6, sigma=50.0).query_form,
+    ],
     ids=["sums", "histogram"],
 )
 def test_counts_within_their_noise_tell_nothing_of_the_labels(

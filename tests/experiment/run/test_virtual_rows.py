@@ -19,7 +19,7 @@ from tests.experiment import tiny
 CONFIG = """
 data: {source: arrays, path: data.npz}
 budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {kind: private_linear, steps: 2, sigma: 0.5}
+mechanism: {kind: private_linear, steps: 2, noise_multiplier: 0.5}
 rounds: [{}]
 student:
   {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16, batch_unlabelled: 16,
@@ -86,7 +86,7 @@ def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
 
 @pytest.mark.parametrize("settings", [["--student.soft", "false"], ["--config", "votes.yaml"]])
 def test_other_students_see_the_public_rows_alone(taught: Taught, settings: list[str]) -> None:
-    linear = "{kind: private_linear, steps: 2, sigma: 0.5}"
+    linear = "{kind: private_linear, steps: 2, noise_multiplier: 0.5}"
     votes = "{kind: reverse_knn, centroids: 6, sigma: 0.5}"
     Path("votes.yaml").write_text(CONFIG.replace(linear, votes))
     assert pipeline.main([*RUN, *settings]) == 0
