@@ -17,7 +17,7 @@ from labelwall.student.model import load
 from tests.experiment import tiny
 from tests.experiment.checks import PREDICT
 
-LINEAR = """mechanism: {kind: private_linear, steps: 12, sigma: 14.0, axes: 3}
+LINEAR = """mechanism: {kind: private_linear, steps: 12, noise_multiplier: 14.0, axes: 3}
 expected_records: 20
 custodian_dir: custody
 """

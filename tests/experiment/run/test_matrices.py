@@ -93,7 +93,7 @@ def test_axes_follow_from_the_count_of_a_first_sum(
         sums[0, -1] = records * COUNT
         return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
 
-    form = PrivateLinear(steps=20, sigma=noise, axes=9).query_form
+    form = PrivateLinear(steps=20, noise_multiplier=noise, axes=9).query_form
     question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
     plain = np.zeros((256, 500))
     assert axes_by_count(Counter(count), question, 9, 1_000, plain) == axes
