@@ -8,8 +8,8 @@ from labelwall.student.model import (
     Privacy,
     StudentInfo,
     StudentModel,
+    assembled,
     pack,
-    preprocessed,
     unpack,
 )
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
@@ -41,7 +41,8 @@ def content(
     with torch.no_grad():
         network.head.weight.mul_(20)  # so that answers differ from row to row
     statistics = (0.4,) * channels, (0.3,) * channels
-    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY)
+    shares = (1 / space.outputs,) * space.outputs if kind == "class" else None
+    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY, shares=shares)
     return pack(info, to_safetensors(network))
 
 
@@ -52,4 +53,4 @@ def student(
     file = content(kind, shape, backbone)
     info = unpack(file)
     assert info is not None
-    return StudentModel(preprocessed(info.spec(file)), info, file)
+    return assembled(info, file)
