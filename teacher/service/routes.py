@@ -78,9 +78,9 @@ router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
 @router.get("/health")
-async def health() -> replies.Health:
+async def health() -> dict[str, str]:
     """Whether the service runs. Needs no key."""
-    return replies.Health(status="ok", version=VERSION)
+    return {"status": "ok", "version": VERSION}
 
 
 @router.get("/budget")
