@@ -192,10 +192,10 @@ async def reply(job: Job, wait: float) -> Response:
     }
     if not job.future.done():
         return JSONResponse(state, 202)
-    refusal = job.future.exception()
-    if isinstance(refusal, Refused):
-        raise Refused(refusal.code, str(refusal))
-    return JSONResponse({**state, "status": "done", "result": job.future.result()})
+    outcome = job.future.result()
+    if isinstance(outcome, Refused):
+        raise Refused(outcome.code, str(outcome))
+    return JSONResponse({**state, "status": "done", "result": outcome})
 
 
 @router.post(
