@@ -140,14 +140,23 @@ def classify(args: Sequence[str]) -> int:
         help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]"
         "; for a student of a table a CSV or parquet file with that table's columns",
     )
+    parser.add_argument(
+        "--shares",
+        help="how often the classes occur among these rows, where that differs from the public rows"
+        ' of the run: "test" (as in the test split of the run), "estimate" (from these rows), or a '
+        "JSON file with a number for each class by name",
+    )
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--quiet", **_flag("print nothing but the result"))
     options = parser.parse_args(args)
     from ...student.model import load
     from ..run.console import Console
-    from ..use.classify import classify_images, classify_rows
+    from ..use.classify import classify_images, classify_rows, for_shares
 
     student, console = load(options.student), Console(quiet=options.quiet)
+    if options.shares:
+        rows = options.images or options.vectors
+        student = for_shares(student, options.student, options.shares, rows)
     if options.images:
         count, unreadable = classify_images(student, options.images, options.out, console.progress)
     else:

@@ -172,7 +172,8 @@ class Config:
             mechanism = solved.mechanism_of(number)
             once, form = mechanism.once_a_round, mechanism.query_form
             rounds.append(Round(number, slot, entry.queries, once, form, self.round_seed(number)))
-        return PublicSide(rounds, self.first, self.student, typical, self.seed, self.computing)
+        guess, computing = self.records(0) or None, self.computing
+        return PublicSide(rounds, self.first, self.student, typical, guess, self.seed, computing)
 
     @property
     def open(self) -> bool:

@@ -76,6 +76,7 @@ class PublicSide:
         first: what the first round's features follow from.
         student: the network and its training.
         typical: whether typical rows are asked, not random ones.
+        records: a PUBLIC guess of the number of private records; None: the public rows'.
         seed: public randomness.
         computing: how features are computed.
     """
@@ -84,5 +85,6 @@ class PublicSide:
     first: FirstFeatures
     student: StudentConfig
     typical: bool
+    records: int | None
     seed: int
     computing: Computing

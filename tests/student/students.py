@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from labelwall.student.model import Privacy, StudentInfo, StudentModel, assembled, pack, unpack
+from labelwall.student.model import (
+    Privacy,
+    StudentInfo,
+    StudentModel,
+    assembled,
+    pack,
+    unpack,
+)
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.networks import build, to_safetensors
@@ -34,7 +41,8 @@ def content(
     with torch.no_grad():
         network.head.weight.mul_(20)  # so that answers differ from row to row
     statistics = (0.4,) * channels, (0.3,) * channels
-    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY)
+    shares = (1 / space.outputs,) * space.outputs if kind == "class" else None
+    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY, shares=shares)
     return pack(info, to_safetensors(network))
 
 

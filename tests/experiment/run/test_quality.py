@@ -12,7 +12,9 @@ from labelwall.experiment.run.quality import (
     best_round,
     by_agreement,
     by_counts,
+    by_probabilities,
     estimate_of,
+    worse,
 )
 from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
@@ -74,6 +76,17 @@ def test_the_last_round_that_is_not_worse_is_kept(
 
 def test_other_measures_are_not_compared() -> None:
     assert best_round([Estimate(0.9, 0.01, COUNTS), Estimate(0.2, 0.01, AGREEMENT)]) == 2
+
+
+def test_an_estimate_that_noise_moves_says_nothing() -> None:
+    """It still has a place among rounds, where it is worse than none."""
+    sure = np.full(400, 0.8)
+    narrow, wide = by_probabilities(sure, (0.77, 0.83)), by_probabilities(sure, (0.6, 0.95))
+    assert (narrow.known, narrow.text()) == (True, "about 80% right by probabilities")
+    assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
+    assert wide.error > 0.17
+    assert narrow.error == pytest.approx(0.036, abs=0.001)
+    assert not worse(wide, narrow)
 
 
 def test_an_estimate_survives_its_json() -> None:
