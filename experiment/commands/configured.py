@@ -253,25 +253,16 @@ def records(args: Sequence[str]) -> int:
         "that adding it again refills nothing. Nothing is charged."
     )
     config, rest = _parsed("records", args, does)
-    from ..run.records_cli import add_records, parse_ids, parse_persons, remove_records
+    from ..run.records_cli import add_records, ids_of, remove_records
 
-    side = config.private_side()
+    side, console = config.private_side(), Console()
     if (rest.change == "add") != (rest.rows is not None):
         raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
     if rest.change == "add":
-        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
-        return 0
-    if rest.persons or rest.persons_file:
-        if rest.ids or rest.ids_file or rest.images:
-            raise InvalidInput("persons", "given without ids of rows", "both")
-        file = Path(rest.persons_file) if rest.persons_file else None
-        ids = parse_persons(config.privacy.unit, rest.persons, file)
-    elif config.privacy.unit == "person":
-        rule = "persons or persons_file where privacy.unit is person"
-        raise InvalidInput("remove", rule, None)
+        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:
-        ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
-    print(remove_records(side, ids, dry_run=rest.dry_run, console=Console()))
+        ids = ids_of(side.unit, rest)
+        print(remove_records(side, ids, dry_run=rest.dry_run, console=console))
     return 0
 
 

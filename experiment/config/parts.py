@@ -18,71 +18,41 @@ from .groups import BudgetConfig, Computing, FirstFeatures
 
 @dataclass(frozen=True)
 class PrivateSide:
-    """What a teacher, and the custodian's directory, need.
-
-    Args:
-        data: where rows come from.
-        budget: the guarantee.
-        unit: what it protects.
-        plan: the plan. Of a ledger's plan it takes the numbers that the configuration leaves to
-            the budget; None: they are calibrated now.
-        scale: where the rows are stored and searched.
-        computing: how features are computed.
-        directory: the custodian's, where the configuration names it.
-        ledger: its address on a server; None: a file of the directory.
-        anchor: the place of the ledger's anchor.
-        url: of the service that answers in place of a teacher here.
-    """
+    """What a teacher, and the custodian's directory, need."""
 
     data: DataConfig
     budget: BudgetConfig
     unit: Unit
+    # The plan, with those numbers of a ledger's plan that the configuration leaves to the budget;
+    # None: they are calibrated now.
     plan: Callable[[Plan | None], Plan]
     scale: ScaleConfig
     computing: Computing
-    directory: Path | None
-    ledger: LedgerUrl | None
+    directory: Path | None  # the custodian's, where the configuration names it
+    ledger: LedgerUrl | None  # None: a file of the directory
     anchor: Path | LedgerUrl | None
-    url: str | None
+    url: str | None  # of the service that answers in place of a teacher here
 
 
 @dataclass(frozen=True)
 class Round:
-    """What asking and training need of a round.
+    """What asking and training need of a round."""
 
-    Args:
-        number: counted from 1.
-        slot: the entry of the plan that pays.
-        queries: rows to ask about; None: all.
-        once: whether it has one price, whatever the number of rows.
-        form: what its mechanism asks, with the noise that the budget decides.
-        seed: of its public randomness.
-    """
-
-    number: int
-    slot: int
-    queries: int | None
-    once: bool
-    form: QueryForm
-    seed: int
+    number: int  # counted from 1
+    slot: int  # the entry of the plan that pays
+    queries: int | None  # rows to ask about; None: all
+    once: bool  # whether it has one price, whatever the number of rows
+    form: QueryForm  # what its mechanism asks, with the noise that the budget decides
+    seed: int  # of its public randomness
 
 
 @dataclass(frozen=True)
 class PublicSide:
-    """What asking and training need.
-
-    Args:
-        rounds: in order.
-        first: what the first round's features follow from.
-        student: the network and its training.
-        typical: whether typical rows are asked, not random ones.
-        seed: public randomness.
-        computing: how features are computed.
-    """
+    """What asking and training need."""
 
     rounds: list[Round]
     first: FirstFeatures
     student: StudentConfig
-    typical: bool
-    seed: int
+    typical: bool  # whether typical rows are asked, not random ones
+    seed: int  # of public randomness
     computing: Computing

@@ -39,23 +39,16 @@ class Counting(Protocol):
 class MatrixRound:
     """A round's question.
 
-    Args:
-        query_form: what the mechanism says of its matrices, with the noise.
-        slot: the entry of the plan that pays.
-        seed: of public randomness.
-        classes: their number.
-        length: of a unit vector after quantisation (``Embedder.length``).
-        extractor: hash of the extractor of the features.
-        folder: where the matrices are written before they are sent. A resumed round must send the
-            same ones, since others would be charged again.
+    Its matrices are written to the ``folder`` before they are sent. A resumed round must send the
+    same ones, since others would be charged again.
     """
 
-    query_form: QueryForm
-    slot: int
-    seed: int
+    query_form: QueryForm  # what the mechanism says of its matrices, with the noise
+    slot: int  # the entry of the plan that pays
+    seed: int  # of public randomness
     classes: int
-    length: float
-    extractor: str
+    length: float  # of a unit vector after quantisation
+    extractor: str  # hash of the extractor of the features
     folder: Path
 
     def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:

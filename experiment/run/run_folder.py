@@ -104,7 +104,7 @@ class RunFolder:
             raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
 
     def ledger_state(self) -> LedgerState:
-        """The state of the exported ledger."""
+        """What the exported ledger tells."""
         return Ledger(self.ledger).state
 
     def save_answers(
@@ -164,6 +164,7 @@ class RunFolder:
         path = self.round(number) / PROBABILITIES
         return np.load(path, allow_pickle=False) if path.exists() else None
 
-    def write_text(self, path: Path, text: str) -> None:
+    @staticmethod
+    def write_text(path: Path, text: str) -> None:
         """Write a file atomically."""
         write_file(path, text.encode())

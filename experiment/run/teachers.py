@@ -106,8 +106,7 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    custodian = custody(side, directory, entropy.unsafe, known_dataset, adversaries)
-    report_new_anchor(custodian, console)
+    custodian = custody(side, directory, entropy.unsafe, known_dataset, adversaries, console)
     try:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
@@ -129,12 +128,14 @@ def custody(
     unsafe: bool,
     known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
+    console: Console | None = None,
 ) -> Custodian:
     """Open, or set up, the custodian's ``directory`` for the private side of a configuration.
 
-    ``adversaries``: as for ``open_custodian``. Raises LedgerMismatch, InvalidInput.
+    ``adversaries``: as for ``open_custodian``. The console hears of an anchor that was begun for a
+    ledger in use: a mistyped name begins one, too. Raises LedgerMismatch, InvalidInput.
     """
-    return open_custodian(
+    custodian = open_custodian(
         directory,
         data=publishable(side.data),
         plan=side.plan(None),
@@ -145,16 +146,12 @@ def custody(
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
-
-
-def report_new_anchor(custodian: Custodian, console: Console) -> None:
-    """Report an anchor that was begun for a ledger in use: a mistyped name begins one, too."""
-    begun = custodian.ledger.anchor_begun
-    if begun:
+    if console is not None and (begun := custodian.ledger.anchor_begun):
         console.say(
             f"there was no anchor of that name; one begins at entry {begun} of the ledger, "
             "which needs it from now on."
         )
+    return custodian
 
 
 def teacher_factory(
@@ -166,10 +163,10 @@ def teacher_factory(
     """
     if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
-        return partial(Teacher, lambda: open_records(side.data, task, reading, side.unit))
-    stream = partial(stream_records, side.data, task, unit=side.unit)
+        return partial(Teacher, partial(open_records, side.data, task, reading, side.unit))
     from ...teacher.sharded_rows import ShardedRows  # torch
 
+    stream = partial(stream_records, side.data, task, unit=side.unit)
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)
 
