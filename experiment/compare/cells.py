@@ -23,7 +23,6 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.groups import Computing, FirstFeatures
 from ..run.console import Console
 from ..run.features import embedder_of, starting_extractor
 from .config import CompareConfig
@@ -141,13 +140,11 @@ def _features(
     config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
 ) -> Rows:
     """The first round's features; the records' come from the cache that all cells share."""
-    computing = Computing(config.batch_size, config.workers)
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(computing, spec, public.inputs).features(public.inputs)
+        return embedder_of(config, spec, public.inputs).features(public.inputs)
 
-    first = FirstFeatures(config.features, config.weights, config.box, config.whiten)
-    spec = starting_extractor(first, task, plain)
+    spec = starting_extractor(config, task, plain)
     embedder = Embedder(
         spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
     )

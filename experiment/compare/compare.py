@@ -196,9 +196,9 @@ def _answered(
     inputs = read_public(config.data).inputs
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(settings.computing, spec, inputs).features(inputs)
+        return embedder_of(settings, spec, inputs).features(inputs)
 
-    spec = starting_extractor(settings.first, describe(config.data), plain)
+    spec = starting_extractor(settings, describe(config.data), plain)
     cache = cache_name(spec, settings.device)
     _link(private / "shared" / cache, own / cache)
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)

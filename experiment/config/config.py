@@ -34,7 +34,7 @@ from .parts import PrivateSide, PublicSide, Round
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FirstFeatures, Computing):
     """One experiment.
 
     Args:
@@ -44,19 +44,6 @@ class Config:
         mechanism: the private mechanism of the rounds that name none.
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
-        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
-            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
-            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
-            images are unlike ImageNet's,
-            "timm/NAME" for images by a timm model with its published weights, "box" for feature
-            vectors in a declared box.
-        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
-            null.
-        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
-            high] for each dimension, or one for all of them.
-        whiten: number of principal axes of the public rows onto which the first round's features
-            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
-            are better ones where a few directions hold most of the spread.
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
@@ -72,12 +59,6 @@ class Config:
         anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an
             address like a ledger's), that lets one copy of the ledger continue and refuses all
             others; none when null.
-        threads: CPU threads of torch, a count.
-        workers: threads that compute HOG features, and at most so many short trainings at a time,
-            each in a process with its share of the threads, a count.
-        batch_size: queries charged, answered and recorded together, a count.
-        device: device for the private rows' networks, products and neighbour lists, and for the
-            networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
         scale: where the private rows are stored and searched.
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
             warnings; the published split's or the public rows' when null.
@@ -88,10 +69,6 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
-    features: str = "auto"
-    weights: str | None = None
-    box: list[list[float]] = field(default_factory=list)
-    whiten: int = 0
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
@@ -99,10 +76,6 @@ class Config:
     custodian_dir: str | None = None
     ledger: str | None = None
     anchor: str | None = None
-    threads: int = 2
-    workers: int = 2
-    batch_size: int = 256
-    device: Literal["cpu", "cuda"] = "cpu"
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     expected_records: int | None = None
@@ -112,10 +85,8 @@ class Config:
             raise InvalidInput("rounds", "a list of at least one round", [])
         if self.expected_records is not None and self.expected_records < 1:
             raise InvalidInput("expected_records", "a count, at least 1", self.expected_records)
-        for name in ("threads", "workers", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(name, "at least 1", getattr(self, name))
-        FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
+        FirstFeatures.__post_init__(self)
+        Computing.__post_init__(self)
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
@@ -132,16 +103,6 @@ class Config:
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
         self.priced()  # caps that the mechanisms have
 
-    @property
-    def first(self) -> FirstFeatures:
-        """What the first round's features follow from."""
-        return FirstFeatures(self.features, self.weights, self.box, self.whiten)
-
-    @property
-    def computing(self) -> Computing:
-        """How features are computed."""
-        return Computing(self.batch_size, self.workers, self.device, self.threads)
-
     def private_side(self) -> PrivateSide:
         """What the private side needs."""
         return PrivateSide(
@@ -150,7 +111,7 @@ class Config:
             self.privacy.unit,
             self._plan_beside,
             self.scale,
-            self.computing,
+            self,
             None if self.custodian_dir is None else Path(self.custodian_dir),
             None if self.ledger is None else LedgerUrl.parse(self.ledger),
             _anchor(self.anchor),
@@ -172,7 +133,7 @@ class Config:
             mechanism = solved.mechanism_of(number)
             once, form = mechanism.once_a_round, mechanism.query_form
             rounds.append(Round(number, slot, entry.queries, once, form, self.round_seed(number)))
-        return PublicSide(rounds, self.first, self.student, typical, self.seed, self.computing)
+        return PublicSide(rounds, self, self.student, typical, self.seed, self)
 
     @property
     def open(self) -> bool:

@@ -86,13 +86,24 @@ class RoundConfig:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FirstFeatures:
-    """The settings that say which features the first round asks with; see ``Config``.
+    """Which features the first round asks with.
 
-    Raises InvalidInput for an unknown name, for weights with anything but a timm model, unless a
-    box is given for "box" alone, with low < high, finite, and unless ``whiten`` is a count, and 0
-    for "box", which declares scales.
+    Args:
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
+            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
+            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
+            images are unlike ImageNet's,
+            "timm/NAME" for images by a timm model with its published weights, "box" for feature
+            vectors in a declared box.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
+            null.
+        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
+            high] for each dimension, or one for all of them.
+        whiten: number of principal axes of the public rows onto which the first round's features
+            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
+            are better ones where a few directions hold most of the spread.
     """
 
     features: str = "auto"
@@ -115,14 +126,28 @@ class FirstFeatures:
             raise InvalidInput("whiten", "a count, and 0 with features: box", self.whiten)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Computing:
-    """The settings by which features are computed; no result depends on them. See ``Config``."""
+    """How it is computed, which changes no result.
 
-    batch_size: int = 256
-    workers: int = 2
-    device: str = "cpu"
+    Args:
+        threads: CPU threads of torch, a count.
+        workers: threads that compute HOG features, and at most so many short trainings at a time,
+            each in a process with its share of the threads, a count.
+        batch_size: queries charged, answered and recorded together, a count.
+        device: device for the private rows' networks, products and neighbour lists, and for the
+            networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
+    """
+
     threads: int = 2
+    workers: int = 2
+    batch_size: int = 256
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "workers", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(name, "at least 1", getattr(self, name))
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:

@@ -121,8 +121,11 @@ def read_settings(file: str) -> dict[str, Any]:
 
 def explained(kind: Any) -> dict[str, str]:
     """What a dataclass's docstring says of each of its settings."""
-    params = docstring(kind.__doc__ or "").params
-    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in params}
+    means: dict[str, str] = {}
+    for base in kind.__mro__:
+        for entry in docstring(base.__doc__ or "").params:
+            means.setdefault(entry.arg_name, " ".join((entry.description or "").split()))
+    return means
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -148,10 +151,12 @@ def to_yaml(config: Config) -> str:
 
 def short_yaml(config: Config) -> str:
     """The budget, and the settings that are not their defaults, each below its explanation."""
-    means, parts = explained(Config), []
-    for name, value in (_changed(config) | {"budget": asdict(config.budget)}).items():
-        comment = textwrap.wrap(means[name], 97)
-        text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
+    changed, parts = _changed(config) | {"budget": asdict(config.budget)}, []
+    for name, means in explained(Config).items():
+        if name not in changed:
+            continue
+        comment = textwrap.wrap(means, 97)
+        text = yaml.safe_dump({name: changed[name]}, sort_keys=False, allow_unicode=True)
         parts.append("".join(f"# {line}\n" for line in comment) + text)
     return "\n".join(parts)
 

@@ -35,7 +35,6 @@ from ..run.features import (
     MAX_ROWS,
     embedder_of,
     extractor_of_round,
-    features_of,
     first_extractor,
     principal_axes,
     quantised,
@@ -140,7 +139,7 @@ class Features:
     def spec(self, whiten: int) -> ExtractorSpec:
         """Of ``plain``, as a run's first round has it."""
         shape = (self.plain[0].shape[1],)
-        first = FirstFeatures("box" if self.box else "raw", None, self.box, whiten)
+        first = FirstFeatures(features="box" if self.box else "raw", box=self.box, whiten=whiten)
         task = replace(self.task, input_shape=shape)
         return starting_extractor(first, task, lambda _: self.plain[0])
 
@@ -191,9 +190,9 @@ class Rehearsal:
         config, (public, labelled) = self.config, self._inputs
         if config.features == "box":
             return self._inputs
-        embedder = embedder_of(config.computing, first_extractor(config.first, self._task), public)
+        embedder = embedder_of(config, first_extractor(config, self._task), public)
         first, second = (
-            features_of(embedder, rows, partial(self._progress, f"features of {name} rows"))
+            embedder.features(rows, partial(self._progress, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
@@ -222,7 +221,7 @@ class Rehearsal:
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
         rows = order[:MAX_NEIGHBOURS]
         config, (public, labelled) = self.config, self.computed
-        first = replace(config.first, whiten=self.default_view.whiten)
+        first = replace(config, whiten=self.default_view.whiten)
         spec = starting_extractor(first, self._task, lambda _: public)
         features, finite = quantised(spec, labelled[rows])
         return features[finite], self.labels[rows][finite], unit_length(spec, features.shape[1])

@@ -23,7 +23,7 @@ from ..config.parts import Round
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
 from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
-from .query_selection import choose_queries, k_means
+from .query_selection import k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
@@ -82,14 +82,6 @@ def ask_matrices(
     """
     solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
     return solve(teacher, asked, features, features if rows is None else rows)
-
-
-def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> np.ndarray:
-    """Public rows, of so many, that a round asks about whose price does not depend on them.
-
-    int64 [n]. Every round may ask about all of them.
-    """
-    return choose_queries(seed, number, np.zeros(public, dtype=np.uint8), queries or public)
 
 
 def fit_cells(

@@ -24,7 +24,8 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
 from .features import PROBE, embedder_of, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, question_of, rows_of_round
+from .matrices import ask_matrices, question_of
+from .query_selection import choose_queries
 from .run_folder import npz, write_file
 from .teachers import teacher_of
 
@@ -72,7 +73,9 @@ def predict(
         if form.matrix is not None:
             current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
             embedder = embedder_of(settings.computing, extractor, inputs)
-            chosen = rows_of_round(settings.seed, current.number, current.queries, len(inputs))
+            unasked = np.zeros(len(inputs), dtype=np.uint8)
+            count = current.queries or len(inputs)
+            chosen = choose_queries(settings.seed, current.number, unasked, count)
             public, _ = embedder.embed(inputs[chosen])
             (place := out.with_suffix(".fit")).mkdir(exist_ok=True)
             question = question_of(current, task.num_classes, extractor, public.shape[1], place)

@@ -71,9 +71,9 @@ def run(
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    extractor = first_extractor(config.first, task)
+    extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
-    features = PublicFeatures(config.computing, public, console.progress)
+    features = PublicFeatures(config, public, console.progress)
     directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
     child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
     with teacher_of(
