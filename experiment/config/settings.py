@@ -56,15 +56,15 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         if named := [kind for kind in inner if getattr(kind, "kind", None) == part]:
             inner = named  # says which of several dataclasses it is
             continue
-        before = ".".join(words)
-        valid = [f"{before}.{entry.name}".strip(".") for kind in inner for entry in fields(kind)]
+        valid = [entry.name for kind in inner for entry in fields(kind)]
         hint = get_type_hints(inner[0]).get(part)
         inner = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
         words.append(part)
     name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
     if error["type"] == "unexpected_keyword_argument":
-        near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-        hint = f"Did you mean `{near[0]}`?" if near else f"Valid names: {', '.join(valid)}."
+        names = difflib.get_close_matches(words[-1], valid, n=1, cutoff=0.6)
+        near = ".".join((*words[:-1], *names))
+        hint = f"Did you mean `{near}`?" if names else f"Valid names: {', '.join(valid)}."
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
         expected = error["ctx"]["expected_tags"].replace("'", "")

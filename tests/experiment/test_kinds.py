@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def itself(x: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Kind:
-    """``settings``: lines of a configuration; ``released``: by the auditor, after two rounds;
+    """``settings``: of the mechanism, and others; ``released``: by the auditor, after two rounds;
     ``paid``: charges of a prediction of nine rows; ``good``: least share of right labels, or of a
     value's variance that is explained."""
 
@@ -70,28 +71,20 @@ class Kind:
     data: str = "{source: arrays, path: data.npz}"
 
 
+def sums(kind: str, *rest: Any) -> Kind:
+    settings = f"mechanism: {{kind: {kind}, steps: 2, sigma: 0.5}}\n{SOME}"
+    return Kind(settings, {"0/sum": 4}, {"sum": 2}, *rest)
+
+
+def screened(mechanism: str, good: float = 0.5) -> Kind:
+    settings = f"mechanism: {{{mechanism}, threshold: 4, {VOTES}}}\n{ASKED}"
+    return Kind(settings, {"0/screen": 24}, {"screen": 9}, good)
+
+
 KINDS = {
-    "sums": Kind(
-        f"mechanism: {{kind: private_linear, steps: 2, sigma: 0.5}}\n{SOME}",
-        {"0/sum": 4},
-        {"sum": 2},
-    ),
-    "sums of attributes": Kind(
-        f"mechanism: {{kind: private_linear_attributes, steps: 2, sigma: 0.5}}\n{SOME}",
-        {"0/sum": 4},
-        {"sum": 2},
-        0.75,
-        bits,
-        ATTRIBUTES,
-    ),
-    "sums of values": Kind(
-        f"mechanism: {{kind: private_linear_value, steps: 2, sigma: 0.5}}\n{SOME}",
-        {"0/sum": 4},
-        {"sum": 2},
-        0.5,
-        value,
-        VALUES,
-    ),
+    "sums": sums("private_linear"),
+    "sums of attributes": sums("private_linear_attributes", 0.75, bits, ATTRIBUTES),
+    "sums of values": sums("private_linear_value", 0.5, value, VALUES),
     "histograms": Kind(
         "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}\n"
         + SOME,
@@ -103,9 +96,7 @@ KINDS = {
         f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",
         {"0/counts": 24},
         {"counts": 9},
-        0.6,
-        bits,
-        ATTRIBUTES,
+        *(0.6, bits, ATTRIBUTES),
     ),
     "means, then medians": Kind(
         "mechanism: {kind: private_knn_mean, k: 15, sampling_probability: 0.5, sigma_mean: 0.3}\n"
@@ -113,9 +104,7 @@ KINDS = {
         "sampling_probability: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
         {"0/mean": 12, "1/screen": 12},
         {"mean": 9},
-        0.3,
-        value,
-        VALUES,
+        *(0.3, value, VALUES),
     ),
     "batches": Kind(
         "mechanism: {kind: radius, radius: 0.35, epsilon: 30.0}\nfeatures: box\nbox: [[-5, 7]]\n"
@@ -124,17 +113,8 @@ KINDS = {
         {"batch": 1},
         0.3,
     ),
-    "votes by landmarks": Kind(
-        f"mechanism: {{kind: private_radius, share: 0.3, threshold: 4, {VOTES}}}\n{ASKED}",
-        {"0/screen": 24},
-        {"screen": 9},
-    ),
-    "votes on whitened features": Kind(
-        f"mechanism: {{kind: private_knn, k: 15, threshold: 4, {VOTES}}}\nwhiten: 3\n{ASKED}",
-        {"0/screen": 24},
-        {"screen": 9},
-        0.3,
-    ),
+    "votes by landmarks": screened("kind: private_radius, share: 0.3"),
+    "votes on whitened features": screened("k: 15", 0.3),
 }
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
 
@@ -155,6 +135,7 @@ def write(name: str, **others: str) -> Kind:
         arrays[entry] = kind.truth(arrays[f"{entry[:-1]}x"], arrays[entry])
     np.savez("data.npz", **arrays)
     settings = yaml.safe_load(f"data: {kind.data}\n{kind.settings}\n{BASE}")
+    settings |= {"whiten": 3} if "whitened" in name else {}
     settings |= {key: yaml.safe_load(text) for key, text in others.items()}
     Path("config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     return kind
@@ -230,14 +211,12 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in KINDS if name.startswith("sums")])
 def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
     """Refused rows have the shape of this label space; a cap later leaves those steps' model."""
-    kind = write(name, rounds="[{}, {}]")
-    assert pipeline.main([*RUN, *QUICK, "--caps.asked", "3"]) == 0
-    assert Path("out/round_1/linear.safetensors").exists()
-    assert Path("out/round_2/linear.safetensors").exists()
-    with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
+    kind = write(name)
+    for cap, place in ("3", "three"), ("2", "two"):
+        line = [*RUN, *QUICK, "--caps.asked", cap, "--run_dir", place, "--custodian_dir", f"c{cap}"]
+        assert pipeline.main(line) == 0
+    with safetensors.safe_open("three/round_2/linear.safetensors", "numpy") as file:
         assert file.metadata()["labels"] in ("class", "attributes", "value")
-    write(name, custodian_dir="another")
-    assert pipeline.main([*RUN, *QUICK, "--run_dir", "two", "--caps.asked", "2"]) == 0
     with np.load("two/round_2/answers.npz") as stored:
         assert (stored["labels"] == ABSTAINED).all()
         assert stored["labels"].ndim == (2 if kind.truth is bits else 1)

@@ -84,7 +84,6 @@ OPTIONS = [
     ("run", ["--mechanism.k", "many"], "mechanism.k"),
     ("run", ["--student.learning_rate", "nan"], "learning_rate"),
     ("run", ["--data.path", "nowhere.npz"], "nowhere.npz"),
-    ("run", ["--config", "nowhere.yaml"], "nowhere.yaml"),
     ("run", ["--budget.epsilon", "0.001"], "epsilon"),
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),

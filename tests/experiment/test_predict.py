@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -16,19 +17,19 @@ from tests.experiment import tiny
 from tests.experiment.checks import PREDICT
 from tests.postgres import Server, address
 
-IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.05}\n"
+IND_KNN = {
+    "mechanism": {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05},
+    "custodian_dir": "custody",
+}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    lines = [
-        line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))
-    ]
-    monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
-    tiny.write(tmp_path)
-    np.savez(tmp_path / "q.npz", x=tiny.rows(30, 9)[0])
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(folder: Path) -> Path:
+    settings = yaml.safe_load(tiny.CONFIG) | IND_KNN
+    del settings["caps"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    np.savez(folder / "q.npz", x=tiny.rows(30, 9)[0])
+    return folder
 
 
 def predict(*options: str) -> int:
@@ -56,13 +57,9 @@ def test_a_file_of_queries_is_answered_once(
 
 
 def test_the_baseline_answers_until_its_cap(folder: Path) -> None:
-    config = Path("config.yaml")
-    naive = "mechanism: {kind: naive_knn, k: 15, sigma_vote: 1.0}\ncaps: {asked: 20}"
-    config.write_text(config.read_text().replace(IND_KNN.strip(), naive))
-    assert predict() == 0
-    outcomes = np.load("a.npz")["outcomes"]
-    assert (outcomes[:20] == 0).all()
-    assert (outcomes[20:] == 2).all()
+    naive = ["--mechanism.kind=naive_knn", "--mechanism.k=15", "--mechanism.sigma_vote=1"]
+    assert predict(*naive, "--caps.asked", "20") == 0
+    assert np.load("a.npz")["outcomes"].tolist() == [0] * 20 + [2] * 10
     assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"aggregate": 20}
 
 

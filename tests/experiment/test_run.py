@@ -24,7 +24,9 @@ def test_two_rounds_end_to_end_and_resumption(
 ) -> None:
     assert run() == 0
     summary = json.loads((folder / "out/summary.json").read_text())
-    plan = describe(capsys)
+    capsys.readouterr()
+    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
     assert summary["epsilon"] == plan["epsilon"]
     assert summary["delta"] == 1e-5
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
@@ -64,12 +66,6 @@ def test_two_rounds_end_to_end_and_resumption(
     assert finding["consistent"]
     assert finding["epsilon"] == summary["epsilon"]
     assert finding["entries"] == len(log)
-
-
-def describe(capsys: pytest.CaptureFixture[str]) -> dict:
-    capsys.readouterr()
-    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
