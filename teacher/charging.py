@@ -19,8 +19,7 @@ from .ledger.individual_budgets import Payments
 from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
 from .mechanisms.base import Charging, Mechanism
-from .mechanisms.earlier_answers import EarlierAnswers
-from .mechanisms.ind_knn import IndKnn, Reused
+from .mechanisms.ind_knn import EarlierAnswers, IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 

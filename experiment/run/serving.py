@@ -17,7 +17,7 @@ from ...teacher.records.sources import Records, open_records
 from ...teacher.service.app import create_app
 from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.server import address, end_in_time, listen, server
+from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
@@ -57,16 +57,16 @@ def serve(
         app = app_of(side, service, custodian, Keys(side.directory, more), entropy)
         with listen(service) as bound:
             running = server(app, service)
+            if child_of:
 
-            def stop(*_: object) -> None:
-                end_in_time()
-                running.should_exit = True
+                def wait() -> None:
+                    """For the end of the run that started this process; then the service ends."""
+                    sys.stdin.read()
+                    running.handle_exit(signal.SIGTERM, None)
 
-            if child_of:  # the input ends with the run that started this process
-                waiting = threading.Thread(target=lambda: stop(sys.stdin.read()), daemon=True)
-                waiting.start()
+                threading.Thread(target=wait, daemon=True).start()
             # Before uvicorn takes the signal over, and when it raises it again, having stopped.
-            signal.signal(signal.SIGTERM, stop)
+            signal.signal(signal.SIGTERM, running.handle_exit)
             print(address(service, bound), flush=True)
             running.run(sockets=[bound])
     finally:

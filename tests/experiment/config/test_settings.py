@@ -13,9 +13,8 @@ from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import BadSetting, to_yaml
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
-from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
