@@ -121,28 +121,25 @@ def _attack(args: Sequence[str]) -> int:
 
 
 def classify(args: Sequence[str]) -> int:
-    parser = ArgumentParser(
-        "labelwall classify",
-        description="Write a student's label and probabilities for each image or vector to a CSV "
-        "file. Opens nothing private; costs no privacy.",
+    does = (
+        "Write a student's label and probabilities for each image or vector to a CSV file. Opens "
+        "nothing private; costs no privacy."
     )
-    parser.add_argument("--student", **STUDENT)
-    rows = parser.add_mutually_exclusive_group(required=True)
-    rows.add_argument(
-        "--images",
-        type=Path,
-        nargs="+",
-        help="image files, or folders of them; cut, resized and converted as the public ones were",
+    images = "image files, or folders of them; cut, resized and converted as the public ones were"
+    vectors = (
+        "npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]; for "
+        "a student of a table a CSV or parquet file with that table's columns"
     )
-    rows.add_argument(
-        "--vectors",
-        type=Path,
-        help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]"
-        "; for a student of a table a CSV or parquet file with that table's columns",
-    )
-    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
-    parser.add_argument("--quiet", **_flag("print nothing but the result"))
-    options = parser.parse_args(args)
+    parsed = {
+        "--student": STUDENT,
+        "--images": {"type": Path, "nargs": "+", "help": images},
+        "--vectors": {"type": Path, "help": vectors},
+        "--out": {"type": Path, "required": True, "help": "CSV file to write"},
+        "--quiet": _flag("print nothing but the result"),
+    }
+    options = _parsed("classify", args, does, parsed)
+    if (options.images is None) == (options.vectors is None):
+        raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
     from ...student.model import load
     from ..run.console import Console
     from ..use.classify import classify_images, classify_rows

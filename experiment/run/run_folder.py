@@ -9,7 +9,6 @@ import io
 import json
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
@@ -94,14 +93,7 @@ class RunFolder:
 
     def known_dataset(self) -> str | None:
         """UUID of the data set whose ledger was exported here, None before the first export."""
-        if not self.ledger.exists():
-            return None
-        try:
-            with sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True) as connection:
-                (body,) = connection.execute("SELECT body FROM entries WHERE seq = 0").fetchone()
-            return str(json.loads(body)["dataset"])
-        except (sqlite3.DatabaseError, TypeError, KeyError, ValueError) as error:
-            raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
+        return self.ledger_state().dataset if self.ledger.exists() else None
 
     def ledger_state(self) -> LedgerState:
         """What the exported ledger tells."""
