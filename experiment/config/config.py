@@ -13,7 +13,7 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced, QueryForm
+from ...teacher.mechanisms.base import Charging, Priced
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
@@ -105,6 +105,10 @@ class Config(FirstFeatures, Computing):
 
     def private_side(self) -> PrivateSide:
         """What the private side needs."""
+        anchor: Path | LedgerUrl | None = None
+        if self.anchor is not None:
+            address = "://" in self.anchor
+            anchor = LedgerUrl.parse(self.anchor, "anchor") if address else Path(self.anchor)
         return PrivateSide(
             self.data,
             self.budget,
@@ -114,7 +118,7 @@ class Config(FirstFeatures, Computing):
             self,
             None if self.custodian_dir is None else Path(self.custodian_dir),
             None if self.ledger is None else LedgerUrl.parse(self.ledger),
-            _anchor(self.anchor),
+            anchor,
             self.teacher,
         )
 
@@ -132,7 +136,7 @@ class Config(FirstFeatures, Computing):
         for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
             mechanism = solved.mechanism_of(number)
             once, form = mechanism.once_a_round, mechanism.query_form
-            rounds.append(Round(number, slot, entry.queries, once, form, self.round_seed(number)))
+            rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
         return PublicSide(rounds, self, self.student, typical, self.seed, self)
 
     @property
@@ -171,14 +175,6 @@ class Config(FirstFeatures, Computing):
         mechanism = self.rounds[number - 1].mechanism or self.mechanism
         return mechanism.for_unit(self.privacy.unit)
 
-    def asks_of(self, number: int) -> QueryForm:
-        """What round ``number`` asks, with the noise that the budget decides."""
-        return self.solved().mechanism_of(number).query_form
-
-    def round_seed(self, number: int) -> int:
-        """Of the public randomness of round ``number``."""
-        return self.seed * 1000 + number
-
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
 
@@ -188,11 +184,15 @@ class Config(FirstFeatures, Computing):
         first_own = 0 if all(own) else 1
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
+    def _paid(self) -> list[list[RoundConfig]]:
+        """The rounds that each slot of the plan pays for, in order."""
+        slots = self.slots()
+        rounds = list(zip(self.rounds, slots, strict=True))
+        return [[r for r, paying in rounds if paying == slot] for slot in range(max(slots) + 1)]
+
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of the plan, in order, as it is given."""
-        slots = self.slots()
-        payers = [self.rounds[slots.index(slot)] for slot in range(max(slots) + 1)]
-        return [payer.mechanism or self.mechanism for payer in payers]
+        return [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
@@ -232,47 +232,35 @@ class Config(FirstFeatures, Computing):
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""
-        slots = self.slots()
-        own = [r.mechanism is not None for r in self.rounds]
         rounds = [
-            replace(r, mechanism=mechanisms[slot]) if mine else r
-            for r, slot, mine in zip(self.rounds, slots, own, strict=True)
+            r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])
+            for r, slot in zip(self.rounds, self.slots(), strict=True)
         ]
-        return replace(self, mechanism=self.mechanism if all(own) else mechanisms[0], rounds=rounds)
+        shared = any(r.mechanism is None for r in self.rounds)
+        return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for, in order.
 
         Raises InvalidInput for a cap that its mechanism does not have.
         """
-        slots, priced = self.slots(), []
-        for slot, mechanism in enumerate(self.mechanisms()):
-            rounds = [r for r, paying in zip(self.rounds, slots, strict=True) if paying == slot]
-            caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
-            paid = mechanism.for_unit(self.privacy.unit)
-            priced.append(_priced(paid, caps, rounds, len(rounds) / len(slots)))
-        return priced
+        return [self._priced(rounds) for rounds in self._paid()]
 
-
-def _anchor(place: str | None) -> Path | LedgerUrl | None:
-    if place is None:
-        return None
-    return LedgerUrl.parse(place, "anchor") if "://" in place else Path(place)
-
-
-def _priced(
-    mechanism: AnyMechanism, caps: CapsConfig, rounds: Sequence[RoundConfig], share: float
-) -> Priced:
-    if mechanism.once_a_round:
-        total = len(rounds) * mechanism.charges_a_round
-    else:
-        total = sum(r.queries or 0 for r in rounds)
-    asked = total if caps.asked is None else caps.asked
-    answered = asked if caps.answered is None else caps.answered
-    if mechanism.charging is Charging.PREPAID and caps.answered is not None:
-        rule = f"left out with {mechanism.kind}, which answers every query"
-        raise InvalidInput("caps.answered", rule, caps.answered)
-    return Priced(mechanism, asked, min(asked, answered), share)
+    def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:
+        own = rounds[0].mechanism
+        mechanism = (own or self.mechanism).for_unit(self.privacy.unit)
+        caps = self.caps if own is None else rounds[0].caps
+        if mechanism.once_a_round:
+            total = len(rounds) * mechanism.charges_a_round
+        else:
+            total = sum(r.queries or 0 for r in rounds)
+        asked = total if caps.asked is None else caps.asked
+        answered = asked if caps.answered is None else caps.answered
+        if mechanism.charging is Charging.PREPAID and caps.answered is not None:
+            rule = f"left out with {mechanism.kind}, which answers every query"
+            raise InvalidInput("caps.answered", rule, caps.answered)
+        share = len(rounds) / len(self.rounds)
+        return Priced(mechanism, asked, min(asked, answered), share)
 
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:

@@ -40,7 +40,7 @@ from ..run.features import (
     quantised,
     starting_extractor,
 )
-from ..run.matrices import MatrixRound, ask_matrices
+from ..run.matrices import ask_matrices, question_of
 from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -264,9 +264,9 @@ class Rehearsal:
         round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        form, seed = round_1.asks_of(1), round_1.round_seed(1)
+        current = round_1.public_side().rounds[0]
         with self._folder(view, asks.centroids) as folder:
-            asked_of = MatrixRound(form, 0, seed, classes, length, spec.sha256(), folder)
+            asked_of = question_of(current, classes, spec, public.shape[1], folder)
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
         score = space.score(space.decode(answers.labels), self.labelled.labels[asked], has)
