@@ -26,11 +26,13 @@ from .groups import (
     Computing,
     FirstFeatures,
     PrivacyConfig,
+    PrivateSide,
+    PublicSide,
+    Round,
     RoundConfig,
     check_labels,
     check_persons,
 )
-from .parts import PrivateSide, PublicSide, Round
 
 
 @dataclass(frozen=True)

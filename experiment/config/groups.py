@@ -1,12 +1,21 @@
-"""Groups of settings of a run, each with its own rules, and the rules between groups."""
+"""Groups of settings of a run, each with its own rules, and the rules between groups; what the
+private and the public side need of them, which the entry of a run hands on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from ...student.config import StudentConfig
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.url import LedgerUrl
+from ...teacher.mechanisms.base import QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import Unit
@@ -168,3 +177,45 @@ def check_persons(data: DataConfig, unit: Unit) -> None:
     if (where == "setting") != bool(data.person):
         rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
         raise InvalidInput("data.person", rule, data.person)
+
+
+@dataclass(frozen=True)
+class PrivateSide:
+    """What a teacher, and the custodian's directory, need."""
+
+    data: DataConfig
+    budget: BudgetConfig
+    unit: Unit
+    # The plan, with those numbers of a ledger's plan that the configuration leaves to the budget;
+    # None: they are calibrated now.
+    plan: Callable[[Plan | None], Plan]
+    scale: ScaleConfig
+    computing: Computing
+    directory: Path | None  # the custodian's, where the configuration names it
+    ledger: LedgerUrl | None  # None: a file of the directory
+    anchor: Path | LedgerUrl | None
+    url: str | None  # of the service that answers in place of a teacher here
+
+
+@dataclass(frozen=True)
+class Round:
+    """What asking and training need of a round."""
+
+    number: int  # counted from 1
+    slot: int  # the entry of the plan that pays
+    queries: int | None  # rows to ask about; None: all
+    once: bool  # whether it has one price, whatever the number of rows
+    form: QueryForm  # what its mechanism asks, with the noise that the budget decides
+    seed: int  # of its public randomness
+
+
+@dataclass(frozen=True)
+class PublicSide:
+    """What asking and training need."""
+
+    rounds: list[Round]
+    first: FirstFeatures
+    student: StudentConfig
+    typical: bool  # whether typical rows are asked, not random ones
+    seed: int  # of public randomness
+    computing: Computing

@@ -9,7 +9,7 @@ import numpy as np
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.parts import PublicSide, Round
+from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, question_of

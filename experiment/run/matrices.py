@@ -19,7 +19,7 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
-from ..config.parts import Round
+from ..config.groups import Round
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
 from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities

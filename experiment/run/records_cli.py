@@ -25,7 +25,7 @@ from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .teachers import local_teacher
 

@@ -25,7 +25,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import scaling
 from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
-from ..config.parts import Round
+from ..config.groups import Round
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
 from .console import Console

@@ -22,7 +22,7 @@ from ...teacher.service.service import build_service
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .features import PROBE
 from .teachers import CHILD, custody, teacher_factory

@@ -30,7 +30,7 @@ from ...wall.guarantee import POOLED, protected
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .places import publishable
 

@@ -22,7 +22,7 @@ from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
-from ..config.parts import Round
+from ..config.groups import Round
 from ..linear.model import stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
 from .metrics import calibration, round_metrics

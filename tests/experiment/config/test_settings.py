@@ -128,7 +128,7 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number)
 
 
 def test_only_the_entries_of_a_run_take_all_of_a_configuration() -> None:
-    """Rooms below them have what they need of it (config/parts.py)."""
+    """Rooms below them have what they need of it (config/groups.py)."""
     run = Path(__file__).parents[3] / "experiment" / "run"
     takers = [path.stem for path in run.glob("*.py") if "config.config import" in path.read_text()]
     assert sorted(takers) == ["places", "predict", "rounds"]
