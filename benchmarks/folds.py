@@ -16,8 +16,7 @@ import argparse
 import json
 from pathlib import Path
 
-from labelwall.experiment.compare.compare import render, summarise
-from labelwall.experiment.compare.plots import plots
+from labelwall.experiment.compare.table import plots, render, summarise
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..wall.errors import InvalidInput, LedgerMismatch
-from ..wall.files import FORMAT, other_format
+from ..wall.files import FORMAT, other_format, whole
 from ..wall.guarantee import POOLED
 from .accounting.plan import Plan
 from .ledger.anchor import Anchor
@@ -165,12 +165,8 @@ def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
             "for. Restore it."
         )
     identity = {"format": FORMAT, "dataset": ledger.state.dataset, "data": {**data}}
-    scratch = path.with_suffix(".part")
-    with scratch.open("w") as file:
-        json.dump(identity, file)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    with whole(path) as file:
+        file.write(json.dumps(identity).encode())
 
 
 def _read_identity(path: Path) -> dict[str, Any]:

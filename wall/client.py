@@ -20,6 +20,7 @@ import httpx
 import numpy as np
 
 from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from .files import whole
 from .matrices import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
 from .progress import Progress, no_progress
@@ -108,9 +109,8 @@ class RemoteTeacher:
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger to ``path``, complete or not at all."""
         content = self._send("GET", "ledger").content
-        scratch = path.with_name(path.name + ".part")
-        scratch.write_bytes(content)
-        scratch.replace(path)
+        with whole(path) as file:
+            file.write(content)
 
     def add(self, inputs: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> None:
         """For custodians: add records that vote from the next query on.

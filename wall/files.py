@@ -1,8 +1,14 @@
-"""The one number of the formats in which ledgers, anchors, directories and runs are written."""
+"""Files as all rooms write them: whole or not at all, with one number for their formats."""
 
 from __future__ import annotations
 
-FORMAT = 1
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+FORMAT = 1  # of ledgers, anchors, directories and runs
 
 
 def other_format(what: str, found: object) -> str | None:
@@ -11,3 +17,19 @@ def other_format(what: str, found: object) -> str | None:
         return None
     found = repr(found)[:20]
     return f"`format` of {what} must be {FORMAT}. Found {found}. Another labelwall wrote it."
+
+
+@contextmanager
+def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file to write, which is at ``path`` once all of it is on the disk. A process that dies
+    before leaves what was there, and a file beside it that ends in .part.
+
+    ``mode``: of a new file, less the process's mask.
+    """
+    scratch = path.with_name(path.name + ".part")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)

@@ -127,7 +127,6 @@ def run(args: Sequence[str]) -> int:
     announce(config, resumed(config, RunFolder(run_dir)), console)
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
-    from ..report.card import write_card
     from ..report.report import write_report
     from ..run import rounds
     from ..run.metrics import result_line
@@ -143,7 +142,6 @@ def run(args: Sequence[str]) -> int:
     if not apart:
         tell_changed_files(config.data, custodian, console.say)
     write_report(run_dir)
-    write_card(run_dir)
     print(result_line(summary, run_dir))
     return 0
 
@@ -194,9 +192,10 @@ def compare(args: Sequence[str]) -> int:
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
+    from ..compare.table import render
 
     cells = comparison.compare(config, Path(out), entropy=SystemEntropy(), console=Console())
-    print(comparison.render(cells))
+    print(render(cells))
     return 0
 
 

@@ -130,12 +130,12 @@ def classify(args: Sequence[str]) -> int:
 
     student, console = load(options.student), Console(quiet=options.quiet)
     if options.images:
-        classified = classify_images(student, options.images, options.out, console.progress)
+        count, unreadable = classify_images(student, options.images, options.out, console.progress)
     else:
-        classified = classify_rows(student, options.vectors, options.out, console.progress)
-    for name in classified.unreadable:
+        count, unreadable = classify_rows(student, options.vectors, options.out, console.progress)
+    for name in unreadable:
         print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
-    print(f"{classified.rows} labelled, {len(classified.unreadable)} unreadable: {options.out}")
+    print(f"{count} labelled, {len(unreadable)} unreadable: {options.out}")
     return 0
 
 
@@ -173,11 +173,10 @@ def report(args: Sequence[str]) -> int:
     does = "Write report.html and MODEL_CARD.md of a finished run folder again."
     folder = option("a folder that `labelwall run` wrote", type=Path)
     run_dir = _parsed("report", args, does, {"run_dir": folder}).run_dir
-    from ..report.card import write_card
     from ..report.report import write_report
 
     print(write_report(run_dir))
-    print(write_card(run_dir))
+    print(run_dir / "MODEL_CARD.md")
     return 0
 
 

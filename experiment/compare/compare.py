@@ -1,9 +1,8 @@
 """`compare`: every method on the same split, students and budgets.
 
-A cell is a method at a budget with a seed.
-
-A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an
-interrupted comparison resumes, and the run folder refuses a cell whose settings changed.
+A cell is a method at a budget with a seed. A finished cell is a result.json, written last; a run's
+folder inside it resumes by itself. So an interrupted comparison resumes, and the run folder refuses
+a cell whose settings changed.
 """
 
 from __future__ import annotations
@@ -11,31 +10,45 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from ...student.data import Pool
 from ...student.devices import require_devices
+from ...student.train import predict, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines.config import PrivateClassification
-from ...teacher.baselines.private_classifiers import require_diffprivlib
-from ...teacher.features.cache import cache_name
+from ...teacher.accounting.conversion import round_up
+from ...teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd, PrivateClassification
+from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
+from ...teacher.baselines.private_classifiers import (
+    PrivateClassifier,
+    fit_privately,
+    require_diffprivlib,
+)
+from ...teacher.features.cache import cache_name, embed_records
+from ...teacher.features.embedder import Embedder
 from ...teacher.noise.entropy import Entropy
+from ...teacher.records.sources import open_records
+from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import LabelwallError
-from ...wall.label_kinds import ERRORS
+from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
-from ..config.config import solved_line, solved_numbers
+from ...wall.preprocessing import Preprocessing
+from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
 from ..run.features import embedder_of, starting_extractor
 from ..run.rounds import run
-from .cells import baseline_result, reference_result
 from .config import CompareConfig, MethodConfig, PointConfig
-from .plots import plots, score
+from .table import plots, render, summarise
+
+UNIT = 63.0  # quantised features are integers in -63..63
 
 
 @dataclass(frozen=True)
@@ -75,33 +88,36 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Run, or finish, all cells; returns the table's rows.
 
-    Nothing is read before every budget is affordable.
-
-    Writes comparison.json, comparison.md and plots into ``out``; private caches into OUT.custodian
-    (mode 0700).
+    Nothing is read before every budget is affordable. Writes comparison.json, comparison.md and
+    plots into ``out``; private caches into OUT.custodian (mode 0700). Raises LabelwallError for a
+    folder of another split, student, delta, or cell of that name.
     """
     require_devices(config.student)
+    places = [cell.folder for cell in cells(config)]
     for cell in cells(config):
         if cell.point is not None:
             point = config.run_config(cell.point, cell.seed, "")
             require_affordable(point.solved(console.progress).plan())
         if isinstance(cell.method.baseline, PrivateClassification):
             require_diffprivlib()
-    places = [cell.folder for cell in cells(config)]
     if len(set(places)) != len(places):
         raise LabelwallError(
             "two methods or budgets of the comparison would share a folder. "
             "Give them different names."
         )
     _remember(config, out)
-    private = Path(f"{out}.custodian")
-    private.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private.chmod(0o700)  # private embeddings lie below
-    results = []
+    comparison = Comparison(config, out, entropy, console)
+    comparison.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    comparison.private.chmod(0o700)  # private embeddings lie below
+    results = list[dict[str, Any]]()
     for number, cell in enumerate(cells(config), start=1):
         console.say(f"cell {number} of {len(places)}: {cell.folder}{_noise(config, cell)}")
-        results.append(_result(config, cell, out, entropy, console))
-        _write(out, results)
+        results.append(comparison.result(cell))
+        table = {"table": summarise(results), "cells": results}
+        (out / "comparison.json").write_text(json.dumps(table, indent=2))
+        (out / "comparison.md").write_text(render(summarise(results)) + "\n")
+        for name, svg in plots(summarise(results)).items():
+            (out / f"{name}.svg").write_bytes(svg)
     return summarise(results)
 
 
@@ -114,10 +130,7 @@ def _noise(config: CompareConfig, cell: Cell) -> str:
 
 
 def _remember(config: CompareConfig, out: Path) -> None:
-    """Record the settings that all cells share.
-
-    Raises LabelwallError for another split, student or delta, which need another folder.
-    """
+    """Record the settings that all cells share. Raises LabelwallError for others."""
     out.mkdir(parents=True, exist_ok=True)
     shared = asdict(config)
     # More methods and seeds may be added later.
@@ -131,178 +144,190 @@ def _remember(config: CompareConfig, out: Path) -> None:
     path.write_text(text)
 
 
-def _result(
-    config: CompareConfig, cell: Cell, out: Path, entropy: Entropy, console: Console
-) -> dict[str, Any]:
-    """A cell's result: read from its file when it is finished, otherwise by running it.
-
-    Raises LabelwallError where the finished one had other settings.
-    """
-    place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
-    kept = place / "result.json"
-    if kept.exists():
-        stored = json.loads(kept.read_text())
-        if stored["cell"] != settings:
-            raise LabelwallError(f"{place} holds a cell with other settings. Choose another --out.")
-        return dict(stored["result"])
-    place.mkdir(parents=True, exist_ok=True)
-    private, started = Path(f"{out}.custodian"), _cpu_seconds()
-    if cell.point is not None:
-        outcome = _answered(config, cell, place, private, entropy, console)
-    elif cell.method.baseline is not None:
-        assert cell.epsilon is not None
-        outcome = baseline_result(
-            config, cell.method.baseline, cell.epsilon, cell.seed, private / "shared", console
-        )
-    else:
-        outcome = reference_result(
-            config, cell.method.reference == "non_private", cell.seed, place / "student"
-        )
-    result = {
-        "method": cell.method.name,
-        "budget": cell.epsilon,
-        "delta": config.delta,
-        "seed": cell.seed,
-        **outcome,
-    }
-    result["cpu_seconds"] = round(_cpu_seconds() - started, 1)
-    scratch = kept.with_suffix(".part")
-    scratch.write_text(json.dumps({"cell": settings, "result": result}, indent=2))
-    scratch.replace(kept)
-    return result
-
-
 def _cpu_seconds() -> float:
     """CPU seconds of this process, its threads and the workers it has waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _answered(
-    config: CompareConfig,
-    cell: Cell,
-    place: Path,
-    private: Path,
-    entropy: Entropy,
-    console: Console,
-) -> dict[str, Any]:
-    """A run of `labelwall run`.
+@dataclass(frozen=True)
+class Comparison:
+    """What all cells share. ``private``: the custodian's folder, for caches."""
 
-    Embeddings under the first features are shared: every cell has the same private rows.
-    """
-    assert cell.point is not None
-    own = private / cell.folder
-    settings = config.run_config(cell.point, cell.seed, str(own))
-    inputs = read_public(config.data).inputs
+    config: CompareConfig
+    out: Path
+    entropy: Entropy
+    console: Console
 
-    def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(settings, spec, inputs).features(inputs)
+    @property
+    def private(self) -> Path:
+        return Path(f"{self.out}.custodian")
 
-    spec = starting_extractor(settings, describe(config.data), plain)
-    cache = cache_name(spec, settings.device)
-    _link(private / "shared" / cache, own / cache)
-    summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)
-    _link(own / cache, private / "shared" / cache)
-    rounds = summary["rounds"]
-    kept = rounds[summary["best_round"] - 1]
-    return {
-        "epsilon": summary["epsilon"],
-        "labels": kept["answered"]
-        if settings.mechanism_of(len(rounds)).once_a_round
-        else sum(r["answered"] for r in rounds),
-        "label_accuracy": kept["label_accuracy"],
-        "accuracy": summary["test_accuracy"],
-        "label_errors": kept.get("label_errors"),
-        "errors": summary.get("test_errors"),
-    }
+    @cached_property
+    def task(self) -> Task:
+        return describe(self.config.data)
+
+    @cached_property
+    def public(self) -> PublicData:
+        return read_public(self.config.data)
+
+    def result(self, cell: Cell) -> dict[str, Any]:
+        """A cell's result: read from its file when it is finished, otherwise by running it.
+
+        Raises LabelwallError where the finished one had other settings.
+        """
+        place, settings = self.out / cell.folder, json.loads(json.dumps(asdict(cell)))
+        kept = place / "result.json"
+        if kept.exists():
+            stored = json.loads(kept.read_text())
+            if stored["cell"] != settings:
+                text = f"{place} holds a cell with other settings. Choose another --out."
+                raise LabelwallError(text)
+            return dict(stored["result"])
+        place.mkdir(parents=True, exist_ok=True)
+        started, method = _cpu_seconds(), cell.method
+        if cell.point is not None:
+            outcome = self._answered(cell, cell.point)
+        elif method.baseline is not None and cell.epsilon is not None:
+            outcome = self._baseline(method.baseline, cell.epsilon, cell.seed)
+        else:
+            outcome = self._reference(cell)
+        name = {"method": method.name, "budget": cell.epsilon, "delta": self.config.delta}
+        seconds = round(_cpu_seconds() - started, 1)
+        result = {**name, "seed": cell.seed, **outcome, "cpu_seconds": seconds}
+        with whole(kept) as file:
+            file.write(json.dumps({"cell": settings, "result": result}, indent=2).encode())
+        return result
+
+    def _answered(self, cell: Cell, point: PointConfig) -> dict[str, Any]:
+        """A run of `labelwall run`.
+
+        Embeddings under the first features are shared: every cell has the same private rows.
+        """
+        own, shared = self.private / cell.folder, self.private / "shared"
+        settings = self.config.run_config(point, cell.seed, str(own))
+        cache = cache_name(self._extractor(settings), settings.device)
+        _link(shared / cache, own / cache)
+        folder = self.out / cell.folder / "run"
+        summary: dict[str, Any] = run(settings, folder, entropy=self.entropy, console=self.console)
+        _link(own / cache, shared / cache)
+        rounds = summary["rounds"]
+        kept = rounds[summary["best_round"] - 1]
+        once = settings.mechanism_of(len(rounds)).once_a_round
+        return {
+            "epsilon": summary["epsilon"],
+            "labels": kept["answered"] if once else sum(r["answered"] for r in rounds),
+            "label_accuracy": kept["label_accuracy"],
+            "accuracy": summary["test_accuracy"],
+            "label_errors": kept.get("label_errors"),
+            "errors": summary.get("test_errors"),
+        }
+
+    def _extractor(self, config: Config | CompareConfig) -> ExtractorSpec:
+        """The first round's."""
+        inputs = self.public.inputs
+
+        def plain(spec: ExtractorSpec) -> np.ndarray:
+            return embedder_of(config, spec, inputs).features(inputs)
+
+        return starting_extractor(config, self.task, plain)
+
+    def _baseline(self, baseline: AnyBaseline, epsilon: float, seed: int) -> dict[str, Any]:
+        """A model trained privately on the records, judged on the public test split.
+
+        ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's
+        classifiers have no seed.
+        """
+        inputs, labels, tests = self._baseline_rows(baseline)
+        facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
+        classes, console = self.task.num_classes, self.console
+        model: PrivateModel | PrivateClassifier
+        if isinstance(baseline, NoisySgd | LinearNoisySgd):
+            model = train_privately(
+                baseline,
+                inputs,
+                labels,
+                num_classes=classes,
+                epsilon=epsilon,
+                delta=self.config.delta,
+                seed=seed,
+                progress=lambda done, total: console.progress("training privately", done, total),
+            )
+            predicted = model.predict(tests)
+            facts["epsilon_rdp"] = round_up(model.epsilon_rdp)
+            facts["noise_multiplier"] = model.noise_multiplier
+        else:
+            wide, wide_tests = (rows.numpy().astype(np.float64) for rows in (inputs, tests))
+            model = fit_privately(
+                baseline, wide, labels.numpy(), num_classes=classes, epsilon=epsilon
+            )
+            predicted = model.predict(wide_tests)
+        right = float((predicted == self.public.test_labels).mean())
+        return {
+            "epsilon": round_up(model.epsilon),
+            "claim": model.claim,
+            **facts,
+            "accuracy": right,
+        }
+
+    def _baseline_rows(
+        self, baseline: AnyBaseline
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """PRIVATE inputs and labels, and inputs of the test split: images, standardised by
+        statistics of the public rows, for noisy_sgd, otherwise the first round's features, -1..1.
+        """
+        config, public = self.config, self.public
+        if isinstance(baseline, NoisySgd) and len(self.task.input_shape) != 3:
+            raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
+        records, tests = open_records(config.data, self.task), public.test_inputs
+        if isinstance(baseline, NoisySgd):
+            scaled = Preprocessing.of_public(public.inputs)
+            return scaled(records.inputs), torch.from_numpy(records.labels), scaled(tests)
+        spec = self._extractor(config)
+        embedder = Embedder(
+            spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
+        )
+        (shared := self.private / "shared").mkdir(mode=0o700, exist_ok=True)
+
+        def progress(done: int, total: int) -> None:
+            share = 100 * done // max(1, total)
+            self.console.progress("embedding private records (percent)", share, 100)
+
+        features, rows = embed_records(shared, records, spec, embedder, progress)
+        both = (features, embedder.embed(tests)[0])
+        scaled_rows = [torch.from_numpy(f.astype(np.float32) / np.float32(UNIT)) for f in both]
+        return scaled_rows[0], torch.from_numpy(rows.labels), scaled_rows[1]
+
+    def _reference(self, cell: Cell) -> dict[str, Any]:
+        """A student without privacy, of all private rows and labels or of the public rows' true
+        labels.
+        """
+        config, public, space = self.config, self.public, self.task.labels
+        private = cell.method.reference == "non_private"
+        if private:
+            records = open_records(config.data, self.task, unit=config.privacy.unit)
+            inputs, codes = records.inputs, records.labels
+        elif public.labels is None:
+            rule = "non_private where the public rows have no labels"
+            raise InvalidInput("methods.reference", rule, "true_labels")
+        else:
+            inputs, codes = public.inputs, space.encode("public_y", public.labels)
+        labels, statistics = space.expand(codes), Preprocessing.of_public(public.inputs)
+        pool = Pool(inputs, space, statistics.mean, statistics.std)
+        folder = self.out / cell.folder / "student"
+        trained = train(config.student, pool, labels, run_dir=folder, seed=cell.seed)
+        spec = pool.spec(config.student.backbone, trained.weights)
+        score = space.score(predict(spec, public.test_inputs, space), public.test_labels)
+        return {
+            "epsilon": None,
+            "labels": None if private else len(labels),
+            "label_accuracy": None if score["accuracy"] is None else 1.0,
+            **score,
+        }
 
 
 def _link(source: Path, target: Path) -> None:
-    """One file under two names, in folders of mode 0700.
-
-    Caches are replaced, never changed in place.
-    """
+    """One file under two names, in folders of mode 0700. Caches are replaced, never changed."""
     if source.exists() and not target.exists():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.link(source, target)
-
-
-def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each method and budget: medians over the seeds, and a range.
-
-    The range is that of the accuracy, or of R2 where rows have values.
-    """
-    groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
-    for result in results:
-        groups.setdefault((result["method"], result["budget"]), []).append(result)
-    return [_row(method, group) for (method, _), group in groups.items()]
-
-
-def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
-    def median(name: str) -> float | None:
-        known = [result[name] for result in group if result[name] is not None]
-        return statistics.median(known) if known else None
-
-    scored = [score(result) for result in group]
-    epsilons = [result["epsilon"] for result in group]
-    values = group[0].get("errors") is not None
-    return {
-        "method": method,
-        "epsilon": None if None in epsilons else max(epsilons),
-        "claim": group[0].get("claim"),
-        "seeds": len(group),
-        "labels": median("labels"),
-        "label_accuracy": median("label_accuracy"),
-        "accuracy": None if values else float(np.median(scored)),
-        "low": min(scored),
-        "high": max(scored),
-        **{name: _median_errors(group, name) for name in ("errors", "label_errors") if values},
-        "cpu_seconds": median("cpu_seconds"),
-    }
-
-
-def _median_errors(group: list[dict[str, Any]], name: str) -> dict[str, float] | None:
-    """Each error's median over the seeds; None where rows have no values."""
-    known = [result[name] for result in group if result.get(name) is not None]
-    if not known:
-        return None
-    return {error: statistics.median(errors[error] for errors in known) for error in ERRORS}
-
-
-def render(rows: list[dict[str, Any]]) -> str:
-    """The table in Markdown; below it, whose epsilon it is where the ledger does not certify it."""
-    scores = "labels right | test accuracy, median (range)"
-    if any(row.get("errors") for row in rows):
-        scores = "labels' RMSE | test RMSE | MAE | R2, median (range)"
-    heading = f"| method | epsilon | labels | {scores} | seeds | CPU seconds |"
-    lines = [heading, "|---" * (heading.count("|") - 1) + "|"]
-    for row in rows:
-        claimed = " (claimed)" if row["claim"] else ""
-        epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}{claimed}"
-        labels = "" if row["labels"] is None else f"{row['labels']:g}"
-        cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
-        lines.append(f"| {row['method']} | {epsilon} | {labels} | {_scores(row)} | {cost} |")
-    claims = {row["method"]: row["claim"] for row in rows if row["claim"]}
-    lines += [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()]
-    return "\n".join(lines)
-
-
-def _scores(row: dict[str, Any]) -> str:
-    """The cells of labels and test rows: errors of values, or shares of right classes."""
-    if errors := row.get("errors"):
-        labels = row["label_errors"]
-        right = f"{labels['rmse']:.4g}" if labels else ""
-        spread = f"({row['low']:.3f} to {row['high']:.3f})"
-        return f"{right} | {errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
-    labels, low, high = row["label_accuracy"], 100 * row["low"], 100 * row["high"]
-    right = "" if labels is None else f"{100 * labels:.1f}%"
-    return f"{right} | {100 * row['accuracy']:.2f}% ({low:.2f} to {high:.2f})"
-
-
-def _write(out: Path, results: list[dict[str, Any]]) -> None:
-    """comparison.json, comparison.md and the plots, of the cells that are done."""
-    rows = summarise(results)
-    (out / "comparison.json").write_text(json.dumps({"table": rows, "cells": results}, indent=2))
-    (out / "comparison.md").write_text(render(rows) + "\n")
-    for name, svg in plots(rows).items():
-        (out / f"{name}.svg").write_bytes(svg)

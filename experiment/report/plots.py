@@ -1,9 +1,7 @@
 """The report's and the comparison's pictures: functions from numbers to SVG or PNG bytes.
 
-The same numbers give the same bytes.
-
-matplotlib is imported when called. Its figures are used directly, without pyplot, so that no global
-state is touched.
+The same numbers give the same bytes. matplotlib is imported when called, and its figures are used
+without pyplot, so that no global state is touched.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 MOST_NAMED = 60  # classes up to which it names them
 FEW_POINTS = 30  # of a line, which are marked one by one
-EPSILON_DIGITS = 3
 MARKERS = "osD^vP*X<>"
 Line = tuple[Sequence[float], Sequence[float | None]]  # x values, and as many y values
+Draw = Callable[["Axes"], None]
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "labelwall",  # element ids are random otherwise
@@ -47,13 +45,7 @@ STYLE: dict[Any, Any] = {
 
 
 def svg(
-    draw: Callable[[Axes], None],
-    *,
-    height: float,
-    x: str = "",
-    y: str = "",
-    square: bool = False,
-    legend: int = 0,
+    draw: Draw, *, height: float, x: str = "", y: str = "", square: bool = False, legend: int = 0
 ) -> bytes:
     """One pair of axes, ``height`` inches high, as SVG without a date or a program's name.
 
@@ -95,7 +87,7 @@ def line_plot(
     y: str,
     height: float = 2.8,
     spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    also: Callable[[Axes], None] = lambda axes: None,
+    also: Draw = lambda axes: None,
     legend: int = 0,
 ) -> bytes:
     """SVG of named lines, without the points whose y is None.
@@ -124,50 +116,14 @@ def line_plot(
 
 
 def by_round(lines: Mapping[str, Sequence[float | None]], y: str) -> bytes:
-    """SVG of scores of labels and of the student, one a round; None leaves a point out."""
+    """SVG of numbers of each round; None leaves a point out."""
     rounds = range(1, 1 + max(map(len, lines.values())))
-
-    def numbers(axes: Axes) -> None:
-        for place, values in enumerate(lines.values()):
-            for at, value in zip(rounds, values, strict=True):
-                if value is not None:
-                    axes.annotate(
-                        f"{value:.4g}",
-                        (at, value),
-                        textcoords="offset points",
-                        xytext=(0, -15 if place else 7),
-                        ha="center",
-                    )
-        axes.margins(y=0.25)
-        _round_axis(axes, len(rounds))
-
     points = {name: (rounds, values) for name, values in lines.items()}
-    return line_plot(points, x="round", y=y, height=3.2, also=numbers, legend=2)
 
+    def number(axes: Axes) -> None:
+        axes.set(xlim=(0.5, len(rounds) + 0.5), xticks=rounds)
 
-def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
-    """SVG: the odometer's reading after each round, the certified epsilon and the budget.
-
-    ``certified``: None where nothing is certified. All dimensionless, at the plan's delta.
-    """
-
-    def draw(axes: Axes) -> None:
-        rounds = list(range(1, len(readings) + 1))
-        bars = axes.bar(rounds, readings, width=0.5, color=STUDENT, label="reading after the round")
-        # A line must not run through a number
-        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axes.bar_label(bars, fmt=lambda value: f"{value:.{EPSILON_DIGITS}f}", padding=3, bbox=paper)
-        if certified is not None:
-            axes.axhline(certified, color=CAP, label="certified, all caps used")
-        axes.axhline(budget, color=INK, linestyle=":", label="budget")
-        axes.set_ylim(0, 1.15 * max(budget, certified or 0.0, *readings))
-        _round_axis(axes, len(rounds))
-
-    return svg(draw, height=3.2, x="round", y="epsilon", legend=3)
-
-
-def _round_axis(axes: Axes, rounds: int) -> None:
-    axes.set(xlim=(0.5, rounds + 0.5), xticks=range(1, rounds + 1))
+    return line_plot(points, x="round", y=y, also=number, legend=len(lines))
 
 
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
@@ -197,50 +153,29 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     return svg(draw, height=WIDTH, x="predicted", y="true", square=True)
 
 
-def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
-    """SVG of the accuracy of each attribute, beside that of its more frequent value.
-
-    ``counts``: int64 [n_attributes, 2, 2], test rows by attribute, true and predicted value.
-    """
-    rows = counts.sum(axis=(1, 2))
-    right = 100 * counts.trace(axis1=1, axis2=2) / rows
-    frequent = 100 * counts.sum(axis=2).max(axis=1) / rows
-
-    def mark(axes: Axes) -> None:
-        places, label = np.arange(len(names)), "the more frequent answer"
-        axes.scatter(frequent, places, s=144, marker="|", color=LABELS, label=label)
-
-    return _bars(names, right, [f"{share:.1f}" for share in right], 108, also=mark, legend=2)
-
-
-def class_accuracy(scores: Sequence[tuple[str, int, float | None]]) -> bytes:
-    """SVG of the accuracy of each class. ``scores``: name, test rows, share right or None."""
-    shares = [100 * (right or 0.0) for _, _, right in scores]
-    texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
-    return _bars([name for name, _, _ in scores], shares, texts, 125)
-
-
-def _bars(
-    names: Sequence[str],
-    shares: Sequence[float],
-    texts: Sequence[str],
-    end: float,
-    also: Callable[[Axes], None] = lambda axes: None,
-    legend: int = 0,
+def accuracies(
+    scores: Sequence[tuple[str, int, float | None]], frequent: Sequence[float] = ()
 ) -> bytes:
-    """A bar for each name, in percent of the test rows, with a text behind it."""
+    """SVG of a bar for each class or attribute.
+
+    ``scores``: name, test rows, share of them that is right, or None; ``frequent``: shares of each
+    attribute's more frequent value, which are marked.
+    """
+    texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
 
     def draw(axes: Axes) -> None:
-        places = np.arange(len(names))
+        places, shares = np.arange(len(scores)), [100 * (right or 0.0) for _, _, right in scores]
         bars = axes.barh(places, shares, color=STUDENT, height=0.6, label="student")
         axes.bar_label(bars, texts, padding=3)
-        axes.set_yticks(places, names)
+        axes.set_yticks(places, [name for name, _, _ in scores])
         axes.invert_yaxis()
-        axes.set(xlim=(0, end), xticks=range(0, 101, 20))
-        also(axes)
+        axes.set(xlim=(0, 125), xticks=range(0, 101, 20))
+        if len(frequent):
+            marks, label = 100 * np.array(frequent), "the more frequent answer"
+            axes.scatter(marks, places, s=144, marker="|", color=LABELS, label=label)
 
-    label = "test rows right, percent"
-    return svg(draw, height=1 + 0.3 * len(names), x=label, legend=legend)
+    label, columns = "test rows right, percent", 2 if len(frequent) else 0
+    return svg(draw, height=1 + 0.3 * len(scores), x=label, legend=columns)
 
 
 def reliability(bins: Sequence[Sequence[float]]) -> bytes:
@@ -250,8 +185,7 @@ def reliability(bins: Sequence[Sequence[float]]) -> bytes:
     """
 
     def draw(axes: Axes) -> None:
-        most = max(count for count, _, _ in bins)
-        width = 1 / len(bins)
+        most, width = max(count for count, _, _ in bins), 1 / len(bins)
         for place, (count, certainty, right) in enumerate(bins):
             middle = (place + 0.5) * width
             axes.bar(middle, 0.25 * count / most, width=width, color=LABELS, alpha=0.25)

@@ -1,18 +1,17 @@
-"""report.html of a finished run: one file, from the run folder and public rows alone.
+"""report.html and MODEL_CARD.md of a finished run, from the run folder and public rows alone.
 
 The same run folder gives the same bytes. Nothing private is opened: not the custodian's directory,
-not the private rows.
+not the private rows. The card has the Hugging Face Hub's form: front matter, then sections.
 """
 
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,37 +20,25 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
+from ...student.model import unpack
+from ...teacher.accounting.accountant import certificates, smallest_certified
 from ...teacher.accounting.conversion import round_up
-from ...teacher.ledger.auditor.auditor import Finding, audit
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import read_public
-from ...wall.errors import LabelwallError, MissingData
+from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..config.settings import load_config
 from ..run.metrics import labels_of, uneven
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots
+from .finished import FinishedRun, read_run
 
 EPSILON_DIGITS = 3
-COUNTS = ("asked", "answered", "abstained", "cap_reached")
-SHARES = ("label_accuracy", "student_accuracy")
-ERRORS = ("label_errors", "student_errors")  # of values, in place of the shares
-# What the page says about a round
-ROUND_KEYS = (*COUNTS, *SHARES, "epsilon_reading", "extractor", "confusion", "history")
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
 MOST_IMAGES = 10  # shown for each round and outcome
-# By kind of label: the last student's answers on the test split against the truth, from counts of
-# rows.
-PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
-    "class": lambda counts, space: plots.confusion_matrix(counts, space.names),
-    "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
-    "value": lambda counts, space: plots.value_scatter(counts, *space.bounds),
-}
 MEASURES = {  # of a training
     "accuracy/test": "share of test rows right",
     "loss/supervised": "loss on released labels",
@@ -62,77 +49,65 @@ MOST_RARE = 10  # of these that are named
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """What a run folder says.
-
-    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit;
-    ``choice``: candidates.json, where `auto` chose the method.
-    """
-
-    folder: RunFolder
-    config: Config
-    summary: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    finding: Finding
-    choice: dict[str, Any] | None = None
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise came from a test tape, by the ledger or by the summary."""
-        return bool(self.summary["unsafe"]) or self.finding.unsafe
-
-    @property
-    def problems(self) -> list[str]:
-        """Why this run certifies nothing; empty where ledger, configuration and summary agree.
-
-        An unsafe ledger is reported apart.
-        """
-        if self.unsafe or self.finding.problems:
-            return [] if self.unsafe else self.finding.problems
-        stated = {
-            "config.yaml": round_up(certified_epsilon(self.config.plan())),
-            "summary.json": self.summary["epsilon"],
-        }
-        return [
-            f"{source} claims epsilon {claimed}, the ledger certifies {self.finding.epsilon}"
-            for source, claimed in stated.items()
-            if claimed != self.finding.epsilon
-        ]
-
-    @property
-    def kept(self) -> int:
-        """The round whose student the run kept, from 1."""
-        return int(self.summary["best_round"])
-
-    @property
-    def last(self) -> dict[str, Any]:
-        """The metrics of that round."""
-        return self.rounds[self.kept - 1]
-
-    @property
-    def certified(self) -> float | None:
-        """Epsilon by the ledger alone, None where nothing is certified."""
-        return None if self.unsafe or self.problems else self.finding.epsilon
+TASKS = {  # the Hub's, by kind of label, for images and for vectors
+    "class": ("image-classification", "tabular-classification"),
+    "attributes": ("image-classification", "tabular-classification"),
+    "value": ("other", "tabular-regression"),
+}
 
 
 def write_report(run_dir: Path) -> Path:
-    """Write report.html of a finished run and return its path.
+    """Write report.html and MODEL_CARD.md of a finished run; returns the former's path.
 
     Raises MissingData where the folder holds no finished run, LabelwallError where its files can
     not be understood.
     """
     run = read_run(run_dir)
-    run.folder.write_text(
-        run.folder.report, environment().get_template("report.html").render(contents(run))
-    )
+    run.folder.write_text(run.folder.report, _render("report.html", _page(run)))
+    run.folder.write_text(run.folder.card, card(run))
     return run.folder.report
 
 
-def environment() -> Environment:
-    """The templates beside this file: names are escaped in HTML, by ``cell`` in Markdown."""
+def card(run: FinishedRun, file: str = "student.safetensors") -> str:
+    """The model card's text. ``file``: the name of the student's file beside it."""
+    shared, stored = _shared(run), run.folder.student
+    info = unpack(stored.read_bytes()) if stored.is_file() else None
+    front = yaml.safe_dump(_front(run, shared), sort_keys=False, allow_unicode=True).strip()
+    return _render("model_card.md", {**shared, "front": front, "file": file, "info": info})
+
+
+def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
+    """The front matter: what the Hub lists a model by."""
+    kind, images = shared["labels"].kind, len(shared["shape"]) == 3
+    task, data = TASKS[kind][0 if images else 1], run.config.data.source
+    scores = {"accuracy": run.summary["test_accuracy"]}
+    if kind == "value":
+        scores = dict(run.summary["test_errors"] or {})
+    elif shared["last"].get("calibration_error") is not None:
+        scores["expected_calibration_error"] = shared["last"]["calibration_error"]
+    metrics = [
+        {"type": name, "value": round(value, 6)}
+        for name, value in scores.items()
+        if value is not None
+    ]
+    results = {
+        "task": {"type": task},
+        "dataset": {"name": data, "type": data, "split": "test"},
+        "metrics": metrics,
+    }
+    return {
+        "library_name": "labelwall",
+        "pipeline_tag": task,
+        "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
+        "metrics": list(scores),
+        "model-index": [
+            {"name": f"labelwall student of {data}", "results": [results]},
+        ],
+    }
+
+
+def _render(template: str, shown: dict[str, Any]) -> str:
+    """A template beside this file: names are escaped in HTML, by ``cell`` in Markdown."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(),
@@ -148,104 +123,90 @@ def environment() -> Environment:
         "svg": partial(data_uri, kind="svg+xml"),
         "png": partial(data_uri, kind="png"),
     }
-    return templates
+    return templates.get_template(template).render(shown).rstrip() + "\n"
 
 
-def read_run(run_dir: Path) -> FinishedRun:
-    """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
-    folder, recorded = RunFolder(run_dir), run_dir / "config.yaml"
-    for needed in (folder.summary, recorded, folder.ledger):
-        if not needed.is_file():
-            raise MissingData(
-                "`run_dir` must be the folder of a finished run. "
-                f"Found {str(run_dir)!r} without {needed.name}. "
-                "`labelwall run` with the same --run_dir finishes a run."
-            )
-    config = load_config(recorded)
-    try:
-        summary = json.loads(folder.summary.read_text())
-        rounds = [_metrics(folder, number) for number in range(1, len(summary["rounds"]) + 1)]
-        finding = audit(folder.ledger, expect_head=summary["ledger_head"])
-        choice = None
-        if folder.candidates.is_file():
-            stored = json.loads(folder.candidates.read_text())
-            choice = {name: str(stored[name]) for name in ("reason", "source")}
-        return FinishedRun(folder, config, summary, rounds, finding, choice)
-    except (ValueError, KeyError, TypeError) as error:
-        raise LabelwallError(
-            f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
-        ) from error
-
-
-def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
-    path = folder.path / f"round_{number}" / "metrics.json"
-    for needed in (path, path.with_name("answers.npz")):
-        if not needed.is_file():
-            raise MissingData(
-                f"round {number} of {folder.path} is not complete: {needed.name} is missing."
-            )
-    metrics = dict(json.loads(path.read_text()))
-    if missing := [key for key in ROUND_KEYS if key not in metrics]:
-        raise LabelwallError(
-            f"{path} must be of this version of labelwall. Found it without {', '.join(missing)}."
-        )
-    return metrics
-
-
-def contents(run: FinishedRun) -> dict[str, object]:
-    """What the template shows: numbers, names, pictures as bytes."""
-    plan, space, certified = run.config.plan(), label_space_of(run), run.certified
-    bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
-    factor = None
-    if certified is not None and certified <= MOST_SPELLED:
-        factor = round_up(math.exp(certified), 2)
-    bins = run.last.get("reliability")
-    readings = [r["epsilon_reading"] for r in run.rounds]
+def _shared(run: FinishedRun) -> dict[str, Any]:
+    """What both pages show."""
+    plan, last = run.config.plan(), run.rounds[run.kept - 1]
+    labels = labels_of(run.config.data, len(run.rounds[-1]["confusion"]))
     return {
-        "summary": run.summary,
-        "rounds": run.rounds,
-        "plan": plan,
-        "certified": certified,
-        "factor": factor,
-        "certificates": bounds,
-        "counting": smallest_certified(plan),
+        **vars(run),
         "unsafe": run.unsafe,
         "problems": run.problems,
-        "finding": run.finding,
-        "pooled": POOLED,
-        "charges": _charges(run),
-        "accuracy_plot": _scores_plot(run),
-        "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
-        "labels": space.kind,
-        "confusion_plot": PICTURES[space.kind](np.array(run.last["confusion"]), space),
-        "class_plot": plots.class_accuracy(scores_by_name(run.last, space))
-        if space.kind == "class"
-        else None,
-        "vectors": run.rounds[0]["extractor"] in ("raw", "box"),  # which images do not have
-        "of_table": run.config.data.source == "table",
-        "named": len(space.names),
-        "most_names": MOST_NAMES,
-        "rarely_right": rarely_right(run.last, space),
-        "uneven": uneven(run.summary),
-        "last": run.last,
-        "reliability_plot": plots.reliability(bins) if bins else None,
+        "certified": run.certified,
         "kept": run.kept,
-        "choice": run.choice,
-        "estimates": [estimate_of(r) for r in run.rounds],
-        "curves": training_curves([r["history"] for r in run.rounds]),
-        "examples": examples(run.config.data, run.folder, len(run.rounds), space),
-        "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),
+        "plan": plan,
+        "certificate": smallest_certified(plan),
+        "pooled": POOLED,
+        "last": last,
+        "labels": labels,
+        "shape": run.folder.load_extractor(run.kept).input_shape,
+        "scores": scores_by_name(np.array(last["confusion"]), labels),
+        "rarely_right": rarely_right(np.array(last["confusion"]), labels),
+        "uneven": uneven(run.summary),
     }
 
 
-def _scores_plot(run: FinishedRun) -> bytes:
+def _page(run: FinishedRun) -> dict[str, Any]:
+    """What report.html shows: numbers, names, pictures as bytes."""
+    shared, rounds = _shared(run), run.rounds
+    plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
+    factor = None
+    if certified is not None and certified <= MOST_SPELLED:
+        factor = round_up(math.exp(certified), 2)
+    bins, caps = last.get("reliability"), [certified] * len(rounds)
+    readings = {
+        "reading after the round": [r["epsilon_reading"] for r in rounds],
+        "certified, all caps used": caps,
+        "budget": [plan.epsilon] * len(rounds),
+    }
+    return {
+        **shared,
+        "factor": factor,
+        "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
+        "charges": _charges(run),
+        "accuracy_plot": _scores_plot(rounds),
+        "epsilon_plot": plots.by_round(readings, "epsilon"),
+        **_test_plots(np.array(last["confusion"]), space, shared["scores"]),
+        "of_table": run.config.data.source == "table",
+        "most_names": MOST_NAMES,
+        "reliability_plot": plots.reliability(bins) if bins else None,
+        "estimates": [estimate_of(r) for r in rounds],
+        "curves": training_curves([r["history"] for r in rounds]),
+        "examples": examples(run.config.data, run.folder, len(rounds), space),
+        "shown_config": yaml.safe_dump(
+            shown_config(run.config), sort_keys=False, allow_unicode=True
+        ),
+    }
+
+
+def _test_plots(
+    counts: np.ndarray, space: LabelSpace, scores: Sequence[ScoreOfName]
+) -> dict[str, bytes | None]:
+    """The last student's answers on the test split against the truth, from counts of rows."""
+    if space.kind == "value":
+        return {"confusion_plot": plots.value_scatter(counts, *space.bounds), "class_plot": None}
+    if space.kind == "class":
+        matrix = plots.confusion_matrix(counts, space.names)
+        return {"confusion_plot": matrix, "class_plot": plots.accuracies(scores)}
+    frequent = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
+    by_name = _all_scores(counts, space)
+    return {"confusion_plot": None, "class_plot": plots.accuracies(by_name, frequent.tolist())}
+
+
+def _scores_plot(rounds: Sequence[dict[str, Any]]) -> bytes:
     """Scores of labels and student by round: accuracies, or root mean squared errors."""
-    if "student_errors" in run.rounds[-1]:
-        labels, students = ([r[name] and r[name]["rmse"] for r in run.rounds] for name in ERRORS)
+    if "student_errors" in rounds[-1]:
+        labels, students = (
+            [r[name] and r[name]["rmse"] for r in rounds]
+            for name in ("label_errors", "student_errors")
+        )
         lines = {"released values": labels, "student on the test split": students}
         return plots.by_round(lines, "root mean squared error")
     labels, students = (
-        [None if r[share] is None else 100 * r[share] for r in run.rounds] for share in SHARES
+        [None if r[name] is None else 100 * r[name] for r in rounds]
+        for name in ("label_accuracy", "student_accuracy")
     )
     lines = {"released labels right": labels, "student right on the test split": students}
     return plots.by_round(lines, "percent")
@@ -268,26 +229,21 @@ def _charges(run: FinishedRun) -> list[dict[str, object]]:
     ]
 
 
-def label_space_of(run: FinishedRun) -> LabelSpace:
-    """The labels of the run's task."""
-    return labels_of(run.config.data, len(run.rounds[-1]["confusion"]))
-
-
-def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfName]:
+def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     """(name, test rows, share of them that is right) by class or attribute; none for values.
 
-    Of more than MOST_NAMES the worst are left. A class without test rows has no share.
+    ``counts``: ``LabelSpace.confusion``. Of more than MOST_NAMES the worst are left. A class
+    without test rows has no share.
     """
-    scores = _all_scores(metrics, space)
+    scores = _all_scores(counts, space)
     if len(scores) <= MOST_NAMES:
         return scores
     return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
 
 
-def _all_scores(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfName]:
+def _all_scores(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     if space.kind == "value":
         return []
-    counts = np.array(metrics["confusion"])
     if space.kind == "class":
         rows, right = counts.sum(axis=1), counts.diagonal()
     else:
@@ -298,9 +254,9 @@ def _all_scores(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfName]
     ]
 
 
-def rarely_right(metrics: dict[str, Any], space: LabelSpace) -> str | None:
+def rarely_right(counts: np.ndarray, space: LabelSpace) -> str | None:
     """A sentence that names classes of whose test rows fewer than RARE are right; None without."""
-    scores = _all_scores(metrics, space)
+    scores = _all_scores(counts, space)
     names = [name for name, _, right in scores if right is not None and right < RARE]
     if not names:
         return None

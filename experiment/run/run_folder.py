@@ -17,6 +17,7 @@ import numpy as np
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput
+from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
@@ -26,9 +27,8 @@ PROBABILITIES = "probabilities.npy"
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically."""
-    scratch = path.with_name(path.name + ".part")
-    scratch.write_bytes(content)
-    scratch.replace(path)
+    with whole(path) as file:
+        file.write(content)
 
 
 def npy(array: np.ndarray) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +14,15 @@ from ...student.model import StudentModel
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.labels import LabelSpace
 from ...wall.progress import Progress, no_progress
-from .output import writing
 
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
 COLUMNS = 12  # names of a table's columns that an error shows
 FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
-Cells = list[str]
-
-
-@dataclass(frozen=True)
-class Classified:
-    """``rows``: how many were answered; ``unreadable``: files that hold no readable image."""
-
-    rows: int
-    unreadable: list[str]
+Classified = tuple[int, list[str]]  # rows that were answered; files that hold no readable image
+# (names, which of them can be read, the inputs of these) of some rows
+Block = Callable[[slice], tuple[Sequence[str], np.ndarray, np.ndarray]]
 
 
 def classify_images(
@@ -41,22 +34,12 @@ def classify_images(
     line without an answer. Raises MissingData, InvalidInput; then ``out`` is as it was.
     """
     paths = _listed(images)
-    unreadable: list[str] = []
 
-    def blocks() -> Iterator[tuple[Sequence[str], list[Cells]]]:
-        for start in range(0, len(paths), BLOCK):
-            names = paths[start : start + BLOCK]
-            decoded = student.read(names)
-            answers = iter(answered(student, decoded.pixels[decoded.readable]))
-            empty = [""] * (len(header(student.info.labels, "file")) - 1)
-            unreadable.extend(np.array(names, dtype=object)[~decoded.readable])
-            yield names, [next(answers) if fine else empty for fine in decoded.readable]
-            progress("classifying images", min(start + BLOCK, len(paths)), len(paths))
-        if len(unreadable) == len(paths):
-            raise InvalidInput("images", "readable image files", unreadable[0])
+    def block(part: slice) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
+        decoded = student.read(paths[part])
+        return paths[part], decoded.readable, decoded.pixels[decoded.readable]
 
-    _write(out, header(student.info.labels, "file"), blocks())
-    return Classified(len(paths) - len(unreadable), unreadable)
+    return _write(student, "file", len(paths), block, out, progress)
 
 
 def classify_rows(
@@ -77,50 +60,76 @@ def classify_rows(
     rows = student.rows(file) if is_table(file) else _array(file)
     student.rows(rows[:1])  # refused before a line is written
 
-    def blocks() -> Iterator[tuple[Sequence[str], list[Cells]]]:
-        for start in range(0, len(rows), BLOCK):
-            part = rows[start : start + BLOCK]
-            names = [str(row) for row in range(start, start + len(part))]
-            yield names, answered(student, part)
-            progress("classifying rows", start + len(part), len(rows))
+    def block(part: slice) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
+        names = [str(row) for row in range(len(rows))[part]]
+        return names, np.ones(len(names), dtype=bool), rows[part]
 
-    _write(out, header(student.info.labels, "row"), blocks())
-    return Classified(len(rows), [])
+    return _write(student, "row", len(rows), block, out, progress)
 
 
-def header(labels: LabelSpace, what: str) -> list[str]:
-    """The names of the columns: what a line is about, the label, then probabilities."""
-    if labels.kind == "value":
-        return [what, "value"]
-    probability = ["probability"] if labels.kind == "class" else []
-    return [what, "label", *probability, *labels.names]
+def _write(
+    student: StudentModel, what: str, total: int, block: Block, out: Path, progress: Progress
+) -> Classified:
+    """A line for each of ``total`` rows: ``what`` it is about, the label, then probabilities."""
+    labels, unreadable = student.info.labels, list[str]()
+    named = ["label", *["probability"] * (labels.kind == "class"), *labels.names]
+    header = [what, *(["value"] if labels.kind == "value" else named)]
+    with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(inert, header))
+        for start in range(0, total, BLOCK):
+            names, readable, rows = block(slice(start, start + BLOCK))
+            answers = iter(answered(student, rows))
+            for name, fine in zip(names, readable, strict=True):
+                cells = next(answers) if fine else [""] * (len(header) - 1)
+                writer.writerow(map(inert, (name, *cells)))
+                unreadable += [] if fine else [name]
+            progress(f"classifying {what}s", start + len(names), total)
+        if unreadable and len(unreadable) == total:
+            raise InvalidInput("images", "readable image files", unreadable[0])
+    return total - len(unreadable), unreadable
 
 
-def answered(student: StudentModel, rows: np.ndarray) -> list[Cells]:
+def answered(student: StudentModel, rows: np.ndarray) -> list[list[str]]:
     """The cells after the first, for each row."""
-    labels = student.info.labels
-    outputs = student.outputs(rows)
+    labels, outputs = student.info.labels, student.outputs(rows)
     predicted = labels.predict(outputs)
     if labels.kind == "value":
         return [[f"{value:.7g}"] for value in predicted]
-    shares = labels.probabilities(outputs, student.info.temperature)
     lines = []
-    for label, row in zip(predicted, shares, strict=True):
+    for label, row in zip(
+        predicted, labels.probabilities(outputs, student.info.temperature), strict=True
+    ):
         columns = [f"{share:.{DIGITS}f}" for share in row]
         own = [columns[int(label)]] if labels.kind == "class" else []
         lines.append([labels.text(label) or "", *own, *columns])
     return lines
 
 
-def _write(
-    out: Path, names: list[str], blocks: Iterator[tuple[Sequence[str], list[Cells]]]
-) -> None:
-    with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(map(inert, names))
-        for first, cells in blocks:
-            for name, rest in zip(first, cells, strict=True):
-                writer.writerow(map(inert, (name, *rest)))
+@contextmanager
+def writing(out: Path) -> Iterator[Path]:
+    """A path to write a file or a folder to, which becomes ``out`` where nothing fails.
+
+    A folder takes the place of none but an empty one. What a killed process left there is removed
+    first. Raises InvalidInput where ``out`` can not be written.
+    """
+    scratch = out.with_name(out.name + ".part")
+    try:
+        _remove(scratch)
+        yield scratch
+        scratch.replace(out)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidInput("out", f"a place that can be written ({reason})", str(out)) from error
+    finally:
+        _remove(scratch)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def inert(cell: str) -> str:

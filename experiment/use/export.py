@@ -20,9 +20,9 @@ from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from ...wall.messages import canonical_json
 from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
-from ..report.card import card
-from ..report.report import read_run
-from .output import writing
+from ..report.finished import read_run
+from ..report.report import card
+from .classify import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range

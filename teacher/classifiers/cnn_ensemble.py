@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from ...wall.errors import InvalidInput
+from ...wall.files import whole
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress
 from ..features.cache import row_digests
@@ -232,9 +233,7 @@ def _load(path: Path, digest: bytes) -> Weights | None:
 
 
 def _save(path: Path, digest: bytes, weights: Weights) -> None:
-    scratch = path.with_suffix(".part")
-    with scratch.open("wb") as file:
-        arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-        stored = np.frombuffer(digest, dtype=np.uint8)
+    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
+    stored = np.frombuffer(digest, dtype=np.uint8)
+    with whole(path) as file:
         np.savez(file, digest=stored, **arrays)  # type: ignore[arg-type]
-    scratch.replace(path)

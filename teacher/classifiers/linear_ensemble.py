@@ -11,7 +11,6 @@ stopping, no order of rows.
 from __future__ import annotations
 
 import hmac
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.files import whole
 from ...wall.progress import TaskProgress
 from ..noise import words
 from ..search.int8_matmul import LARGEST
@@ -78,13 +78,8 @@ def shard_key(directory: Path) -> bytes:
     """
     path = directory / KEY
     if not path.exists():
-        scratch = path.with_suffix(".part")
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with whole(path, 0o600) as file:
             file.write(words.fresh_key())
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise InvalidInput(KEY, f"{KEY_BYTES} bytes", len(key))

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
+from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
 from ..records.sources import Records
@@ -223,9 +224,5 @@ def _load(cache: Path) -> _Cached | None:
 def _save(cache: Path, content: _Cached) -> None:
     digests = np.frombuffer(b"".join(content.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
     arrays = {"features": content.features, "finite": content.finite, "ids": content.ids}
-    scratch = cache.with_suffix(".part")
-    with scratch.open("wb") as file:
+    with whole(cache) as file:
         np.savez(file, digests=digests, **arrays)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(cache)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...wall.files import whole
+
 JOURNAL = "journal.json"
 
 
@@ -77,9 +79,5 @@ def read(directory: Path, name: str) -> np.ndarray:
 
 
 def _write(directory: Path, content: Journal) -> None:
-    scratch = directory / f"{JOURNAL}.part"
-    with scratch.open("w") as file:
-        json.dump(asdict(content), file)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(directory / JOURNAL)
+    with whole(directory / JOURNAL) as file:
+        file.write(json.dumps(asdict(content)).encode())

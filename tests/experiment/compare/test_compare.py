@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.compare.compare import render, summarise
 from labelwall.experiment.compare.config import parse_comparison
-from labelwall.experiment.compare.plots import plots
+from labelwall.experiment.compare.table import plots, render, summarise
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
 

@@ -1,5 +1,5 @@
-"""The report of a run folder that the real writers made: what it says, what it must not say, the
-same bytes every time."""
+"""Report and model card of a run folder that the real writers made: what they say, what they must
+not say, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import json
 import re
 import sqlite3
 from base64 import b64decode
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
-from labelwall.experiment.report.card import write_card
+from labelwall.experiment.report.finished import read_run
 from labelwall.experiment.report.report import (
     MOST_NAMES,
+    card,
+    cell,
     rarely_right,
-    read_run,
     scores_by_name,
     write_report,
 )
 from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    smallest_certified,
+)
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
@@ -40,6 +46,8 @@ from tests.experiment.report.finished_run import (
     page_in,
     page_of,
 )
+
+CARD = "MODEL_CARD.md"
 
 
 def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> None:
@@ -76,8 +84,11 @@ def test_the_page_is_whole_by_itself_and_shows_nothing_of_the_custodians(rendere
     assert "of-the-custodian" in (rendered / "config.yaml").read_text()
     assert "of-the-custodian" not in page.text
     # Nor where the arrays are: private ones lie in the same file
-    assert str(rendered.parent) not in page.text
     assert "not shown" in page.text
+    model_card = (rendered / CARD).read_text()
+    assert "of-the-custodian" not in model_card
+    assert not [text for text in (page.text, model_card) if str(rendered.parent) in text]
+    assert "| &lt;b&gt;owl&lt;/b&gt; | 3 | 100.00% |" in model_card
 
 
 def pictures(page: Page) -> list[str]:
@@ -106,9 +117,9 @@ def test_a_class_that_is_rarely_right_is_named(copied: Path) -> None:
     change(copied / "round_2/metrics.json", confusion=[[3, 0, 0], [1, 2, 0], [3, 0, 0]])
     sentence = "Right on less than 10% of the test rows of 1 classes: <b>owl</b>."
     assert sentence in page_of(copied).text
-    assert "of 1 classes: &lt;b&gt;owl" in write_card(copied).read_text()
+    assert "of 1 classes: &lt;b&gt;owl" in (copied / CARD).read_text()
     counts = np.ones((30, 30), dtype=np.int64)
-    named = rarely_right({"confusion": counts.tolist()}, ClassLabels.of(30))
+    named = rarely_right(counts, ClassLabels.of(30))
     assert named is not None
     assert named.endswith("of 30 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more.")
 
@@ -117,17 +128,10 @@ def test_of_many_classes_the_worst_are_shown() -> None:
     counts = np.diag(np.arange(MOST_NAMES + 5))
     counts[:, -1] += 1
     space = ClassLabels.of(len(counts))
-    scores = scores_by_name({"confusion": counts.tolist()}, space)
+    scores = scores_by_name(counts, space)
     assert len(scores) == MOST_NAMES
     assert scores[0] == ("0", 1, 0.0)
     assert scores[-1][0] == str(MOST_NAMES - 1)
-
-
-def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> None:
-    first = (rendered / "report.html").read_bytes()
-    assert write_report(rendered).read_bytes() == first
-    change(copied / "round_2/metrics.json", student_accuracy=0.8876)
-    assert write_report(copied).read_bytes() != first
 
 
 @pytest.mark.parametrize("summary", [{}, {"unsafe": False, "epsilon": 0.1}])
@@ -140,6 +144,10 @@ def test_an_unsafe_run_says_so_first_and_certifies_nothing(tmp_path: Path, summa
     assert "ε = ∞ nothing certified" in text
     assert "as likely, or as unlikely" not in text
     assert not re.search(r"[\d.]+ certified ", text)
+    model_card = (run_dir / CARD).read_text()
+    assert "UNSAFE" in model_card
+    assert "Nothing: see above." in model_card
+    assert "certified, rounded up" not in model_card
 
 
 def test_examples_are_the_public_images_that_were_asked(rendered: Path) -> None:
@@ -216,12 +224,9 @@ def test_an_unfinished_or_damaged_run_is_refused_in_one_line(
         write_report(copied)
     assert "\n" not in str(caught.value)
     assert sorted(copied.rglob("*")) == before
-
-
-def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="run_dir"):
-        write_report(tmp_path / "nothing")
-    assert not (tmp_path / "nothing").exists()
+        write_report(copied / "nothing")
+    assert not (copied / "nothing").exists()
 
 
 def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
@@ -236,30 +241,65 @@ def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
     assert "ε = ∞ nothing certified" in text
 
 
-def test_the_configuration_shown_is_the_one_that_ran(rendered: Path) -> None:
-    assert asdict(read_run(rendered).config) == asdict(config_of(rendered))
+def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> None:
+    first = [(rendered / name).read_bytes() for name in ("report.html", CARD)]
+    write_report(rendered)
+    assert [(rendered / name).read_bytes() for name in ("report.html", CARD)] == first
+    change(copied / "round_2/metrics.json", student_accuracy=0.8876)
+    assert write_report(copied).read_bytes() != first[0]
 
 
-def test_a_round_that_was_kept_is_named(copied: Path) -> None:
-    """Its estimate, too; other runs say nothing of the kind."""
-    assert "Kept round" not in page_of(copied).text
+def test_a_kept_round_and_a_choice_by_rehearsals_are_named(copied: Path) -> None:
+    """With an estimate, and the rows of a rehearsal: those of the test split make its accuracy
+    optimistic. Other runs say nothing of the kind."""
+    assert not [word for word in ("Kept round", "rehearsals") if word in page_of(copied).text]
     for number, right in ((1, 0.58), (2, 0.29)):
         estimate = {"right": right, "error": 0.01, "by": "noisy counts"}
         change(copied / f"round_{number}/metrics.json", estimate=estimate)
     change(copied / "summary.json", best_round=1)
-    text = page_of(copied).text
-    assert "Kept round 1." in text
-    assert "93.75% about 58% right by noisy counts 81.25%" in text
-
-
-def test_a_choice_by_rehearsals_stands_there_with_its_rows(copied: Path) -> None:
-    """Those of the test split make its accuracy optimistic, which page and card must say."""
+    RunFolder(copied).save_extractor(1, RunFolder(copied).load_extractor(2))
     source = "300 rows of the test split: accuracy on this split is slightly optimistic"
     choice = {"reason": "private_linear is chosen: 64.0% expected.", "source": source}
     RunFolder(copied).candidates.write_text(json.dumps({**choice, "candidates": []}))
-    write_report(copied)
-    text = page_in(copied).text
-    assert choice["reason"] in text
-    assert source in text
-    write_card(copied)
-    assert source in " ".join((copied / "MODEL_CARD.md").read_text().split())
+    text = page_of(copied).text
+    for words in ("Kept round 1.", "about 58% right by noisy counts 81.25%", *choice.values()):
+        assert words in text
+    assert source in " ".join((copied / CARD).read_text().split())
+
+
+def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(
+    rendered: Path,
+) -> None:
+    written = (rendered / CARD).read_text()
+    front, text = yaml.safe_load(written.split("---\n")[1]), " ".join(written.split())
+    assert (front["library_name"], front["pipeline_tag"]) == ("labelwall", "image-classification")
+    (result,) = front["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "arrays"
+    assert {"type": "accuracy", "value": 0.8875} in result["metrics"]
+    assert {"type": "expected_calibration_error", "value": 0.0421} in result["metrics"]
+    plan = config_of(rendered).plan()
+    head = json.loads((rendered / "summary.json").read_text())["ledger_head"]
+    for sentence in (
+        f"| epsilon | {round_up(certified_epsilon(plan), 3):.3f}, certified, rounded up |",
+        "| delta | 1e-05 |",
+        f"| certificate | `{smallest_certified(plan)}` |",
+        "one private record, which is one row",
+        f"labelwall audit ledger.sqlite --expect_head {head}",
+        "| 1 | private\\_knn | hog | 12 | 8 | 81.25% |",
+        "`arrays`, 40 public rows. Finished on 2026-11-23.",
+        "In all, 15 of 24 queries were answered.",
+        "error is 4.21% (15 bins, test split)",
+        "temperature of 1.75",
+        "without it the error is 8.73%",
+    ):
+        assert sentence in text
+
+
+def test_no_word_of_a_run_folder_is_markup(rendered: Path) -> None:
+    """The features come from files that a stranger may have written."""
+    run = read_run(rendered)
+    odd = [{**metrics, "extractor": "x` | <b>y</b>"} for metrics in run.rounds]
+    text = card(replace(run, rounds=odd))
+    assert "<b>y" not in text
+    assert r"x\` \| &lt;b&gt;y&lt;/b&gt; | 12 |" in text
+    assert cell("a | b\n# c *d* `e`") == r"a \| b # c \*d\* \`e\`"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.features import cache as caches
 from labelwall.teacher.features.cache import cache_name, embed_records, forget
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.records.sources import Records
@@ -92,7 +92,7 @@ def test_a_damaged_cache_is_made_again_and_can_be_removed(tmp_path: Path, damage
 def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch) -> None:
     events: list[str] = []
     replace = Path.replace
-    monkeypatch.setattr(caches.os, "fsync", lambda descriptor: events.append("fsync"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: events.append("fsync"))
     monkeypatch.setattr(
         Path, "replace", lambda self, to: (events.append("rename"), replace(self, to))[1]
     )

@@ -1,0 +1,112 @@
+"""A finished run as its folder tells it, judged by its ledger."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...teacher.accounting.accountant import certified_epsilon
+from ...teacher.accounting.conversion import round_up
+from ...teacher.ledger.auditor.auditor import Finding, audit
+from ...wall.errors import LabelwallError, MissingData
+from ..config.config import Config
+from ..config.settings import load_config
+from ..run.run_folder import RunFolder
+
+# What the pages say about a round
+ROUND_KEYS = (
+    *("asked", "answered", "abstained", "cap_reached", "label_accuracy", "student_accuracy"),
+    *("epsilon_reading", "extractor", "confusion", "history"),
+)
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run folder says.
+
+    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit;
+    ``choice``: candidates.json, where `auto` chose the method.
+    """
+
+    folder: RunFolder
+    config: Config
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    finding: Finding
+    choice: dict[str, Any] | None = None
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise came from a test tape, by the ledger or by the summary."""
+        return bool(self.summary["unsafe"]) or self.finding.unsafe
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this run certifies nothing; empty where ledger, configuration and summary agree.
+
+        An unsafe ledger is reported apart.
+        """
+        if self.unsafe or self.finding.problems:
+            return [] if self.unsafe else self.finding.problems
+        stated = {
+            "config.yaml": round_up(certified_epsilon(self.config.plan())),
+            "summary.json": self.summary["epsilon"],
+        }
+        return [
+            f"{source} claims epsilon {claimed}, the ledger certifies {self.finding.epsilon}"
+            for source, claimed in stated.items()
+            if claimed != self.finding.epsilon
+        ]
+
+    @property
+    def kept(self) -> int:
+        """The round whose student the run kept, from 1."""
+        return int(self.summary["best_round"])
+
+    @property
+    def certified(self) -> float | None:
+        """Epsilon by the ledger alone, None where nothing is certified."""
+        return None if self.unsafe or self.problems else self.finding.epsilon
+
+
+def read_run(run_dir: Path) -> FinishedRun:
+    """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
+    folder, recorded = RunFolder(run_dir), run_dir / "config.yaml"
+    for needed in (folder.summary, recorded, folder.ledger):
+        if not needed.is_file():
+            raise MissingData(
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed.name}. "
+                "`labelwall run` with the same --run_dir finishes a run."
+            )
+    config = load_config(recorded)
+    try:
+        summary = json.loads(folder.summary.read_text())
+        rounds = [_metrics(folder, number) for number in range(1, len(summary["rounds"]) + 1)]
+        finding = audit(folder.ledger, expect_head=summary["ledger_head"])
+        choice = None
+        if folder.candidates.is_file():
+            stored = json.loads(folder.candidates.read_text())
+            choice = {name: str(stored[name]) for name in ("reason", "source")}
+        return FinishedRun(folder, config, summary, rounds, finding, choice)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabelwallError(
+            f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
+        ) from error
+
+
+def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
+    path = folder.path / f"round_{number}" / "metrics.json"
+    for needed in (path, path.with_name("answers.npz")):
+        if not needed.is_file():
+            raise MissingData(
+                f"round {number} of {folder.path} is not complete: {needed.name} is missing."
+            )
+    metrics = dict(json.loads(path.read_text()))
+    if missing := [key for key in ROUND_KEYS if key not in metrics]:
+        raise LabelwallError(
+            f"{path} must be of this version of labelwall. Found it without {', '.join(missing)}."
+        )
+    return metrics
