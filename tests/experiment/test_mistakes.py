@@ -1,8 +1,10 @@
-"""What a user gets wrong is one clear line: settings that fit no kind of question or label, and
-options."""
+"""What a user gets wrong, or the machine refuses, is one clear line: settings that fit no kind of
+question or label, options, places."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +95,24 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     for ledger in Path().rglob("ledger.sqlite"):
         assert {kind for kind, _ in parsed(ledger)} <= {"genesis", "extractor"}
     assert command != "serve" or not Path("custody").exists()
+
+
+def test_a_directory_that_can_not_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    place = str(tmp_path / "file" / "custodian")
+    check_one_error(["keys", "add", "--custodian_dir", place, "--name", "ann"], "file", capsys)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["keys", "--help"]])
+def test_output_that_nobody_reads(arguments: list[str]) -> None:
+    """The pipe is closed before anything is written to it."""
+    program = (
+        "import os, sys; from labelwall import pipeline; "
+        "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 1); "
+        "sys.exit(pipeline.main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True)
+    assert done.stderr == b""
+    assert done.returncode in (0, 2)  # argparse is content

@@ -126,13 +126,3 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
     for new in (True, False):
         assert pipeline.main([*PREDICT, "--anchor", "anchor.json"]) == 0
         assert ("there was no anchor of that name" in capsys.readouterr().err) == new
-    # Nothing was written under the anchor: the ledger does not know of it
-    assert predict("--anchor", "typo.json") == 0
-    np.savez("more.npz", x=tiny.rows(5, 11)[0])
-    assert predict("--anchor", "anchor.json", "--queries", "more.npz") == 0
-    for wrong in (["--anchor", "other.json"], []):
-        np.savez("new.npz", x=tiny.rows(5, 12)[0])
-        assert predict(*wrong, "--queries", "new.npz") == 2
-    assert predict("--anchor", "postgresql://a:secret@h/d?schema=s") == 2
-    assert "`anchor` must be" in capsys.readouterr().err
-    assert not Path("other.json").exists()

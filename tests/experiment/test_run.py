@@ -11,6 +11,7 @@ import pytest
 from labelwall import pipeline
 from tests.experiment.checks import QUICK
 from tests.ledgers import contents, extractors, parsed
+from tests.programs.kill_runner import kills
 
 
 def run(*options: str) -> int:
@@ -124,3 +125,21 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     assert run("--mechanism.threshold", "0", "--rounds", rounds, *QUICK) == 0
     summary = json.loads((folder / "out/summary.json").read_text())
     assert [r["asked"] for r in summary["rounds"]] == [36, 4]
+
+
+@pytest.mark.slow
+def test_kill_at_every_commit(tmp_path: Path) -> None:
+    """SIGKILL at any commit boundary: the same command finishes it, and pays nothing twice."""
+    deaths = kills("run_kill_sweep", tmp_path / "runs")
+    assert deaths[-1]["status"] == 0  # the sweep went on until a run was not killed any more
+    assert len(deaths) > 20
+    for kill in deaths:
+        assert kill["resumed"] == 0, kill
+        assert kill["kept"], kill  # what was answered before the kill is the answer after it
+        assert kill["asked"] == 24, kill
+        # Nothing answered is paid again; at most the batch in flight is
+        assert kill["again"] <= 5, kill
+        assert kill["exported"], kill
+        assert kill["audited"] == 0, kill
+    assert any(kill["again"] for kill in deaths)
+    assert deaths[-1]["again"] == 0
