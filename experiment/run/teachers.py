@@ -7,13 +7,11 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,7 +36,6 @@ from .places import publishable
 KEY = "LABELWALL_KEY"
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 PROGRAM = "labelwall.pipeline"
-STDERR_LINES = 20  # of a child, kept for its error message
 
 
 class Answering(Protocol):
@@ -106,8 +103,8 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    custodian = custody(side, directory, entropy.unsafe, known_dataset, adversaries, console)
-    try:
+    known = entropy.unsafe, known_dataset, adversaries, console
+    with closing(custody(side, directory, *known)) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
@@ -118,8 +115,6 @@ def local_teacher(
             device=side.computing.device,
             progress=console.progress,
         )
-    finally:
-        custodian.close()
 
 
 def custody(
@@ -187,8 +182,7 @@ def remote(
     """
     if not key:
         raise InvalidInput(KEY, "an API key in the environment, from `labelwall keys add`", None)
-    teacher = RemoteTeacher(url, key, progress=console.progress)
-    try:
+    with closing(RemoteTeacher(url, key, progress=console.progress)) as teacher:
         budget = teacher.budget()
         plan = Plan.from_json(budget["plan"])
         if side.plan(plan) != plan or budget["unsafe"] != unsafe:
@@ -206,8 +200,6 @@ def remote(
         if budget["adversary"] != POOLED:
             console.say(f"the certificate holds against {budget['adversary']}")
         yield teacher
-    finally:
-        teacher.close()
 
 
 @contextmanager
@@ -222,30 +214,20 @@ def child(configuration: str) -> Iterator[tuple[str, str]]:
         settings = Path(folder) / "teacher.yaml"
         settings.write_text(configuration)
         options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", PROGRAM, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        errors, command = Path(folder) / "errors.txt", [sys.executable, "-P", "-m", PROGRAM]
+        with errors.open("w") as said:
+            process = subprocess.Popen([*command, *options], stderr=said, **pipes)
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
-        errors: deque[str] = deque(maxlen=STDERR_LINES)
-        reader = threading.Thread(
-            target=lambda lines=process.stderr: errors.extend(lines), daemon=True
-        )
-        reader.start()
         try:
             process.stdin.write(secret + "\n")
             process.stdin.flush()
             url = process.stdout.readline().strip()
             if not url:
                 process.wait()
-                reader.join()
-                reason = errors[-1] if errors else "the teacher's process did not start."
-                raise LabelwallError(reason.strip().removeprefix("labelwall: "))
+                lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
+                raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
             yield url, token_of(CHILD, secret)
         finally:
             process.stdin.close()  # the child stops once it has finished its current request

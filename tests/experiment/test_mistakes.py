@@ -102,7 +102,7 @@ def test_a_directory_that_can_not_be_written(
 ) -> None:
     (tmp_path / "file").write_text("")
     place = str(tmp_path / "file" / "custodian")
-    check_one_error(["keys", "add", "--custodian_dir", place, "--name", "ann"], "file", capsys)
+    check_one_error(["keys", "add", "--custodian_dir", place, "--name", "ann"], "custodian", capsys)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["keys", "--help"]])
