@@ -69,13 +69,13 @@ def screening_terms(
     max_votes: int,
     threshold: int,
     sigma: float,
-    sampling_probability: float = 1.0,
+    sample_rate: float = 1.0,
 ) -> np.ndarray:
     """The screening curve's divergences at each plurality t, before the maximum over t.
 
     float64 [n, n_orders] for ``plurality`` int64 [n]. A row takes the neighbours t - 1 and t + 1
     that lie in 0..max_votes, both directions; the maximum over all t is ``screening_rdp``. With
-    ``sampling_probability`` below 1 the plurality is that of the OTHER sampled records: such a row
+    ``sample_rate`` below 1 the plurality is that of the OTHER sampled records: such a row
     shows where the worst case is and is no data set's data-dependent loss. Raises InvalidInput for
     votes outside 0..max_votes, and as ``screening_rdp`` does.
     """
@@ -87,6 +87,6 @@ def screening_terms(
     for row, t in zip(rows, plurality.tolist(), strict=True):
         low, high = max(t - 1, 0), min(t + 1, max_votes)
         # Votes low..high before a threshold are votes 0..high - low before the threshold less low.
-        noise = {"sigma": sigma, "sampling_probability": sampling_probability}
+        noise = {"sigma": sigma, "sample_rate": sample_rate}
         row[:] = screening_rdp(orders, max_votes=high - low, threshold=threshold - low, **noise)
     return rows

@@ -61,9 +61,7 @@ def terms(gamma: float) -> np.ndarray:
 
 def terms_at(orders: np.ndarray, gamma: float) -> np.ndarray:
     """The screening curve by plurality, float64 [MAX_VOTES + 1, n_orders]."""
-    return screening_terms(
-        orders, np.arange(MAX_VOTES + 1), **SCREENING, sampling_probability=gamma
-    )
+    return screening_terms(orders, np.arange(MAX_VOTES + 1), **SCREENING, sample_rate=gamma)
 
 
 def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]:
@@ -90,11 +88,11 @@ def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]
 
 
 def _gaussian(gamma: float) -> np.ndarray:
-    return gaussian_rdp(ORDERS, sigma=SIGMA, sensitivity=1.0, sampling_probability=gamma)
+    return gaussian_rdp(ORDERS, sigma=SIGMA, sensitivity=1.0, sample_rate=gamma)
 
 
 def _screening(gamma: float) -> np.ndarray:
-    return screening_rdp(ORDERS, **SCREENING, sampling_probability=gamma)
+    return screening_rdp(ORDERS, **SCREENING, sample_rate=gamma)
 
 
 def simulated_plurality(queries: int = QUERIES, concentration: float = 0.3) -> np.ndarray:
@@ -150,7 +148,7 @@ def theorem_10(s: Setting, asked: int, answered: int) -> Bound10:
 
 def exact_cost(s: Setting, asked: int, answered: int) -> float:
     """labelwall's ``tight`` certificate for the same caps."""
-    noise = {"sampling_probability": s.gamma}
+    noise = {"sample_rate": s.gamma}
     screening = screening_rdp(
         ORDERS, max_votes=s.max_votes, threshold=s.threshold, sigma=s.sigma_1, **noise
     )
@@ -168,14 +166,12 @@ def screening_by_distance(distances: np.ndarray, queries: int = QUERIES) -> dict
     noise = {"max_votes": 2 * furthest, "threshold": furthest, "sigma": SIGMA}
     found = {}
     for name, gamma in (("screening", 1.0), (f"screening, gamma={GAMMA}", GAMMA)):
-        curve = screening_rdp(ORDERS, **noise, sampling_probability=gamma)
+        curve = screening_rdp(ORDERS, **noise, sample_rate=gamma)
         found[name] = np.repeat(
             epsilons(curve, np.array([queries]), conversion="canonne"), len(distances)
         )
     near = [
-        screening_rdp(
-            ORDERS, max_votes=2, threshold=int(d) + 1, sigma=SIGMA, sampling_probability=1.0
-        )
+        screening_rdp(ORDERS, max_votes=2, threshold=int(d) + 1, sigma=SIGMA, sample_rate=1.0)
         for d in distances
     ]
     found[DATA_DEPENDENT] = np.array(

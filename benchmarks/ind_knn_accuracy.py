@@ -315,7 +315,7 @@ def private_table(
             }
 
         found = kept(options.results, f"epsilon {epsilon:g}", measure)
-        poll = poll_plan(other.sampling_probability, other.sigma_vote, epsilon, options.queries)
+        poll = poll_plan(other.sample_rate, other.sigma_vote, epsilon, options.queries)
         costs = [round_up(certified_epsilon(plan)) for plan in (ind_plan(ind, epsilon), poll)]
         loss = f"{100 * (np.median(own) - np.median(found['ind'])):.1f}"
         cells = [
@@ -339,7 +339,7 @@ def private_table(
         options.epsilons, chosen.ind_knn, chosen.private_knn, strict=True
     ):
         one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho}"
-        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability}"
+        two = f"{other.k}, {other.sigma_vote}, {other.sample_rate}"
         print(f"| {epsilon:g} | {one} | {100 * ind_right:.1f} | {two} | {100 * right:.1f} |")
     return measured
 

@@ -131,7 +131,7 @@ def choose_poll(
     for gamma in sampled:
         sigma = least_noise(gamma, epsilon, asked)
         for k in (round(gamma * reach) for reach in REACH):
-            other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+            other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sample_rate=gamma)
             rng = np.random.default_rng(seed)
             found.append((other, simulate_poll(simulated, other, 2 * asked, rng)))
     return max(found, key=lambda tried: tried[1])
@@ -143,7 +143,7 @@ def simulate_poll(
     """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered."""
     similarity, classes = simulated.similarity[:asked], simulated.num_classes
     nearest = np.argsort(-similarity, axis=1)[:, :-1]  # the last is the row itself
-    hits = rng.binomial(round(simulated.copies), mechanism.sampling_probability, nearest.shape)
+    hits = rng.binomial(round(simulated.copies), mechanism.sample_rate, nearest.shape)
     votes = np.diff(np.minimum(hits.cumsum(axis=1), mechanism.k), axis=1, prepend=0)
     place = np.arange(len(nearest))[:, None] * classes + simulated.labels[nearest]
     sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * classes)
@@ -163,9 +163,7 @@ def least_noise(gamma: float, epsilon: float, asked: int) -> float:
 
 def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
     """``asked`` noisy winners, no screening."""
-    mechanism = PrivateKnn(
-        threshold=0, sigma_screen=sigma, sigma_vote=sigma, sampling_probability=gamma
-    )
+    mechanism = PrivateKnn(threshold=0, sigma_screen=sigma, sigma_vote=sigma, sample_rate=gamma)
     winners = tuple(
         release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE
     )

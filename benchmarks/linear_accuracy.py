@@ -72,7 +72,7 @@ def rows_of(cache: Path, split: str) -> Rows:
 def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Rows) -> float:
     """Share of test rows' labels that are right after one round. Labels are codes, int64 [n]."""
     assert mechanism.axes is not None
-    assert mechanism.sigma is not None
+    assert mechanism.noise_multiplier is not None
     center, axes = principal_axes(public, mechanism.axes, linear_power)
     length = max(LARGEST, RAW_UNIT * math.sqrt(axes.shape[1]))
 
@@ -88,7 +88,9 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
         return weights, mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0]
 
     kind = mechanism.label_space
-    how = FitSettings(kind, outputs, length, mechanism.sigma, mechanism.clip, mechanism.steps)
+    how = FitSettings(
+        kind, outputs, length, mechanism.noise_multiplier, mechanism.clip, mechanism.steps
+    )
     model = fit(ask, embedded(public), how)
     assert model is not None
     says: Says = model.says

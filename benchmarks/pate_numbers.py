@@ -69,7 +69,7 @@ class PublishedEpsilon:
             mechanism = GnmaxAttributes(tau=TAU, teachers=self.voters, sigma_vote=self.sigma)
         else:
             mechanism = PrivateKnnAttributes(
-                tau=TAU, k=self.voters, sigma_vote=self.sigma, sampling_probability=self.gamma
+                tau=TAU, k=self.voters, sigma_vote=self.sigma, sample_rate=self.gamma
             )
         releases = mechanism.releases(self.queries, self.queries)
         return Plan(self.epsilon, self.delta, (Slot(mechanism.fields(), releases),))
@@ -125,9 +125,9 @@ def certified() -> None:
 
 def independent() -> dict[str, float]:
     """Data-independent epsilons of the papers' MNIST parameters, classic conversion."""
-    label = argmax_rdp(ORDERS, sigma=VOTE, sampling_probability=1.0)
+    label = argmax_rdp(ORDERS, sigma=VOTE, sample_rate=1.0)
     screening = screening_rdp(
-        ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sampling_probability=1.0
+        ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sample_rate=1.0
     )
     curves = {
         f"LNMAX, {n} labels": n * laplace_rdp(ORDERS, scale=SCALE, sensitivity=2.0)

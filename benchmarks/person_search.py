@@ -92,7 +92,7 @@ def main() -> None:
                 batch,
                 k=K,
                 num_classes=CLASSES,
-                sampling_probability=GAMMA,
+                sample_rate=GAMMA,
                 entropy=SystemEntropy(),
                 keys=keys,
                 release=release,

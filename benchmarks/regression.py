@@ -60,15 +60,15 @@ KNN = 20  # neighbours of the reference without privacy
 GAMMA = 0.1
 EPSILONS = (0.1, 0.5, 1.0, 2.0)  # of the regression
 MEANS = [
-    PrivateKnnMean(k=k, sampling_probability=GAMMA, sigma_mean=s)
+    PrivateKnnMean(k=k, sample_rate=GAMMA, sigma_mean=s)
     for k, s in ((400, 15.2), (400, 8.05), (200, 4.31))
 ]
 MEDIANS = [
-    PrivateKnnMedian(k=k, sampling_probability=GAMMA, epsilon=e)
+    PrivateKnnMedian(k=k, sample_rate=GAMMA, epsilon=e)
     for k, e in ((400, 0.131), (200, 0.25), (100, 0.47))
 ]
 SCREENED = PrivateKnnMedian(
-    k=200, sampling_probability=GAMMA, epsilon=0.25, threshold=140, window=12, sigma_screen=60.0
+    k=200, sample_rate=GAMMA, epsilon=0.25, threshold=140, window=12, sigma_screen=60.0
 )
 
 
@@ -165,7 +165,11 @@ def lines(repeats: int) -> Iterator[str]:
         steps = PrivateLinearValue().steps
         (linear,) = calibrate([Priced(PrivateLinearValue(), steps, steps)], epsilon, DELTA)
         scores = [(1.0, errors(fitted(linear, voters), truth)) for voters, truth in scenes]
-        yield _line(f"linear regression (sigma = {linear.sigma})", _price(linear, steps), scores)
+        yield _line(
+            f"linear regression (noise multiplier {linear.noise_multiplier})",
+            _price(linear, steps),
+            scores,
+        )
 
 
 def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
@@ -177,7 +181,7 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
         asked = replace(voters, queries=weights[np.newaxis])
         return weights, mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0]
 
-    noise = mechanism.require("sigma")
+    noise = mechanism.require("noise_multiplier")
     how = FitSettings("value", 1, voters.length, noise, mechanism.clip, mechanism.steps)
     model = fit(ask, public, how)
     assert model is not None

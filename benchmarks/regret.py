@@ -126,7 +126,11 @@ def solved(config: Config, mechanism: Mechanism) -> Mechanism:
 
 def shown(view: View, mechanism: Mechanism) -> str:
     """In a table."""
-    fields = {k: v for k, v in mechanism.fields().items() if k not in ("kind", "sigma", "margin")}
+    fields = {
+        k: v
+        for k, v in mechanism.fields().items()
+        if k not in ("kind", "sigma", "noise_multiplier", "margin")
+    }
     words = " ".join(f"{k} {v}" for k, v in fields.items() if v is not None)
     return f"{mechanism.kind} {words} ({view})"
 

@@ -139,7 +139,7 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
                 queries,
                 k=K,
                 num_classes=CLASSES,
-                sampling_probability=GAMMA,
+                sample_rate=GAMMA,
                 entropy=SystemEntropy(),
                 keys=[str(each) for each in range(BATCH)],
                 release="vote",

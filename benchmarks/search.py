@@ -175,7 +175,7 @@ def path(
     from labelwall.teacher.search.gpu import index_on
 
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
-    mechanism = PrivateKnn(k=K, sampling_probability=GAMMA, **noise)
+    mechanism = PrivateKnn(k=K, sample_rate=GAMMA, **noise)
     entropy, asked = SystemEntropy(), 0
     first, second = mechanism.stages
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))

@@ -44,9 +44,7 @@ from labelwall.wall.messages import ExtractorSpec, Queries
 
 CLASSES = 10
 BATCH = 256
-MECHANISM = PrivateKnn(
-    k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
-)
+MECHANISM = PrivateKnn(k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 CAP = 50_000
 REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
 TURNS, SINGLES = 10, 8  # turns of batches of one, and requests of each caller in a turn

@@ -19,7 +19,7 @@ RELEASES = {  # sections 3, 12, 13, 16, 17, 21: a curve, and the mechanism's fie
     "counts": ("gaussian", "tau", "sigma_vote"),
     "median": ("range", "epsilon"),
     "individual_budgets": ("zcdp", "rho"),
-    "sum": ("gaussian", "sensitivity", "sigma"),  # in sensitivities, so that it is 1
+    "sum": ("gaussian", "sensitivity", "noise_multiplier"),  # in sensitivities, so that it is 1
 }
 
 
@@ -28,7 +28,7 @@ def priced(name, mechanism):
     p = [1 if field == "sensitivity" else mechanism[field] for field in fields]
     if name == "counts":  # votes in units of 1/4096
         p = [2 * p[0] * 4096**2, p[1] * 4096]
-    return curve, *p, mechanism.get("sampling_probability", 1.0)
+    return curve, *p, mechanism.get("sample_rate", 1.0)
 
 
 def discrete_gaussian(sigma, reach):

@@ -92,7 +92,7 @@ def ask(answering: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
 
 
 PARAMETERS = {
-    "inclusion": "sampling_probability",
+    "inclusion": "sample_rate",
     "discrete_gaussian": "sigma",
     "discrete_laplace": "scale",
     "choose": "choice",
@@ -128,9 +128,9 @@ def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
     for release in mechanism.releases(ASKED, ASKED):
         drawn = {entry[1:] for entry in witness.drawn if entry[0] == release.name}
         priced = release.parameters
-        gamma = priced.get("sampling_probability", 1.0)
+        gamma = priced.get("sample_rate", 1.0)
         required = {(each, priced[each]) for each in ("sigma", "scale") if each in priced}
-        assert drawn >= required | ({("sampling_probability", gamma)} if gamma < 1 else set())
+        assert drawn >= required | ({("sample_rate", gamma)} if gamma < 1 else set())
         scales = {value for kind, value in drawn if kind in ("sigma", "scale")}
         assert scales <= set(priced.values())
 

@@ -24,14 +24,7 @@ from .files import whole
 from .matrices import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
 from .progress import Progress, no_progress
-from .wire import (
-    MAX_ROWS,
-    SAFETENSORS,
-    decode_answers,
-    decode_counts,
-    encode,
-    encode_extractor,
-)
+from .wire import MAX_ROWS, SAFETENSORS, decode_answers, decode_counts, encode, encode_extractor
 
 WAIT = 20.0  # seconds that the service keeps a request open for its job
 RETRIED = ("too_fast", "busy", "shutting_down", "unreachable")  # codes of refusals
@@ -67,9 +60,6 @@ class RemoteTeacher:
         )
         self._progress, self._patience = progress, patience
         self._spec: ExtractorSpec | None = None
-
-    def __repr__(self) -> str:
-        return "RemoteTeacher()"
 
     def close(self) -> None:
         self._http.close()
@@ -113,10 +103,7 @@ class RemoteTeacher:
             file.write(content)
 
     def add(self, inputs: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> None:
-        """For custodians: add records that vote from the next query on.
-
-        ``inputs``: [n, ...]; ``labels`` and ``ids``: int64 [n].
-        """
+        """For custodians: add records (labels and ids int64 [n]) that vote from the next query."""
         body = encode({"inputs": inputs, "labels": labels, "ids": ids})
         self._job(lambda: self._send("POST", "records", body), "adding records")
 
@@ -145,8 +132,7 @@ class RemoteTeacher:
     def _job(self, send: Callable[[], httpx.Response], what: str) -> dict[str, Any]:
         """The result of a long request. A job that the service has forgotten is sent again."""
         reply = send()
-        while reply.status_code == 202:
-            state = reply.json()
+        while (state := reply.json()) and reply.status_code == 202:
             self._progress(f"{what} ({state['status']})", state["done"], state["total"])
             try:
                 reply = self._send("GET", f"jobs/{state['job']}")
@@ -154,7 +140,6 @@ class RemoteTeacher:
                 if refusal.code != "unknown_job":
                     raise
                 reply = send()
-        state = reply.json()
         self._progress(what, state["total"], state["total"])
         return state["result"]
 
@@ -166,9 +151,8 @@ class RemoteTeacher:
         parameters: Mapping[str, str | int] | None = None,
         call: str | None = None,
     ) -> httpx.Response:
-        """A reply of status 200 or 202.
+        """A reply of status 200 or 202, tried for again until patience ends.
 
-        Lost connections and refusals with a code in RETRIED are tried again until patience ends.
         ``call``: the ``Idempotency-Key`` of a call with a receipt.
         """
         content: dict[str, Any] = {} if body is None else {"json": body}
@@ -183,31 +167,26 @@ class RemoteTeacher:
         while True:
             try:
                 reply = self._http.request(method, path, params=params, **content)
+                if reply.status_code in (200, 202):
+                    return reply
                 refusal = _refusal(reply)
             except httpx.TransportError as error:
                 text = f"the teacher's service can not be reached ({type(error).__name__})."
                 refusal = Refused("unreachable", text)
-            if refusal is None:
-                return reply
             if refusal.code not in RETRIED or time.monotonic() - started > self._patience:
-                raise _error(refusal)
+                # the error that the in-process teacher would raise, where there is one
+                raise {
+                    "teacher_failed": TeacherFailed(),
+                    "ledger_refused": LedgerMismatch(str(refusal)),
+                }.get(refusal.code, refusal)
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
 
-def _refusal(reply: httpx.Response) -> Refused | None:
-    if reply.status_code in (200, 202):
-        return None
+def _refusal(reply: httpx.Response) -> Refused:
     try:
         content = reply.json()
         return Refused(str(content["code"]), str(content["message"]))
     except (ValueError, KeyError, TypeError):
         text = f"something else than the teacher's service answered (status {reply.status_code})."
         return Refused("unreachable", text)
-
-
-def _error(refusal: Refused) -> Exception:
-    """The error that the in-process teacher would raise, where there is one."""
-    if refusal.code == "teacher_failed":
-        return TeacherFailed()
-    return LedgerMismatch(str(refusal)) if refusal.code == "ledger_refused" else refusal

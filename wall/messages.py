@@ -32,13 +32,11 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Queries:
-    """A batch of public inputs to be labelled.
+    """A batch of public inputs to be labelled. Raises InvalidInput for any other dtype or shape.
 
     ``inputs``: uint8 [n, height, width, channels] images, or float32 [n, dimensions] feature
     vectors, all finite.
     ``slot``: the entry of the plan that pays (an index into the ledger's list of mechanisms).
-
-    Raises InvalidInput for any other dtype or shape.
     """
 
     inputs: np.ndarray
@@ -126,9 +124,8 @@ class ExtractorSpec:
     """A feature map by name: data, never code.
 
     ``backbone``: "hog", "raw" (feature vectors as they are), "box" (vectors in a declared domain),
-    or a name of wall.networks.
-    ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is
-    (height, width, channels) of the raw images, or (dimensions,).
+    or a name of wall.networks, which is built for ``num_classes`` and ``input_shape``: (height,
+    width, channels) of the raw images, or (dimensions,).
     ``weights``: the network's state dict as safetensors bytes; empty for "hog" and "raw".
     ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied
     before the network; for "box" the middle and half the length of each side of the domain,
@@ -175,10 +172,7 @@ class ExtractorSpec:
         return axes.astype(np.float64)
 
     def landmark_rows(self, dimensions: int) -> np.ndarray:
-        """``landmarks`` as int8 [m, dimensions], read-only.
-
-        Raises InvalidInput where there are none, for rows of another size, and outside -63..63.
-        """
+        """``landmarks`` as int8 [m, dimensions], read-only. Raises InvalidInput for other bytes."""
         rows, rule = np.frombuffer(self.landmarks, dtype=np.int8), f"int8 [m, {dimensions}]"
         if not rows.size or rows.size % dimensions:
             raise InvalidInput("extractor.landmarks", rule, f"{rows.size} bytes")

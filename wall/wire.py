@@ -24,13 +24,7 @@ from .messages import Answers, ExtractorSpec, Receipt
 SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"
 MAX_ROWS = 1 << 16  # per request; the client splits larger inputs
 MAX_HEADER, MAX_FIELDS = 1 << 16, 1 << 18  # bytes
-DTYPES = {
-    "|u1": np.uint8,
-    "|i1": np.int8,
-    "<i2": np.int16,
-    "<f4": np.float32,
-    "<i8": np.int64,
-}
+DTYPES = {"|u1": np.uint8, "|i1": np.int8, "<i2": np.int16, "<f4": np.float32, "<i8": np.int64}
 NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|][a-z]\d)', 'fortran_order': False, "
     rb"'shape': \((\d{1,18}(?:, \d{1,18})*,?)\), \} *\n",
@@ -53,11 +47,11 @@ def decode(
     max_rows: int = MAX_ROWS,
     optional: tuple[str, ...] = (),
 ) -> dict[str, np.ndarray]:
-    """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has. An
-    npy body holds one array, without a name.
+    """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has.
 
-    Raises InvalidInput for another media type, bytes that are not exactly what their header says,
-    another dtype than those of DTYPES, more than ``max_rows`` rows, or rows of size 0.
+    An npy body holds one array, without a name. Raises InvalidInput for another media type, bytes
+    that are not exactly what their header says, another dtype than those of DTYPES, more than
+    ``max_rows`` rows, or rows of size 0.
     """
     if media == NPY and len(names) == 1:
         arrays = {names[0]: _npy(body)}
@@ -91,11 +85,8 @@ def _safetensors(body: bytes) -> dict[str, np.ndarray]:
 def _npy(body: bytes) -> np.ndarray:
     """The array of a numpy.save file, version 1.0 in C order. The header is never evaluated."""
     header = NPY_HEADER.match(body[: 10 + MAX_HEADER])
-    if (
-        header is None
-        or int.from_bytes(body[8:10], "little") != header.end() - 10
-        or header[1].decode() not in DTYPES
-    ):
+    known = header is not None and int.from_bytes(body[8:10], "little") == header.end() - 10
+    if header is None or not known or header[1].decode() not in DTYPES:
         rule = f"npy 1.0 in C order, dtype one of {', '.join(DTYPES)}"
         raise InvalidInput("body", rule, "something else")
     shape = tuple(int(size) for size in header[2].decode().strip(",").split(", "))

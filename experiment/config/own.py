@@ -18,7 +18,7 @@ from PIL import Image
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
-from ...teacher.mechanisms.sums import MAX_SIGMA, PrivateLinear
+from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.readers import (
     FORMATS,
@@ -217,9 +217,9 @@ def default_mechanism(
     from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
     (solved,) = calibrate([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
-    sigma = solved.require("sigma")
+    sigma = solved.require("noise_multiplier")
     strength = records / (sigma * len(facts.classes))
-    drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
+    drawable = max(1.0, (0.99 * MAX_MULTIPLIER / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
     fewest = min(2 * len(facts.classes), MIN_AXES)
     most = min(MAX_AXES, max(1, facts.rows // 4), facts.dimensions or MAX_AXES)

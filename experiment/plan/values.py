@@ -59,7 +59,7 @@ def _tried(
     shape = replace(mechanism, threshold=None, **open_noise)
     for number, gamma in enumerate(SAMPLING):
         progress(f"planning {mechanism.kind}", number, len(SAMPLING))
-        shape = replace(shape, sampling_probability=gamma)
+        shape = replace(shape, sample_rate=gamma)
         (noisy,) = calibrate([Priced(shape, asked, asked)], goal.epsilon, goal.delta)
         for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
             k = round(gamma * fraction * n)

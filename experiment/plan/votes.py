@@ -158,7 +158,7 @@ def votes_of(simulated: SimulatedQueries, mechanism: SampledVotes, expected_reco
     sigma^2 + k p (1 - k / r) gives the law of the real votes.
     """
     k = round(mechanism.expected_votes(expected_records))
-    sample = mechanism.sampling_probability * expected_records
+    sample = mechanism.sample_rate * expected_records
     votes = min(float(k), sample)
     fraction = votes / sample
     excess = 1 - votes / (fraction * simulated.rows)
@@ -210,7 +210,7 @@ class Point:
     """One k and sampling probability of a grid, with the thresholds and noises to try, in votes."""
 
     k: int
-    sampling_probability: float
+    sample_rate: float
     thresholds: np.ndarray
     sigma_screen: tuple[float, ...]
     sigma_vote: tuple[float, ...]
@@ -241,7 +241,7 @@ def search(
     best: Choice[S] | None = None
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
-        sized = kind.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
+        sized = kind.sized(point.k, point.sample_rate, goal.expected_records, threshold=0)
         votes = votes_of(simulated, sized, goal.expected_records)
         passing = votes.pass_rates(point.thresholds, np.array(point.sigma_screen))  # [t, s, q]
         correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
@@ -287,7 +287,7 @@ def _affordable(
     useful = np.flatnonzero(room > 0)
     if not useful.size:
         return np.zeros(passed.shape)
-    gamma, asked = point.sampling_probability, np.full(passed.shape, float(goal.queries))
+    gamma, asked = point.sample_rate, np.full(passed.shape, float(goal.queries))
     screen = np.array([bit_rdp(sigma, gamma) for sigma in point.sigma_screen])[:, useful]
     factor, narrower = (CONTEST, math.sqrt(2)) if swap else (1.0, 1.0)
     contests = [factor * bit_rdp(sigma / narrower, gamma) for sigma in point.sigma_vote]
@@ -303,10 +303,10 @@ def _affordable(
 
 
 @lru_cache(maxsize=2048)
-def bit_rdp(sigma: float, sampling_probability: float) -> np.ndarray:
+def bit_rdp(sigma: float, sample_rate: float) -> np.ndarray:
     """An upper bound of the screening's curve for any k and threshold: float64 [n_orders]."""
     reach = math.ceil(_BIT_REACH * sigma) + 1
-    noise = {"sigma": sigma, "sampling_probability": sampling_probability}
+    noise = {"sigma": sigma, "sample_rate": sample_rate}
     return screening_rdp(ORDERS, max_votes=2 * reach, threshold=reach, **noise)
 
 
@@ -332,7 +332,7 @@ def forecast(
 
 
 def _around(centre: SampledVotes, step: float, expected_records: int) -> Iterable[Point]:
-    gamma, votes = centre.sampling_probability, centre.expected_votes(expected_records)
+    gamma, votes = centre.sample_rate, centre.expected_votes(expected_records)
     noise = noises(type(centre))
     high = min(MAX_K, max(MIN_K, round(MAX_FRACTION * gamma * expected_records)))
     scaled = (round(votes * step**power) for power in (-2, -1, 0, 1, 2))

@@ -185,5 +185,5 @@ def quick(release: Release) -> Release:
     sigma = float(release.parameters["sigma"]) / math.sqrt(2 if swap else 1)
     votes = math.ceil(6 * sigma) + 1  # where a threshold costs most lies within
     bit = {"max_votes": 2 * votes, "threshold": votes, "sigma": sigma}
-    gamma = release.parameters["sampling_probability"]
-    return replace(release, curve="screening", parameters={**bit, "sampling_probability": gamma})
+    gamma = release.parameters["sample_rate"]
+    return replace(release, curve="screening", parameters={**bit, "sample_rate": gamma})

@@ -81,7 +81,7 @@ _RULES: dict[str, tuple[str, Callable[..., bool]]] = {
     "sigma": _SIZE,
     "scale": _SIZE,
     "sensitivity": _SIZE,
-    "sampling_probability": ("a number in (0, 1]", lambda v: v != 0 and _number(0, 1)(v)),
+    "sample_rate": ("a number in (0, 1]", lambda v: v != 0 and _number(0, 1)(v)),
     "epsilon": _COST,
     "rho": _COST,
     "swap": ("true or false", lambda v: isinstance(v, bool)),
@@ -113,7 +113,7 @@ def checked(rdp: Rdp) -> Rdp:
 
 @checked
 def screening_rdp(
-    orders: np.ndarray, *, max_votes: int, threshold: int, sigma: float, sampling_probability: float
+    orders: np.ndarray, *, max_votes: int, threshold: int, sigma: float, sample_rate: float
 ) -> np.ndarray:
     """RDP of the bit max_j n_j + Z > threshold on a fresh Poisson sample, float64 [n_orders].
 
@@ -125,12 +125,10 @@ def screening_rdp(
     at any depth of the tail.
     """
     if sigma > MAX_ENUMERABLE_SIGMA:
-        return gaussian_rdp(
-            orders, sigma=sigma, sensitivity=1.0, sampling_probability=sampling_probability
-        )
+        return gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sample_rate=sample_rate)
     # threshold - t for t = max_votes - 1, ..., 0
     gaps = np.arange(threshold - max_votes + 1, threshold + 1)
-    excess = _threshold_log_excess(orders, gaps, float(sigma), float(sampling_probability))
+    excess = _threshold_log_excess(orders, gaps, float(sigma), float(sample_rate))
     return rdp_from_log_excess(orders, excess)
 
 
@@ -165,7 +163,7 @@ def _worst(orders: np.ndarray, *laws: tuple[np.ndarray, np.ndarray]) -> np.ndarr
 
 @checked
 def argmax_rdp(
-    orders: np.ndarray, *, sigma: float, sampling_probability: float, swap: bool = True
+    orders: np.ndarray, *, sigma: float, sample_rate: float, swap: bool = True
 ) -> np.ndarray:
     """RDP of argmax_j (n_j + Z_j) on a Poisson sample, float64 [n_orders].
 
@@ -179,12 +177,12 @@ def argmax_rdp(
     contest's tail exp(-60). About 0.64 of the Gaussian bound either way.
     Kept on disk once computed (cache.py); the first time takes seconds at sigma = 25.
     """
-    sigma, gamma = float(sigma), float(sampling_probability)
+    sigma, gamma = float(sigma), float(sample_rate)
     gaussian = gaussian_rdp(
         orders,
         sigma=sigma,
         sensitivity=_moved_by({"swap": swap}),
-        sampling_probability=gamma,
+        sample_rate=gamma,
     )
     if swap:
         noise = {"sigma": sigma.hex(), "gamma": gamma.hex()}
@@ -212,7 +210,7 @@ def _moved_by(parameters: Parameters) -> float:
 
 @checked
 def gaussian_rdp(
-    orders: np.ndarray, *, sigma: float, sensitivity: float, sampling_probability: float
+    orders: np.ndarray, *, sigma: float, sensitivity: float, sample_rate: float
 ) -> np.ndarray:
     """RDP of integers plus N_Z(0, sigma^2) on every entry, Poisson-subsampled; float64 [n_orders].
 
@@ -225,7 +223,7 @@ def gaussian_rdp(
     Theorem 5). Between integers (alpha - 1) D_alpha is convex, so it is interpolated linearly.
     """
     # Never an int: inside PoissonSampled(Composed(...)) dp-accounting takes it for the total sigma.
-    multiplier, gamma = float(sigma) / float(sensitivity), float(sampling_probability)
+    multiplier, gamma = float(sigma) / float(sensitivity), float(sample_rate)
     if gamma == 1.0:
         return orders / (2 * multiplier**2) * ROUND_UP
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent  # takes seconds
@@ -265,9 +263,7 @@ def laplace_rdp(orders: np.ndarray, *, scale: float, sensitivity: float) -> np.n
 
 
 @checked
-def bounded_range_rdp(
-    orders: np.ndarray, *, epsilon: float, sampling_probability: float
-) -> np.ndarray:
+def bounded_range_rdp(orders: np.ndarray, *, epsilon: float, sample_rate: float) -> np.ndarray:
     """RDP of a Poisson-sampled release of bounded range ``epsilon``, float64 [n_orders].
 
     A record moves the release's log probabilities within an interval of length ``epsilon``. The
@@ -286,7 +282,7 @@ def bounded_range_rdp(
     low = high - step - float(epsilon)
     # log probabilities of both ends, float64 [2, pieces], from (e^high - 1) : (1 - e^low)
     ends = np.stack([high + np.log(-np.expm1(-high)), np.log(-np.expm1(low))])
-    log_ratio = log_mixed_ratio(np.stack([low, high]), float(sampling_probability))
+    log_ratio = log_mixed_ratio(np.stack([low, high]), float(sample_rate))
     excess = _worst(orders, (ends - np.logaddexp(*ends), log_ratio))
     return rdp_from_log_excess(orders, excess)
 

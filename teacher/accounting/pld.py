@@ -111,7 +111,7 @@ def gaussian_pair(release: Release) -> GaussianPair | None:
     sensitivity = l2_sensitivity(release)
     if sensitivity is None:
         return None
-    sigma, gamma = (float(release.parameters[name]) for name in ("sigma", "sampling_probability"))
+    sigma, gamma = (float(release.parameters[name]) for name in ("sigma", "sample_rate"))
     lost = rounding_variance(release.cap * max(1.0, sensitivity**2))
     if sigma**2 < 2 * lost:
         return None
@@ -153,7 +153,7 @@ def _laws(releases: Sequence[Release]) -> tuple[float, list[tuple[Losses, int]] 
         if pure is not None:
             laws.append((_fixed((_randomised_response(float(pure)),) * 2), release.cap))
         elif m:
-            sigma, gamma = (release.parameters[n] for n in ("sigma", "sampling_probability"))
+            sigma, gamma = (release.parameters[n] for n in ("sigma", "sample_rate"))
             laws.append((_fixed(_sampled_discrete(float(sigma), m, float(gamma))), release.cap))
         elif pair is not None:
             continuous.append(pair)

@@ -31,9 +31,9 @@ def _cells(mechanism: Any) -> Probes:
     return ((replace(mechanism, centroids=max(3, near), sigma=2.0 * math.sqrt(near)), ()),)
 
 
-HALF = {"sampling_probability": 0.5}
+HALF = {"sample_rate": 0.5}
 _values = HALF | {"k": 3, "threshold": 2, "cells": 4, "window": 1, "sigma_screen": 1.0}
-_linear = sums.gradients, _with(sigma=1.0)
+_linear = sums.gradients, _with(noise_multiplier=1.0)
 # For each kind its cases, and its probes.
 ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
     "private_knn": (

@@ -52,7 +52,6 @@ OVERSPENDING = 16  # queries of ALONE, as a multiple of those that a record can 
 COUNT_STEPS = 4  # counts are told apart up to a quarter of their noise's standard deviation,
 MAX_COUNT_CODE = 16  # within four standard deviations
 ENTRY = 63  # of the one-dimensional features of all records and queries
-PREFETCHED = 256  # draws of one scale in a call
 
 
 def probes(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]], ...]:
@@ -129,12 +128,12 @@ def converse(
     sizes = [size for size in (queries // 2, queries - queries // 2) if size]
     batches = [replace(people, queries=np.repeat(query, size, axis=0)) for size in sizes]
     values = np.empty((n, queries, 2), dtype=np.int64)
-    call, prefetched = secrets.token_hex(8), _PrefetchedEntropy(entropy)
+    call = secrets.token_hex(8)
     for trial in range(n):
         ledger = _MemoryLedger(index.ids)
         for half, batch in enumerate(batches):
             keys = [f"{call}-{trial}-{half}-{row}" for row in range(len(batch.queries))]
-            answer_prepaid(ledger, 0, mechanism, batch, rows, keys, prefetched)
+            answer_prepaid(ledger, 0, mechanism, batch, rows, keys, entropy)
         values[trial] = list(ledger.values.values())
     # [queries]: the halves have codes of their own, as a query shows less once budgets are spent
     offset = (np.arange(queries) >= queries // 2) * (2 * MAX_COUNT_CODE + 1)
@@ -180,25 +179,3 @@ class _MemoryLedger:
 
     def _append(self, row: Row) -> None:
         self.accounts.apply(self.accounts.position + 1, row)
-
-
-class _PrefetchedEntropy:
-    """Draws of the same source and law, many in a call, as a call costs as much as ten draws.
-
-    Each draw is returned once.
-    """
-
-    def __init__(self, entropy: Entropy) -> None:
-        self.unsafe, self.inclusion, self.choose = entropy.unsafe, entropy.inclusion, entropy.choose
-        self.discrete_laplace = entropy.discrete_laplace
-        self._entropy, self._buffers = entropy, dict[float, np.ndarray]()
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        buffer, size = self._buffers.get(sigma, np.zeros(0, dtype=np.int64)), len(keys) * width
-        if len(buffer) < size:
-            drawn = self._entropy.discrete_gaussian(sigma, keys[:1], release, size + PREFETCHED)
-            buffer = drawn[0]
-        self._buffers[sigma] = buffer[size:]
-        return buffer[:size].reshape(len(keys), width)

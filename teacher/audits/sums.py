@@ -14,7 +14,6 @@ import numpy as np
 
 from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
-from ...wall.matrices import SENSITIVITY
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn
@@ -61,7 +60,7 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     or the record adds.
     """
     vector = of_record(mechanism)
-    scale = mechanism.require("sigma") * SENSITIVITY * float(np.linalg.norm(vector))
+    scale = mechanism.noise * float(np.linalg.norm(vector))
 
     def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         codes = []

@@ -18,13 +18,13 @@ import numpy as np
 
 from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
-from .base import Classifiers, Keys
+from .base import Classifiers
 from .fields import count, noise_scale, param, sampling
 from .sums import NoisySum
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 COUNTS = "counts"  # the only release; a query's value is its noisy counts, in 1 / GRID votes
 GRID = 1 << 12  # steps of a vote; rounding down loses less than 1 / GRID of it
@@ -111,7 +111,7 @@ class PrivateKnnAttributes(AttributeVotes):
 
     kind: Literal["private_knn_attributes"] = "private_knn_attributes"
     k: int = param(800, "neighbours that vote", unit="records", ge=1, le=MAX_VOTERS)
-    sampling_probability: float = sampling(0.05)
+    sample_rate: float = sampling(0.05)
 
     @property
     def max_voters(self) -> int:

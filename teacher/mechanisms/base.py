@@ -18,11 +18,10 @@ from .fields import check, params
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 
 LabelKind = Literal["class", "attributes", "value"]  # of wall/label_kinds.py
-Keys = Sequence[str]  # identities of queries, one each
 
 
 class Charging(Enum):
@@ -160,7 +159,7 @@ class Mechanism(metaclass=ABCMeta):
     @property
     def rate(self) -> float:
         """The probability with which a record is sampled for a release; 1 where all may vote."""
-        return float(vars(self).get("sampling_probability", 1.0))
+        return float(vars(self).get("sample_rate", 1.0))
 
     def require_sharded(self) -> None:
         """Raise InvalidInput for networks: no process has the images of all shards."""

@@ -22,14 +22,14 @@ from ...wall.messages import Value
 from ..accounting.conversion import float_above
 from ..accounting.plan import Release
 from ..noise.scales import less_spent
-from .base import Charging, Keys, Mechanism
+from .base import Charging, Mechanism
 from .fields import count, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, Bounds, clique_bounds
 from .voters import LEVELS
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 # The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
 BATCH = "batch"

@@ -150,7 +150,7 @@ def _demands(plan: Plan) -> tuple[float, float, float]:
     if any(map(is_slow, releases)):
         return ENOUGH_SLOW, AIM_SLOW, CLOSE
     sums = any(
-        r.curve in ("screening", "argmax") or r.parameters.get("sampling_probability", 1.0) < 1
+        r.curve in ("screening", "argmax") or r.parameters.get("sample_rate", 1.0) < 1
         for r in releases
     )
     return ENOUGH, 1.0, CLOSE if sums else EXACT

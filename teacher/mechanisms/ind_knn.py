@@ -21,11 +21,12 @@ from ..ledger.individual_budgets import FULL
 from ..noise.scales import less_spent
 from ..search.cpu import ExactIndex
 from ..search.kernels import GRID, Select, Similar, cosine, rbf
-from .base import Charging, Keys, Mechanism
+from .base import Charging, Mechanism
 from .fields import param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
+    from .voters import Keys
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"

@@ -14,18 +14,18 @@ from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
-from .base import Keys, Mechanism, QueryForm
+from .base import Mechanism, QueryForm
 from .fields import count, noise_scale, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 HISTOGRAM, SUM = "histogram", "sum"
 MAX_NEIGHBOURS = 64
 MAX_PARTS = 1 << 12  # of a vote; what a person gets by default
 MAX_STEPS = 100
-MIN_SIGMA, MAX_SIGMA = 0.001, 900.0  # times SENSITIVITY within the curves' range
+MIN_MULTIPLIER, MAX_MULTIPLIER = 0.001, 900.0  # times SENSITIVITY within the curves' range
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class NoisySum(Mechanism):
         priced = {
             "sigma": self.noise,
             "sensitivity": self.grid * self.sensitivity,
-            "sampling_probability": self.rate,
+            "sample_rate": self.rate,
         }
         return (Release(self.stages[0], "gaussian", priced, asked),)
 
@@ -169,14 +169,14 @@ class LinearSums(NoisySum):
 
     Guarantee, for one step: that of ``NoisySum``. The record adds an integer vector of length
     SENSITIVITY at most, whatever the weights, its features, its label and the other records, and
-    changes nothing else; ``sigma`` is a noise multiplier. Steps compose; weights may depend on
+    changes nothing else. Steps compose; weights may depend on
     earlier sums. The label space decides a record's residuals: of classes (softmax regression), of
     attributes (one logistic regression each) or of a value (linear regression).
     """
 
     steps: int = count(2, "noisy sums of a round", MAX_STEPS)
-    sigma: float | None = noise_scale(
-        "one step (a noise multiplier)", "sensitivities", ge=MIN_SIGMA, le=MAX_SIGMA
+    noise_multiplier: float | None = noise_scale(
+        "one step", "sensitivities", ge=MIN_MULTIPLIER, le=MAX_MULTIPLIER
     )
     clip: float = residual_clip(1.0, "length of the residuals above which they are shrunk")
     axes: int | None = count(
@@ -195,6 +195,7 @@ class LinearSums(NoisySum):
     )
 
     stages = (SUM,)
+    noise_field = "noise_multiplier"
     # Averages of many rows are shorter than single gradients; with more than 2 the count of the
     # records becomes uncertain.
     of_persons: ClassVar = {"gain": 2}
@@ -204,7 +205,7 @@ class LinearSums(NoisySum):
     @property
     def query_form(self) -> QueryForm:
         return QueryForm(
-            noise=self.sigma,
+            noise=self.noise_multiplier,
             steps=self.steps,
             clip=self.clip,
             labels=self.label_space,

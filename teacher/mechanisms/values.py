@@ -18,13 +18,12 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
-from .base import Keys
 from .fields import noise_scale, param, pure_epsilon, ratio, sampling
 from .votes import SCREEN, Screened
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 MEAN, MEDIAN = "mean", "median"
 RANGE = 2 * STEPS  # sensitivity of the sum, in half steps
@@ -47,7 +46,7 @@ class Regression(Screened):
         ge=1,
         le=MAX_NEIGHBOURS,
     )
-    sampling_probability: float = sampling(0.1)
+    sample_rate: float = sampling(0.1)
     cells: int = param(64, "equal parts of the range", unit="a count", ge=2, le=MAX_CELLS)
     threshold: int | None = param(  # type: ignore[assignment]
         None,
@@ -107,7 +106,7 @@ class PrivateKnnMean(Regression):
         priced = {
             "sigma": self.require("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
-            "sampling_probability": self.rate,
+            "sample_rate": self.rate,
         }
         return Release(MEAN, "gaussian", priced, cap)
 
@@ -153,7 +152,7 @@ class PrivateKnnMedian(Regression):
         return self.with_values(sigma_screen=screen, epsilon=less_spent(2 / level))
 
     def answer_release(self, cap: int) -> Release:
-        priced = {"epsilon": self.require("epsilon"), "sampling_probability": self.rate}
+        priced = {"epsilon": self.require("epsilon"), "sample_rate": self.rate}
         return Release(MEDIAN, "bounded_range", priced, cap)
 
     def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:

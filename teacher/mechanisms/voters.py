@@ -22,13 +22,13 @@ from ..search.cpu import ExactIndex
 from ..search.index import Count, Counted, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
-from .base import Keys
 from .gradient import gradient_sums
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
 
 LEVELS = 127  # values of a feature
+Keys = Sequence[str]  # identities of queries, one each
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Voters:
     def votes(
         self,
         k: int,
-        sampling_probability: float,
+        sample_rate: float,
         keys: Keys,
         release: str,
         entropy: Entropy,
@@ -95,7 +95,7 @@ class Voters:
             self.queries,
             k=k,
             num_classes=self.num_classes,
-            sampling_probability=sampling_probability,
+            sample_rate=sample_rate,
             entropy=entropy,
             keys=list(keys),
             release=release,
@@ -104,7 +104,7 @@ class Voters:
     def sampled_ball_votes(
         self,
         squared_radii: np.ndarray,
-        sampling_probability: float,
+        sample_rate: float,
         keys: Keys,
         release: str,
         entropy: Entropy,
@@ -114,7 +114,7 @@ class Voters:
         A person votes with its row that is nearest to the query.
         """
         within = self._total(ball_votes, self.queries, squared_radii, self.num_classes)
-        return thinned(within, sampling_probability, keys, release, entropy)
+        return thinned(within, sample_rate, keys, release, entropy)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c].

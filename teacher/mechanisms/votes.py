@@ -20,12 +20,12 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from ..search.cpu import ExactIndex
-from .base import Classifiers, Keys, Mechanism, QueryForm
+from .base import Classifiers, Mechanism, QueryForm
 from .fields import count, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from .voters import Voters
+    from .voters import Keys, Voters
 
 SCREEN, AGGREGATE = "screen", "aggregate"
 LANDMARKS = 2_000  # public rows that radii are measured by, at most
@@ -108,7 +108,7 @@ class Screened(Mechanism):
             "max_votes": self.max_votes,
             "threshold": self.threshold,
             "sigma": self.require("sigma_screen"),
-            "sampling_probability": self.rate,
+            "sample_rate": self.rate,
         }
         return Release(SCREEN, "screening", screening, asked), self.answer_release(answered)
 
@@ -165,7 +165,7 @@ class Votes(Screened):
 
     def answer_release(self, cap: int) -> Release:
         sigma, swap = self.require("sigma_vote"), {} if self.swap else {"swap": False}
-        argmax = {"sigma": sigma, "sampling_probability": self.rate, **swap}
+        argmax = {"sigma": sigma, "sample_rate": self.rate, **swap}
         return Release(AGGREGATE, "argmax", argmax, cap)
 
     def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
@@ -185,7 +185,7 @@ class SampledVotes(Votes):
     threshold: int = vote_threshold(180)
     sigma_screen: float | None = noise_scale("the plurality")
     sigma_vote: float | None = noise_scale("each class's count")
-    sampling_probability: float = sampling(0.15)
+    sample_rate: float = sampling(0.15)
     screen_ratio: float = ratio()
 
     @abstractmethod
@@ -198,7 +198,7 @@ class SampledVotes(Votes):
 
     @classmethod
     @abstractmethod
-    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: float) -> Self:
+    def sized(cls, votes: int, sample_rate: float, records: int, **fields: float) -> Self:
         """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""
 
 
@@ -215,14 +215,14 @@ class PrivateKnn(SampledVotes):
 
     @property
     def sample(self) -> tuple[int, float]:
-        return self.k, self.sampling_probability
+        return self.k, self.sample_rate
 
     def expected_votes(self, records: int) -> float:
-        return min(float(self.k), self.sampling_probability * records)
+        return min(float(self.k), self.sample_rate * records)
 
     @classmethod
-    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
-        return cls(k=votes, sampling_probability=sampling_probability, **fields)
+    def sized(cls, votes: int, sample_rate: float, records: int, **fields: Any) -> Self:
+        return cls(k=votes, sample_rate=sample_rate, **fields)
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class PrivateRadius(SampledVotes):
     share: float = param(
         0.03,
         "part of the public rows that a query's radius has within; about share x "
-        "sampling_probability of the private records vote",
+        "sample_rate of the private records vote",
         gt=0,
         le=1,
     )
@@ -260,20 +260,20 @@ class PrivateRadius(SampledVotes):
         return min(self.threshold + math.ceil(CUT * self.require("sigma_screen")), MOST_VOTES)
 
     def expected_votes(self, records: int) -> float:
-        return self.share * self.sampling_probability * records
+        return self.share * self.sample_rate * records
 
     def spread(self, votes: int) -> float:
         """Poisson, and the radius varies with the landmarks."""
         return 1 / max(votes, 1) + 1 / max(self.share * LANDMARKS, 1)
 
     @classmethod
-    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
-        share = min(1.0, float(f"{votes / (sampling_probability * records):.4g}"))
-        return cls(share=share, sampling_probability=sampling_probability, **fields)
+    def sized(cls, votes: int, sample_rate: float, records: int, **fields: Any) -> Self:
+        share = min(1.0, float(f"{votes / (sample_rate * records):.4g}"))
+        return cls(share=share, sample_rate=sample_rate, **fields)
 
     def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         radii = squared_radii(voters.queries, voters.landmarks, self.share)
-        return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
+        return voters.sampled_ball_votes(radii, self.sample_rate, keys, stage, entropy)
 
 
 def squared_radii(queries: np.ndarray, landmarks: bytes, share: float) -> np.ndarray:

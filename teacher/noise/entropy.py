@@ -159,7 +159,7 @@ def bernoulli_exp(x: Fraction, below: Uniform) -> bool:
 def inclusion_bound(probability: float) -> int:
     """The integer b <= probability * 2^32 for which a uniform 32-bit u < b includes a record."""
     if not 0 < probability <= 1:
-        raise InvalidInput("sampling_probability", "in (0, 1]", probability)
+        raise InvalidInput("sample_rate", "in (0, 1]", probability)
     return math.floor(math.ldexp(probability, BITS))  # ldexp is exact, so the floor is too
 
 

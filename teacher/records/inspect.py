@@ -41,13 +41,13 @@ BANNER = (
 def preview(
     config: DataConfig,
     k: int = 1,
-    sampling_probability: float = 1.0,
+    sample_rate: float = 1.0,
     progress: TaskProgress | None = None,
     unit: Unit = "row",
 ) -> str:
     """Read the private rows as a run would, and count them in a text; its first line says PRIVATE.
 
-    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints;
+    ``k``, ``sample_rate``: the mechanism's neighbours (a count) and gamma, for the hints;
     a mechanism that has none leaves them out.
     Raises InvalidInput, MissingData for settings, as open_records.
     """
@@ -73,7 +73,7 @@ def preview(
     ]
     if read.other_files:
         lines.append(f"files that are no images, not read: {read.other_files}")
-    hints = _hints(task, len(np.unique(rows.owners)), counts, k, sampling_probability)
+    hints = _hints(task, len(np.unique(rows.owners)), counts, k, sample_rate)
     return "\n".join([*lines, *(f"hint: {hint}" for hint in hints)])
 
 
@@ -112,11 +112,9 @@ def _spread(read: Ingested) -> list[str]:
     return lines
 
 
-def _hints(
-    task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float
-) -> list[str]:
+def _hints(task: Task, usable: int, counts: np.ndarray, k: int, sample_rate: float) -> list[str]:
     """Where the mechanism's neighbours run short: samples then vote with fewer."""
-    hints, sample = [], sampling_probability * usable
+    hints, sample = [], sample_rate * usable
     if sample < k:
         hints.append(
             f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
@@ -124,7 +122,7 @@ def _hints(
         )
     if not task.labels.voted_by_name:
         return hints
-    short = (counts > 0) & (sampling_probability * counts < k)
+    short = (counts > 0) & (sample_rate * counts < k)
     for rows, what, so in (
         (counts == 0, "without a record", "They are never the answer but by noise."),
         (short, f"with fewer than k = {k} records in a sample", "Others join their votes."),

@@ -21,7 +21,7 @@ def sampled_votes(
     *,
     k: int,
     num_classes: int,
-    sampling_probability: float,
+    sample_rate: float,
     entropy: Entropy,
     keys: Sequence[str],
     release: str,
@@ -43,7 +43,7 @@ def sampled_votes(
     need: the law is that of sampling the whole data set first. A query without k hits keeps its
     bits and continues along a prefix twice as long, until the data set ends.
     """
-    length = min(prefix_length(k, sampling_probability), len(index))
+    length = min(prefix_length(k, sample_rate), len(index))
     votes = np.zeros((len(queries), num_classes), dtype=np.int64)
     hits = np.zeros(len(queries), dtype=np.int64)
     step = max(1, PREFIX_ENTRIES // max(1, length))
@@ -52,7 +52,7 @@ def sampled_votes(
         while len(pending) and drawn < len(index):
             near = index.prefix(queries[pending], width)[:, drawn:]  # not yet drawn
             own = [keys[query] for query in pending.tolist()]
-            bits = _included(index, near, sampling_probability, own, release, entropy)
+            bits = _included(index, near, sample_rate, own, release, entropy)
             _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
             pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
     return votes
@@ -90,23 +90,23 @@ def _first_hits(
 def _included(
     index: Ranked,
     near: np.ndarray,
-    sampling_probability: float,
+    sample_rate: float,
     keys: Sequence[str],
     release: str,
     entropy: Entropy,
 ) -> np.ndarray:
     """Fresh bits of the records at rows ``near`` (int64 [q, m]), a row of them for each key."""
-    if inclusion_bound(sampling_probability) == 1 << BITS:
+    if inclusion_bound(sample_rate) == 1 << BITS:
         return np.ones(near.shape, dtype=bool)
     # Only a test's tape draws by id. The system's bits are fresh: rows name records as well as ids
     # do, which are in memory for a tape alone.
     ids = index.ids[near] if entropy.unsafe else near
-    return entropy.inclusion(sampling_probability, keys, release, ids)
+    return entropy.inclusion(sample_rate, keys, release, ids)
 
 
 def thinned(
     counts: np.ndarray,
-    sampling_probability: float,
+    sample_rate: float,
     keys: Sequence[str],
     release: str,
     entropy: Entropy,
@@ -120,7 +120,7 @@ def thinned(
 
     Sensitivity, for one query: a record that is counted and sampled adds e_a; any other nothing.
     """
-    if inclusion_bound(sampling_probability) == 1 << BITS:
+    if inclusion_bound(sample_rate) == 1 << BITS:
         return counts.copy()
     votes = np.zeros_like(counts)
     step = max(1, PREFIX_ENTRIES // max(1, len(counts)))
@@ -128,16 +128,16 @@ def thinned(
         for first in range(0, int(own.max(initial=0)), step):
             places = np.arange(first, min(first + step, int(own.max())))
             ids = np.broadcast_to((label << BITS) + places, (len(own), len(places)))
-            bits = entropy.inclusion(sampling_probability, keys, release, ids)
+            bits = entropy.inclusion(sample_rate, keys, release, ids)
             votes[:, label] += (bits & (places < own[:, None])).sum(axis=1)
     return votes
 
 
-def prefix_length(k: int, sampling_probability: float) -> int:
+def prefix_length(k: int, sample_rate: float) -> int:
     """The number of nearest records whose bits are drawn first.
 
     Fewer than k of them are in the sample for about one in 10^5 queries.
     """
-    if sampling_probability == 1:
+    if sample_rate == 1:
         return k
-    return math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
+    return math.ceil((k + 4 * math.sqrt(k) + 8) / sample_rate)

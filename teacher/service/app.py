@@ -134,10 +134,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
 
 
 async def _keep_up(keys: Keys) -> None:
-    """Store which keys have expired and return free memory, periodically.
-
-    A failure to store is reported by each request. No moment depends on a record.
-    """
+    """Store which keys have expired and return free memory, at moments that no record decides."""
     while True:
         with suppress(LedgerMismatch):
             keys.listed()
@@ -146,20 +143,13 @@ async def _keep_up(keys: Keys) -> None:
 
 
 def return_free_memory() -> None:
-    """Return the heap's free pages to the system, where the C library is glibc.
-
-    By itself it returns those at the end alone, and what a service keeps lies between what it
-    frees.
-    """
+    """Return the heap's free pages to the system: glibc returns those at the end alone."""
     with suppress(AttributeError):  # another library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
-    """The page of one ledger: the custodian's, or ``analyst``'s own where each has one.
-
-    Raises LedgerMismatch where the ledger cannot be read.
-    """
+    """The page of one ledger: the custodian's, or ``analyst``'s own where each has one."""
     service = app_service(request).of(key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()

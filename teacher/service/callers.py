@@ -10,12 +10,12 @@ import base64
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
@@ -25,9 +25,6 @@ from ..private_files import log_failure
 from .config import Settings
 from .keys import Key, Keys
 from .replies import refused
-
-if TYPE_CHECKING:
-    from .queue import Job
 
 DAY = 86400.0  # seconds
 MAX_BUCKETS = 10_000
@@ -51,11 +48,7 @@ class RateLimiter:
     """
 
     def __init__(
-        self,
-        rate: float,
-        burst: float,
-        refusal: str,
-        clock: Callable[[], float] = time.monotonic,
+        self, rate: float, burst: float, refusal: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._rate, self._burst, self._refusal, self._clock = rate, burst, refusal, clock
         self._buckets: dict[str, tuple[float, float]] = {}
@@ -112,23 +105,16 @@ class OneAtATime:
 
 
 class Callers:
-    """What is known of callers: their keys, and how often each and each address may try.
-
-    A burst of requests may take two seconds' worth, and at least ten.
-    """
+    """What is known of callers: their keys, and how often each and each address may try."""
 
     def __init__(self, keys: Keys, requests_per_second: float) -> None:
-        self.keys, burst = keys, max(10.0, 2 * requests_per_second)
+        self.keys, burst = keys, max(10.0, 2 * requests_per_second)  # two seconds' worth
         self.rates = RateLimiter(requests_per_second, burst, "too_fast")
         self.failures = RateLimiter(FAILURE_RATE, FAILURES, "too_many_failures")
 
 
 def _caller(request: Request, token: str, roles: tuple[str, ...], unknown: str) -> Key:
-    """The key of a request.
-
-    Raises Refused, with the code ``unknown`` for a missing, unknown, expired or revoked key; for a
-    role not among ``roles``, too many requests, or too many wrong keys from the same address.
-    """
+    """The key of a request. Raises Refused, with the code ``unknown`` for one that is not valid."""
     callers: Callers = request.app.state.callers
     key = callers.keys.authenticate(token)
     if key is None or (unknown == "sign_in" and key.role not in roles):
@@ -166,9 +152,8 @@ def _holder(*roles: str) -> Any:
 async def browser_custodian(request: Request) -> Key:
     """The key of a custodian in a browser, sent as the password of HTTP Basic authentication.
 
-    A browser adds the password to every request for this address, whichever page makes it. So the
-    password opens the custodian's page alone, which changes nothing. Raises Refused, upon which a
-    browser asks for another key.
+    A browser adds the password to every request for this address, whichever page makes it. So it
+    opens the custodian's page alone, which changes nothing.
     """
     try:
         content = base64.b64decode(_credentials(request, "basic "), validate=True).decode()
@@ -189,8 +174,7 @@ class Shared:
 
     ``report``: records an unexpected failure (its traceback) for the custodian only.
     ``machine``: one thread, which takes the steps of all queues in the order of asking.
-    ``extractors`` (a count), ``uploads`` (bytes of extractors), ``growth`` (bytes of the ledger's
-    entries), ``copies`` (bytes of copies of the ledger): what a caller may use in a day without
+    ``extractors``, ``uploads``, ``growth``, ``copies``: what a caller may use in a day without
     being charged. A restart begins a new day.
     """
 
@@ -204,29 +188,12 @@ class Shared:
         self.copying = OneAtATime()
         self.max_jobs, self.max_bytes = WAITING, settings.body_room
 
-    def require_room(self, job: Job, pending: Collection[Job]) -> None:
-        """Raise Refused where the queue is full and the caller has an equal part of it.
-
-        Beyond the limits, which are separate for analysts' and for custodians' requests, a caller
-        may still use an equal part, so that nobody fills the queue alone; at most twice the limits
-        are ever used. ``pending``: the jobs that wait.
-        """
-        peers = [other for other in pending if other.from_custodian == job.from_custodian]
-        mine = [other for other in peers if other.caller == job.caller]
-        callers = len({other.caller for other in peers} | {job.caller})
-        size, my_size = (sum(other.size for other in each) + job.size for each in (peers, mine))
-        full = len(peers) >= self.max_jobs and len(mine) >= max(1, self.max_jobs // callers)
-        crowded = bool(peers) and size > self.max_bytes and my_size > self.max_bytes // callers
-        if full or crowded:
-            raise refused("busy")
-
 
 class BodyReader:
     """Reads request bodies of at most ``limit`` bytes: about ``room`` bytes in all at once.
 
     What counts is what was received. When the room is full, a caller who holds more than an equal
-    part of it is refused; so at most twice the room is ever in use. A body that stops for
-    STALL_SECONDS, comes slower than BODY_RATE, or takes BODY_SECONDS is dropped.
+    part of it is refused; so at most twice the room is ever in use.
     """
 
     def __init__(self, room: int, limit: int) -> None:

@@ -2,9 +2,6 @@
 
 A key is 256 random bits, so one SHA-256 of it is as hard to invert as the key is to guess; slow
 hashes are for passwords. Secrets are compared in constant time, also if the public half is unknown.
-
-The keys of a custodian's directory are a table of an SQLite file of their own: they are there
-before a ledger is, and the same wherever that lies.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ class KeysDamaged(LedgerMismatch):
 class Key:
     """The holder of a key and what it allows.
 
-    ``name``: the caller's, shown in the custodian's tables.
     ``digest``: SHA-256 (hex) of the secret.
     ``queries``: cap on new queries charged under this name, None for no cap below the plan's.
     ``expires``: seconds since 1970 (UTC), None for never.
@@ -69,7 +65,6 @@ class Key:
     expired: bool = False
 
     def is_expired(self, now: float) -> bool:
-        """Whether the key expired by ``now`` (seconds since 1970), or was seen expired before."""
         return self.expired or (self.expires is not None and now >= self.expires)
 
     def is_valid(self, now: float) -> bool:
@@ -81,11 +76,9 @@ class Keys:
 
     Changes by other processes are seen at once. Every access first stores durably which keys have
     expired, before any caller is accepted. So a key once seen expired is valid in no process again,
-    whatever its clock says.
+    whatever its clock says. Methods raise KeysDamaged where that fails.
 
     ``in_memory``: further keys by public half, which are never stored.
-
-    Methods raise KeysDamaged where the file cannot be read, or not be written when it has to be.
     """
 
     def __init__(self, directory: Path, in_memory: dict[str, Key] | None = None) -> None:
@@ -108,7 +101,8 @@ class Keys:
         if queries is not None and not 1 <= queries < 1 << 63:
             raise InvalidInput("queries", "from 1 to 2^63 - 1", queries)
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
-        row = (identity, name, role, digest_of(secret), queries, _timestamp(expires), 0, 0)
+        end = None if expires is None else _timestamp(expires)
+        row = (identity, name, role, digest_of(secret), queries, end, 0, 0)
         self._require_no_link()
         self.listed()  # stores what has expired
         with self._writing() as database:
@@ -116,7 +110,7 @@ class Keys:
             if any(other.name == name and other.is_valid(time.time()) for other in keys):
                 rule = "of nobody who holds a valid key"
                 raise InvalidInput("name", rule, name, "Revoke that key first.")
-            database.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            database.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(row))})", row)
         return token_of(identity, secret)
 
     def revoke(self, name: str) -> None:
@@ -146,7 +140,6 @@ class Keys:
         return key if key is not None and same and key.is_valid(time.time()) else None
 
     def _read(self) -> dict[str, Key]:
-        """The keys in the file, none if it does not exist."""
         if not os.path.lexists(self._path):
             return {}
         try:
@@ -164,7 +157,6 @@ class Keys:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction, which is durable if the block succeeds."""
         directory = self._path.parent
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,12 +187,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _stored(database: sqlite3.Connection) -> dict[str, Key]:
     """The keys by their public half. Raises ValueError for a file of another format."""
-    version, schema = (
-        database.execute(f"PRAGMA {name}_version").fetchone()[0] for name in ("user", "schema")
-    )
-    if not schema:  # the first writer has not committed yet
-        return {}
-    if version != FORMAT:
+    if not database.execute("PRAGMA schema_version").fetchone()[0]:
+        return {}  # the first writer has not committed yet
+    if database.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
         raise ValueError
     columns = "identity, name, role, digest, queries, expires, revoked, expired"
     rows = database.execute(f"SELECT {columns} FROM keys ORDER BY rowid")
@@ -211,7 +200,7 @@ def _stored(database: sqlite3.Connection) -> dict[str, Key]:
 
 
 def token_of(identity: str, secret: str) -> str:
-    """The token that a caller sends: the public half (16 hex digits) and the secret (64)."""
+    """The token that a caller sends: public half (16 hex digits) and secret (64)."""
     return f"lw_{identity}_{secret}"
 
 
@@ -237,9 +226,7 @@ def render(keys: dict[str, Key]) -> str:
     return "\n".join(lines)
 
 
-def _timestamp(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _timestamp(text: str) -> float:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:

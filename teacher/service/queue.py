@@ -46,10 +46,8 @@ class Job:
 
     ``id``: a half names caller and content, the other the call, so a retried call finds its job.
     ``done`` of ``total``: the request's own distinct queries; for other work 0 of 1 until done.
-    ``extractor``: the features that the work needs, None if it needs none; ``size``: bytes.
-    ``slot``: the entry of the plan that pays.
     ``from_custodian``: a change of the records, which no analyst may notice.
-    ``repeatable``: the same call gets this result again; otherwise the work is done again.
+    ``embeds``: the work waits until all records have features; ``turns``: of that so far.
     """
 
     id: str
@@ -60,7 +58,8 @@ class Job:
     size: int = 0
     slot: int = 0
     from_custodian: bool = False
-    repeatable: bool = True
+    embeds: bool = False
+    turns: int = 0
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future)
@@ -86,14 +85,6 @@ class Job:
         self.extractor, self.work = None, dict
 
 
-@dataclass(eq=False, repr=False)
-class EmbeddingJob(Job):
-    """``work`` that waits until all records have features. ``turns``: of embedding, so far."""
-
-    repeatable: bool = False
-    turns: int = 0
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class QueryJob(Job):
     """Queries answered batch by batch, with other jobs in between.
@@ -113,7 +104,6 @@ class QueryJob(Job):
         self.rows, self.answers = self.rows[:0].copy(), []
 
     def next_batch(self, size: int) -> Queries:
-        """The next at most ``size`` distinct queries."""
         return Queries(self.rows[self.done : self.done + size], self.slot)
 
     def result(self) -> Result:
@@ -171,26 +161,42 @@ class RequestQueue:
         return len(self._pending)
 
     def submit(self, job: Job) -> Job:
-        """Queue a job, or return the job of the same call.
+        """Queue a job, or return that of the same call, if it waits or is done and asked something.
 
-        That one is returned while it waits, and also after it was done if it is repeatable. Raises
-        Refused when the queue is full or the service stops.
+        Raises Refused when the queue is full or the service stops.
         """
         with self._changed:
+            repeatable = not (job.from_custodian or job.embeds)
             known = self._jobs.get((job.caller, job.id))
             if known is not None and (
-                not known.future.done() or (job.repeatable and known.status == "done")
+                not known.future.done() or (repeatable and known.status == "done")
             ):
                 return known
             if self._closing:
                 raise refused("shutting_down")
-            self._shared.require_room(job, self._pending)
+            self._require_room(job)
             self._forget_finished(job.from_custodian)
             self._jobs.pop((job.caller, job.id), None)
             self._jobs[job.caller, job.id] = job  # the newest is the last
             self._pending.append(job)
             self._changed.notify_all()
         return job
+
+    def _require_room(self, job: Job) -> None:
+        """Raise Refused where the queue is full and the caller has an equal part of it.
+
+        So nobody fills it alone; at most twice the limits are ever used. Requests of analysts and
+        of custodians have limits of their own.
+        """
+        max_jobs, max_bytes = self._shared.max_jobs, self._shared.max_bytes
+        peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
+        mine = [other for other in peers if other.caller == job.caller]
+        callers = len({other.caller for other in peers} | {job.caller})
+        size, my_size = (sum(other.size for other in each) + job.size for each in (peers, mine))
+        full = len(peers) >= max_jobs and len(mine) >= max(1, max_jobs // callers)
+        crowded = bool(peers) and size > max_bytes and my_size > max_bytes // callers
+        if full or crowded:
+            raise refused("busy")
 
     def find(self, caller: str, identity: str) -> Job:
         """A caller's own job. Raises Refused where it is unknown or forgotten."""
@@ -208,12 +214,6 @@ class RequestQueue:
     def forget_extractor(self) -> None:
         """Make the next step set the teacher's extractor again. For the machine's thread."""
         self._in_use = ""
-        self._end_progress()
-
-    def _end_progress(self) -> None:
-        if self.at_work is not None:
-            what, _, total = self.at_work
-            self.progress(what, total, total)
 
     def _forget_finished(self, from_custodian: bool) -> None:
         """Make room for one more job by forgetting the oldest finished ones."""
@@ -241,7 +241,7 @@ class RequestQueue:
             changes = [job for job in self._pending if job.from_custodian]
             if changes:
                 return changes[:1]
-            embeddings = [job for job in self._pending if isinstance(job, EmbeddingJob)]
+            embeddings = [job for job in self._pending if job.embeds]
             answers = self._answerable()
             if embeddings and (self._embeds_next or not answers):
                 self._embeds_next = False
@@ -254,7 +254,7 @@ class RequestQueue:
         """The jobs to answer: of calls with one content the first, whose charge serves the rest."""
         answers: dict[str, Job] = {}
         for job in self._pending:
-            if not isinstance(job, EmbeddingJob):
+            if not job.embeds:
                 answers.setdefault(job.id[:HALF], job)
         return list(answers.values())
 
@@ -286,7 +286,7 @@ class RequestQueue:
             self._settings.load()
             if isinstance(job, QueryJob):
                 self._answer([each for each in jobs if isinstance(each, QueryJob)])
-            elif not isinstance(job, EmbeddingJob) or self._embedded(job):
+            elif not job.embeds or self._embedded(job):
                 self._use(job)
                 self._finish(job, job.work())
         except Exception as error:
@@ -297,10 +297,12 @@ class RequestQueue:
         grown = (self._ledger.written - before) // len(jobs)
         for each in jobs:
             self._shared.growth.spend(each.caller, grown)
-        self._end_progress()
+        if self.at_work is not None:  # it has ended, finished or not
+            what, _, total = self.at_work
+            self.progress(what, total, total)
         self._take_snapshot()
 
-    def _embedded(self, job: EmbeddingJob) -> bool:
+    def _embedded(self, job: Job) -> bool:
         """Embed records for one turn. Whether all have features."""
         assert job.extractor is not None
         if self._embedding is not job:
@@ -325,8 +327,8 @@ class RequestQueue:
         self._use(jobs[0])
         for job in jobs:  # the whole job has to fit, before its first charge
             if job.quota is not None and not job.answers:
-                new = self._teacher.chargeable(job.next_batch(len(job.rows)))
-                if self.usage.charged[job.caller] + new > job.quota:
+                whole = self._call(job.caller, job.next_batch(len(job.rows)), job.quota)
+                if whole.exceeds(self.usage.charged):
                     self._finish(job, refused("quota_reached"))
         while jobs := [job for job in jobs if not job.future.done()]:
             room = len(jobs[0].rows) if jobs[0].single_batch else self._settings.batch_size
@@ -356,8 +358,11 @@ class RequestQueue:
 
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
         """Noisy counts by a public matrix: the work of a task, on the machine's thread."""
+        call = self._call(caller, matrix, quota)
+        if call.exceeds(self.usage.charged):
+            raise refused("quota_reached")
         try:
-            with self.usage.noted([self._call(caller, matrix, quota)]):
+            with self.usage.noted([call]):
                 return result_to_json(self._teacher.count(matrix))
         except OverCap as error:
             raise refused("quota_reached") from error

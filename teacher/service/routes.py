@@ -27,7 +27,7 @@ from . import replies
 from .callers import Analyst, Anyone, Custodian
 from .config import MIB
 from .extractors import accepted
-from .queue import HALF, EmbeddingJob, Job, QueryJob, Result
+from .queue import HALF, Job, QueryJob, Result
 from .service import Service
 
 VERSION = "1"
@@ -114,7 +114,7 @@ def analysts(request: Request, _: Custodian) -> replies.Analysts:
 
 
 def _spent(service: Service, name: str) -> dict[str, Any]:
-    """The fields of replies.Spent, for a caller or an analyst by name."""
+    """The fields of replies.Spent."""
     snapshot = service.queue.snapshot
     return {
         "name": name,
@@ -157,7 +157,7 @@ def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response
     service = app_service(request).of(key, analyst)
     with service.shared.copying.by(key.name):
         service.shared.copies.require(key.name)
-        copy = service.copies.open()
+        copy = service.ledger_copy()
         size = os.fstat(copy.fileno()).st_size
         service.shared.copies.spend(key.name, size)
 
@@ -237,7 +237,7 @@ async def change_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
             return {"records": len(records.ids)}
 
     identity, size = job_id(key.name, kind, {}, body), len(body)
-    job = Job(identity, key.name, kind, size=size, from_custodian=True, repeatable=False, work=work)
+    job = Job(identity, key.name, kind, size=size, from_custodian=True, work=work)
     return await reply(service.queue.submit(job), wait)
 
 
@@ -286,8 +286,9 @@ async def send_extractor(
         service.extractors.keep(spec, key.name)
         return {"extractor": sha256}
 
-    identity, size = job_id(key.name, "extractor", {}, sha256.encode()), len(body)
-    job: Job = EmbeddingJob(identity, key.name, "extractor", extractor=spec, size=size, work=work)
+    identity = job_id(key.name, "extractor", {}, sha256.encode())
+    fields: dict[str, Any] = {"extractor": spec, "size": len(body), "work": work}
+    job = Job(identity, key.name, "extractor", embeds=True, **fields)
     if known:
         job.finish(work())
     else:

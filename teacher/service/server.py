@@ -48,8 +48,7 @@ def listen(config: ServiceConfig) -> socket.socket:
     # ends a connection whose other side takes nothing of a reply.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = int(1000 * READER_SECONDS)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * READER_SECONDS))
     return bound
 
 
@@ -223,8 +222,7 @@ class TimedProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """The one reply to what is not HTTP, then the end.
 
-        The application must not add a reply of its own, and the error, which quotes what was sent,
-        must reach no log.
+        The application adds no reply, and the error, which quotes what was sent, reaches no log.
         """
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -15,7 +14,6 @@ from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
-from ..ledger.ledger import Ledger
 from ..ledger.tables import READ_HEAD, read_nonces
 from ..records.sources import Records
 from ..teacher import Teacher
@@ -31,10 +29,6 @@ COPY = "export.sqlite"
 
 class Service:
     """What the routes work on, over one opened directory and its ledger.
-
-    ``bodies``, ``record_bodies``: room for analysts' and for the custodian's request bodies.
-    ``extractors``: those that can be asked under.
-    ``dataset``, ``plan``, ``unsafe``, ``adversary``: from the ledger's first entry.
 
     With a budget for each analyst, each has a service of its own, which shares nothing but
     ``shared`` with the others. The custodian's service then has ``analysts`` and answers no
@@ -66,14 +60,15 @@ class Service:
         self.bodies, self.record_bodies = (
             BodyReader(settings.body_room, MIB * settings.config.max_body) for _ in range(2)
         )
-        self.copies = LedgerCopies(opened.ledger, opened.directory)
+        self._copied: tuple[int, str] | None = None  # the head of the ledger's copy
+        self._copying = threading.Lock()
         self.analysts: Analysts | None = None
 
     def of(self, key: Key, analyst: str | None = None) -> Service:
-        """The service of a key: the analyst's own where each has one. Waits: for a thread.
+        """The service of a key, or of the ``analyst`` that a custodian names. Waits: for a thread.
 
-        A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst
-        or an unknown one, LedgerMismatch where a ledger cannot be opened.
+        Raises Refused for another analyst or an unknown one, LedgerMismatch where a ledger cannot
+        be opened.
         """
         if analyst is not None and key.role != "custodian":
             raise refused("forbidden")
@@ -82,6 +77,16 @@ class Service:
         if self.analysts is None or (analyst is not None and analyst not in self.analysts.names()):
             raise refused("not_found")
         return self.analysts.of(key.name if analyst is None else analyst)
+
+    def ledger_copy(self) -> BinaryIO:
+        """The auditors' copy of the ledger, open for reading: one for each head, served to all."""
+        path = self.directory / COPY
+        with self._copying:
+            seq, digest = self.ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
+            if self._copied != (seq, digest) or not path.exists():
+                self.ledger.export(path)
+                self._copied = seq, digest
+            return path.open("rb")
 
     def stop(self) -> None:
         """End the writers' work, so that every request gets its reply."""
@@ -95,10 +100,7 @@ class Service:
             service.custodian.close()
 
     def pooled_epsilons(self) -> dict[int, float]:
-        """Epsilon at the plan's delta if 1, 2, 4, ... or all analysts pool answers, by number.
-
-        The accountant composes all releases of that many ledgers. Empty where nothing is certified.
-        """
+        """Epsilon at the plan's delta if 1, 2, 4, ... or all analysts pool answers, by number."""
         if self.analysts is None or self.certified is None:
             return {}
         count = len(self.analysts.names())
@@ -107,32 +109,13 @@ class Service:
         return {number: round_up(certified_epsilon(plan)) for number, plan in pooled.items()}
 
 
-class LedgerCopies:
-    """The auditors' copy of a ledger in its directory: one for each head, served to all."""
-
-    def __init__(self, ledger: Ledger, directory: Path) -> None:
-        self._ledger, self._path = ledger, directory / COPY
-        self._copied: tuple[int, str] | None = None  # the copy's head
-        self._lock = threading.Lock()
-
-    def open(self) -> BinaryIO:
-        """The copy of the present ledger, open for reading."""
-        with self._lock:
-            seq, digest = self._ledger.in_custody(lambda opened: opened.execute(READ_HEAD).one())
-            if self._copied != (seq, digest) or not self._path.exists():
-                self._ledger.export(self._path)
-                self._copied = seq, digest
-            return self._path.open("rb")
-
-
 class Analysts:
     """The services of analysts with a ledger each, opened when first needed. Thread-safe.
 
     They share the records, the machine and its time. Nothing that one analyst sent, or was
     answered or refused, reaches another.
 
-    ``register``: the custodian's directory.
-    ``records``: its teacher, which answers no queries and holds the records.
+    ``register``: the custodian's directory; ``records``: its teacher, which holds the records.
     """
 
     def __init__(self, register: Custodian, records: Teacher, shared: Shared) -> None:
@@ -162,7 +145,6 @@ class Analysts:
             return self._opened[name]
 
     def build(self, custodian: Custodian) -> Service:
-        """A service over an analyst's directory."""
         return Service(self._shared, custodian, self.records.records)
 
     def names(self) -> list[str]:
@@ -171,7 +153,7 @@ class Analysts:
             return sorted(self.register.ledger.analysts())
 
     def services(self) -> dict[str, Service]:
-        """The services of all analysts with a ledger, opened."""
+        """The services of all analysts with a ledger."""
         return {name: self.of(name) for name in self.names()}
 
     def open_services(self) -> dict[str, Service]:
@@ -186,10 +168,7 @@ class Analysts:
             return list(self._opened.values())
 
     def add(self, records: Records) -> None:
-        """Add records for all analysts, from each one's next query on.
-
-        Runs on the machine's thread, so no analyst is answered meanwhile.
-        """
+        """Add records for all analysts. For the machine's thread: nobody is answered meanwhile."""
         self.records.add(records)
         with self._lock:
             self._adopt_records()
@@ -204,8 +183,8 @@ class Analysts:
     def _adopt_records(self) -> None:
         """Pass the present records to every open teacher.
 
-        Raises Refused if a teacher failed to adopt them: it answers nothing until it has. The
-        change itself is done, and the call may be repeated.
+        Raises Refused if one failed to adopt them: it answers nothing until it has. The change
+        itself is done, and the call may be repeated.
         """
         records, failures = self.records.records(), 0
         for service in self._opened.values():
@@ -224,10 +203,8 @@ def build_service(
 ) -> Service:
     """The service over a custodian's directory. It reads the private rows here, once.
 
-    Where the directory's ledger is a register, each analyst gets a service over the same rows.
-
-    Raises what reading the private rows raises, before any request; InvalidInput for analysts' own
-    ledgers over shards; LedgerMismatch for a ledger whose anchor was not named.
+    Raises what reading them raises, before any request; InvalidInput for analysts' own ledgers over
+    shards; LedgerMismatch for a ledger whose anchor was not named.
     """
     per_analyst = custodian.ledger.state.is_register()
     if settings.sharded is not None and per_analyst:

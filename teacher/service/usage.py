@@ -1,13 +1,13 @@
 """Who was charged for how much, and what is left: readings of one ledger.
 
 Charges by caller are private: they stand in the ledger's table of event times, which is never
-exported. Caps of keys are enforced here: check, note and charge are one transaction.
+exported. Caps of keys are enforced here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -64,6 +64,11 @@ class Call:
     position: int
     cap: int | None = None
 
+    def exceeds(self, charged: Mapping[str, int]) -> bool:
+        """Whether the cap is too small. A call without new queries always fits."""
+        total = charged[self.caller] + self.queries
+        return self.cap is not None and self.queries > 0 and total > self.cap
+
 
 class OverCap(LabelwallError):
     """Calls would exceed their caps. ``positions``: theirs in what was requested."""
@@ -77,7 +82,7 @@ class Usage:
     """The charges of one ledger.
 
     ``charged``: new queries by caller; ``last``: the time of each caller's last charge. Only rows
-    that were not read before are read, so a note takes as long as the first one.
+    that were not read before are read.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -91,8 +96,7 @@ class Usage:
         """Within, note calls with what is written first, unless one exceeds its cap.
 
         Check, note and charge are one transaction, so notes of other processes in the same ledger
-        count. A call without new queries always fits and is not noted. Raises OverCap where calls
-        do not fit: nothing was charged, and nothing noted.
+        count. Raises OverCap where calls do not fit: nothing was charged, and nothing noted.
         """
         over, noted = list[int](), (self._newest, self.charged, self.last)
 
@@ -100,13 +104,12 @@ class Usage:
             nonlocal noted
             charged = self._read(connection)[1]
             for position, call in enumerate(calls):
-                total = charged[call.caller] + call.queries
-                if call.queries and call.cap is not None and total > call.cap:
+                if call.exceeds(charged):
                     over.append(position)
                     continue
                 charge = {"caller": call.caller, "position": call.position, "slot": call.slot}
                 event_times.note(connection, CHARGED, call.queries, **charge)
-                charged[call.caller] = total
+                charged[call.caller] += call.queries
             if over:
                 raise OverCap(over)
             noted = self._read(connection)

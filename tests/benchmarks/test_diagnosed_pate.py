@@ -102,7 +102,7 @@ def test_queries_add_up_and_confident_gnmax_pays_for_each_screening_and_each_lab
     assert two < found.epsilon
     assert silent.epsilon < found.epsilon
     worst = (
-        3 * screening_rdp(ORDERS, max_votes=100, threshold=60, sigma=30.0, sampling_probability=1.0)
+        3 * screening_rdp(ORDERS, max_votes=100, threshold=60, sigma=30.0, sample_rate=1.0)
         + 2 * ORDERS / 400
     )
     assert found.epsilon < (worst - math.log(1e-5) / (ORDERS - 1)).min()

@@ -53,8 +53,8 @@ def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
 
 def test_terms_are_the_definition_and_their_maximum_is_the_curve():
     orders, noise = np.array([1.5, 2.0, 9.0]), {"threshold": 2, "sigma": 1.5}
-    terms = screening_terms(orders, np.arange(5), max_votes=4, **noise, sampling_probability=0.3)
-    curve = screening_rdp(orders, max_votes=4, **noise, sampling_probability=0.3)
+    terms = screening_terms(orders, np.arange(5), max_votes=4, **noise, sample_rate=0.3)
+    curve = screening_rdp(orders, max_votes=4, **noise, sample_rate=0.3)
     np.testing.assert_array_equal(terms.max(axis=0), curve)
     for t in (0, 2, 4):
         neighbours = [s for s in (t - 1, t + 1) if 0 <= s <= 4]
@@ -93,7 +93,7 @@ def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
     assert "100 screenings" in near.render()
     assert str(near.epsilon)[:5] not in repr(near)
     with pytest.raises(TypeError):
-        diagnose_screening(np.full(100, 30), **fields, sampling_probability=0.25)
+        diagnose_screening(np.full(100, 30), **fields, sample_rate=0.25)
     with pytest.raises(InvalidInput, match="plurality"):
         diagnose_screening(np.array([301]), **fields)
 
@@ -166,9 +166,7 @@ def _row(first_cell):
 @pytest.mark.parametrize("gamma", [0.25, 1.0])
 def test_the_page_prints_the_screening_curve_rounded_up(gamma):
     orders = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-    curve = screening_rdp(
-        orders, max_votes=300, threshold=210, sigma=85.0, sampling_probability=gamma
-    )
+    curve = screening_rdp(orders, max_votes=300, threshold=210, sigma=85.0, sample_rate=gamma)
     (printed,) = _row(f"screening k=300 T=210 sigma1=85 gamma={gamma:g}")
     values = np.array([float(value) for value in printed.split()])
     assert (values >= curve).all()
@@ -203,7 +201,7 @@ def test_the_page_prints_the_screening_curve_rounded_up(gamma):
     ],
 )
 def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
-    fields = ("k", "threshold", "sigma_screen", "sigma_vote", "sampling_probability")
+    fields = ("k", "threshold", "sigma_screen", "sigma_vote", "sample_rate")
     mechanism = PrivateKnn(**dict(zip(fields, mechanism, strict=True)))
     releases = mechanism.releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))

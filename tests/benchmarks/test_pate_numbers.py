@@ -27,7 +27,7 @@ def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_
 ):
     for row in numbers.TABLE_3:
         curve = row.queries * gaussian_rdp(
-            ORDERS, sigma=row.sigma, sensitivity=20**0.5, sampling_probability=1.0
+            ORDERS, sigma=row.sigma, sensitivity=20**0.5, sample_rate=1.0
         )
         on_the_grid = epsilon_from_rdp(ORDERS, curve, row.delta, "classic")[0]
         exact = numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta)

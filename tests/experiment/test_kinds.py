@@ -39,7 +39,7 @@ ATTRIBUTES = (
 )
 VALUES = "{source: arrays, labels: value, bounds: [-10, 30], path: data.npz}"
 SCALE = ValueLabels(-10, 30)
-VOTES = "sampling_probability: 0.5, sigma_screen: 3.0, sigma_vote: 3.0"
+VOTES = "sample_rate: 0.5, sigma_screen: 3.0, sigma_vote: 3.0"
 ASKED, SOME = "rounds: [{queries: 12}, {queries: 12}]", "rounds: [{}, {}]"
 
 
@@ -72,7 +72,7 @@ class Kind:
 
 
 def sums(kind: str, *rest: Any) -> Kind:
-    settings = f"mechanism: {{kind: {kind}, steps: 2, sigma: 0.5}}\n{SOME}"
+    settings = f"mechanism: {{kind: {kind}, steps: 2, noise_multiplier: 0.5}}\n{SOME}"
     return Kind(settings, {"0/sum": 4}, {"sum": 2}, *rest)
 
 
@@ -92,16 +92,16 @@ KINDS = {
         {"histogram": 1},
     ),
     "votes on attributes": Kind(
-        "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sampling_probability: 0.5, "
+        "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sample_rate: 0.5, "
         f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",
         {"0/counts": 24},
         {"counts": 9},
         *(0.6, bits, ATTRIBUTES),
     ),
     "means, then medians": Kind(
-        "mechanism: {kind: private_knn_mean, k: 15, sampling_probability: 0.5, sigma_mean: 0.3}\n"
+        "mechanism: {kind: private_knn_mean, k: 15, sample_rate: 0.5, sigma_mean: 0.3}\n"
         "rounds: [{queries: 12}, {queries: 12, mechanism: {kind: private_knn_median, k: 15, "
-        "sampling_probability: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
+        "sample_rate: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}}]",
         {"0/mean": 12, "1/screen": 12},
         {"mean": 9},
         *(0.3, value, VALUES),

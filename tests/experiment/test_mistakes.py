@@ -60,7 +60,7 @@ NETWORKS += ["--mechanism.classifier", "cnn", "--scale.shards", "2"]
 EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
-    ("run", ["--mechanism.sampling_probability", "1.5"], "sampling_probability"),
+    ("run", ["--mechanism.sample_rate", "1.5"], "sample_rate"),
     ("run", ["--student.learning_rate", "nan"], "learning_rate"),
     ("run", ["--data.path", "nowhere.npz"], "nowhere.npz"),
     ("run", ["--budget.epsilon", "0.001"], "epsilon"),

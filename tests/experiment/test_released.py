@@ -36,7 +36,7 @@ batch_size: 16
 threads: 1
 workers: 1
 """
-LINEAR = "mechanism: {kind: private_linear, steps: 2, sigma: 0.5}"
+LINEAR = "mechanism: {kind: private_linear, steps: 2, noise_multiplier: 0.5}"
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
 
 

@@ -40,11 +40,8 @@ def entries(store: Path) -> list[tuple[str, str]]:
 
 
 def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path: Path) -> None:
-    """The same queries of a client in another process than the teacher, on the same tape.
-
-    Workers die between and during requests; the service is stopped, leaves no process behind, and
-    goes on over the same shards when it is started again, then without Ray, which is faster to
-    start.
+    """Workers die between and during requests; the service stops, leaves no process behind, and
+    goes on over the same shards when it is started again, then without Ray.
     """
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"

@@ -14,7 +14,7 @@ CLASSES, DIMENSIONS = 3, 8
 CONFIG = """
 data: {source: arrays, path: data.npz}
 budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}
+mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sample_rate: 0.2}
 caps: {asked: 60, answered: 60}
 rounds: [{queries: 12}, {queries: 12}]
 student:

@@ -15,8 +15,8 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from socket import socket
 
@@ -37,14 +37,8 @@ CAP = 10**4
 
 
 def serve(folder: Path, bound: socket, place: Place) -> None:
-    made = tiny.make(
-        folder,
-        asked=CAP,
-        answered=CAP,
-        entropy=Witness(folder / "notes"),
-        batch_size=8,
-        place=place,
-    )
+    how = {"entropy": Witness(folder / "notes"), "batch_size": 8, "place": place}
+    made = tiny.make(folder, asked=CAP, answered=CAP, **how)
     server(made.app, ServiceConfig()).run(sockets=[bound])
 
 
@@ -64,11 +58,8 @@ def analyse(folder: Path, url: str, tokens: list[str]) -> None:
                 labels = teacher.answer(Queries(tiny.rows(BATCH, 1000 + seed))).labels.tolist()
                 told.write(json.dumps([seed, labels]) + "\n")
 
-    threads = [threading.Thread(target=analyst, args=(number,)) for number in range(ANALYSTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(ANALYSTS) as pool:
+        list(pool.map(analyst, range(ANALYSTS)))  # raises what one of them met
 
 
 def _size(path: Path) -> int:
@@ -84,15 +75,12 @@ def examine(folder: Path, place: Place) -> dict[str, object]:
         drawn[line.split()[0]] += int(line.split()[1])
     spent = {name: state.spent.get((0, name), 0) for name in drawn}
     released = {name: sum(name in results for results in state.results.values()) for name in drawn}
-    wrong = 0
+    wrong, named = 0, (tiny.SPEC.sha256(), tiny.MECHANISM.fields())
     for seed, labels in told:
-        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(
-            tiny.SPEC.sha256(), tiny.MECHANISM.fields()
-        )
+        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(*named)
         wrong += [tiny.MECHANISM.outcome(state.results[i])[1] for i in identities] != labels
     return {
         "told": len(told),
-        "again": len(told) - len({seed for seed, _ in told}),
         "wrong": wrong,  # answers that are not the one stored answer of their query
         "paid": all(spent[name] >= drawn[name] >= released[name] for name in drawn),
         # charges whose answers died with a service

@@ -34,9 +34,7 @@ from tests.programs import kill_runner
 from tests.programs.kill_runner import is_finished, killed_before, sweep
 
 MECHANISMS = {
-    "private_knn": PrivateKnn(
-        k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
-    ),
+    "private_knn": PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.5),
     # One scale, hence one draw a batch.
     "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),
     "ind_knn": IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0),

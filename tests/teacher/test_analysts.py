@@ -28,9 +28,7 @@ from tests.ledgers import identity, use_extractor
 from tests.make import plan_of
 from tests.postgres import Server
 
-MECHANISM = PrivateKnn(
-    k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
-)
+MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 QUERY = identity("q")
 PLAN = plan_of(MECHANISM, 100)
 

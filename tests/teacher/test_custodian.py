@@ -18,9 +18,7 @@ from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.postgres import Server
 
-MECHANISM = PrivateKnn(
-    k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5
-)
+MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sample_rate=0.5)
 PLAN = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 5)),))
 DATA: dict[str, object] = {"source": "arrays", "path": "a.npz"}
 

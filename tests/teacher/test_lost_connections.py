@@ -27,7 +27,7 @@ from tests.make import plan_of
 from tests.postgres import Server
 from tests.teacher.ledger.cutting import Wire, wire_to
 
-KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 RNG = np.random.default_rng(0)
 X, Y, ASKED = (

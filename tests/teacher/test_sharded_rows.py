@@ -89,7 +89,7 @@ def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
                 asked,
                 k=5,
                 num_classes=tiny.CLASSES,
-                sampling_probability=0.5,
+                sample_rate=0.5,
                 entropy=entropy,
                 keys=keys,
                 release="screen",

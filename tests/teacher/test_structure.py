@@ -36,7 +36,7 @@ from tests.make import LEDGER, Make, alike, build
 from tests.teacher.audits import faulty_teachers as faults
 
 pytestmark = pytest.mark.fresh_noise
-MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 ROWS = np.array([[1.0, 0.1 * i] for i in range(8)] + [[-1.0, 0.0]], dtype=np.float32)
 LABELS = np.arange(9) % 2
 
@@ -169,7 +169,7 @@ def test_the_mechanism_draws_from_the_entropy_it_is_given() -> None:
     """Its outcomes are fresh with the system's entropy and repeat with a tape: no other source is
     mixed in.
     """
-    even = PrivateKnn(k=3, threshold=2, sigma_screen=4.0, sigma_vote=4.0, sampling_probability=0.5)
+    even = PrivateKnn(k=3, threshold=2, sigma_screen=4.0, sigma_vote=4.0, sample_rate=0.5)
 
     def outcomes(entropy: Entropy) -> np.ndarray:
         return run(even, JOINT, Pair(3, 3, 2), True, 400, entropy)

@@ -18,7 +18,7 @@ from tests.make import ZeroNoise, plan_of, teach
 
 DIMENSIONS, CLASSES = 6, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
-MECHANISM = PrivateKnn(k=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+MECHANISM = PrivateKnn(k=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 
 
 def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

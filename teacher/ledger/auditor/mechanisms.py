@@ -63,15 +63,15 @@ def _screen(votes: int, f: Fields) -> Priced:
         "max_votes": votes,
         "threshold": f["threshold"],
         "sigma": f["sigma_screen"],
-        "sampling_probability": f.get("sampling_probability", 1.0),
+        "sample_rate": f.get("sample_rate", 1.0),
     }
     return Priced("screen", "screening", parameters, results.bit())
 
 
 def _winner(f: Fields, **swap: bool) -> list[Priced]:
     """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
-    gamma = f.get("sampling_probability", 1.0)
-    parameters = {"sigma": f["sigma_vote"], "sampling_probability": gamma, **swap}
+    gamma = f.get("sample_rate", 1.0)
+    parameters = {"sigma": f["sigma_vote"], "sample_rate": gamma, **swap}
     return [Priced("aggregate", "argmax", parameters, results.label())]
 
 
@@ -99,7 +99,7 @@ def _cells(f: Fields) -> list[Priced]:
     _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
-    parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
+    parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
     noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
@@ -109,11 +109,11 @@ def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
 
     def releases(f: Fields) -> list[Priced]:
         sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
-        noise = f["sigma"] * sensitivity
+        noise = f["noise_multiplier"] * sensitivity
         parameters = {
             "sigma": noise,
             "sensitivity": float(sensitivity),
-            "sampling_probability": 1.0,
+            "sample_rate": 1.0,
         }
         noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
         return [Priced("sum", "gaussian", parameters, noisy)]
@@ -151,7 +151,7 @@ def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
         parameters = {
             "sigma": f["sigma_vote"] * VOTE,
             "sensitivity": math.sqrt(2 * f["tau"]) * VOTE,
-            "sampling_probability": f["sampling_probability"] if voters == "k" else 1.0,
+            "sample_rate": f["sample_rate"] if voters == "k" else 1.0,
         }
         noisy = results.attribute_counts(f[voters], parameters["sigma"])
         return [Priced("counts", "gaussian", parameters, noisy)]
@@ -161,9 +161,9 @@ def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
 
 def _mean(f: Fields) -> list[Priced]:
     """A sum of values in -STEPS..STEPS, which one record moves by 2 STEPS: section 17."""
-    gamma, scale = f["sampling_probability"], 2 * STEPS
+    gamma, scale = f["sample_rate"], 2 * STEPS
     noise = f["sigma_mean"] * scale
-    parameters = {"sigma": noise, "sensitivity": float(scale), "sampling_probability": gamma}
+    parameters = {"sigma": noise, "sensitivity": float(scale), "sample_rate": gamma}
     return [*_spread(f), Priced("mean", "gaussian", parameters, results.noisy_sum(f["k"], noise))]
 
 
@@ -171,7 +171,7 @@ def _median(f: Fields) -> list[Priced]:
     """Log probabilities move within an interval of length epsilon: section 17."""
     parameters = {
         "epsilon": f["epsilon"],
-        "sampling_probability": f["sampling_probability"],
+        "sample_rate": f["sample_rate"],
     }
     drawn = results.middle_of_a_cell(f["cells"])
     return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
@@ -199,7 +199,7 @@ SMALLER_NOISE = number(1e-3, 1e5)
 TEACHERS = {"teachers": integer(1, 10_000)}
 EPSILON = {"epsilon": number(1e-6, 1e3)}
 ACCOUNTING = {"accounting": Literal["local", "component", "queries"]}
-GAMMA = {"sampling_probability": Annotated[float, Field(gt=0, le=1)]}
+GAMMA = {"sample_rate": Annotated[float, Field(gt=0, le=1)]}
 SCREEN = {"threshold": integer(0, 10**6), "sigma_screen": NOISE}
 WINNER = {"sigma_vote": NOISE}
 SPREAD = {
@@ -209,7 +209,7 @@ SPREAD = {
     **GAMMA,
 }
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
-LINEAR = {"sigma": number(1e-3, 900)}  # times the sensitivity within the curves' range
+LINEAR = {"noise_multiplier": number(1e-3, 900)}  # times the sensitivity within the curves' range
 STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
 CELLS = {
     "centroids": integer(1, MAX_CELLS),

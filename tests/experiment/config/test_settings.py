@@ -18,7 +18,7 @@ from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
-LINEAR, CELLS = PrivateLinear(sigma=9.0), ReverseKnn(sigma=9.0)
+LINEAR, CELLS = PrivateLinear(noise_multiplier=9.0), ReverseKnn(sigma=9.0)
 RUN = "mechanism: {kind: gnmax, teachers: 9, sigma_vote: 3.0}\nrounds: [{queries: 3}]\n"
 ROUNDS = (
     "rounds: [{queries: 3}, {queries: 4, mechanism: {kind: gnmax, teachers: 7}}, "
@@ -110,7 +110,11 @@ def configured(mechanism: Mechanism, unit: str = "person") -> Config:
 
 @pytest.mark.parametrize(
     ("mechanism", "name", "number"),
-    [(CELLS, "parts", 4096), (LINEAR, "gain", 2), (PrivateLinearValue(sigma=9.0), "gain", 1)],
+    [
+        (CELLS, "parts", 4096),
+        (LINEAR, "gain", 2),
+        (PrivateLinearValue(noise_multiplier=9.0), "gain", 1),
+    ],
 )
 def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number) -> None:
     """Values of persons are averaged alone. A number that is left out is a ledger's; one that is

@@ -43,9 +43,7 @@ def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
     labels = shares.argmax(axis=1)
     labels[::5] = 0  # some answers that the votes do not favour
     proxy = SimulatedQueries(labels, lambda fraction: shares, math.inf, "exact shares")
-    mechanism = PrivateKnn(
-        k=80, threshold=35, sigma_screen=9.0, sigma_vote=12.0, sampling_probability=0.3
-    )
+    mechanism = PrivateKnn(k=80, threshold=35, sigma_screen=9.0, sigma_vote=12.0, sample_rate=0.3)
     rng, tape, repeats = np.random.default_rng(1), SeededNoise(2), 3000
     passed, right = np.empty((2, 60))
     for q in range(60):
@@ -84,17 +82,11 @@ def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
 @pytest.mark.parametrize(
     "mechanism",
     [
-        PrivateKnn(
-            k=60, threshold=35, sigma_screen=10.0, sigma_vote=12.0, sampling_probability=0.5
-        ),
-        PrivateKnn(
-            k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sampling_probability=1.0
-        ),
-        PrivateKnn(k=40, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.2),
+        PrivateKnn(k=60, threshold=35, sigma_screen=10.0, sigma_vote=12.0, sample_rate=0.5),
+        PrivateKnn(k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sample_rate=1.0),
+        PrivateKnn(k=40, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sample_rate=0.2),
         # more neighbours than the sample has
-        PrivateKnn(
-            k=900, threshold=40, sigma_screen=20.0, sigma_vote=15.0, sampling_probability=0.1
-        ),
+        PrivateKnn(k=900, threshold=40, sigma_screen=20.0, sigma_vote=15.0, sample_rate=0.1),
     ],
 )
 def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechanism):
@@ -114,9 +106,7 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
 def test_the_fast_price_of_an_argmax_is_within_one_percent():
     decides = (ORDERS >= 2) & (ORDERS <= 32)
     ratio = (
-        CONTEST
-        * bit_rdp(16 / math.sqrt(2), 0.5)
-        / argmax_rdp(ORDERS, sigma=16.0, sampling_probability=0.5)
+        CONTEST * bit_rdp(16 / math.sqrt(2), 0.5) / argmax_rdp(ORDERS, sigma=16.0, sample_rate=0.5)
     )
     assert np.abs(ratio[decides] - 1).max() < 0.01
 

@@ -18,7 +18,7 @@ from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, Receipt
 from tests.experiment import tiny
 
-LINEAR = PrivateLinear(steps=3, sigma=0.5).query_form
+LINEAR = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
 
 
 class Killed(BaseException):
@@ -77,7 +77,10 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
 @pytest.mark.parametrize("records", [0, 10_000])
 @pytest.mark.parametrize(
     "asks",
-    [PrivateLinear(steps=3, sigma=50.0).query_form, ReverseKnn(centroids=6, sigma=50.0).query_form],
+    [
+        PrivateLinear(steps=3, noise_multiplier=50.0).query_form,
+        ReverseKnn(centroids=6, sigma=50.0).query_form,
+    ],
     ids=["sums", "histogram"],
 )
 def test_counts_within_their_noise_tell_nothing_of_the_labels(

@@ -20,7 +20,12 @@ from tests.experiment import tiny
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--rounds", "[{}]"]
 RUN += ["--student.doubtful_folds", "0", "--student.steps", "5", "--caps.answered", "null"]
 RUN += ["--caps.asked", "null"]
-LINEAR = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2", "--mechanism.sigma=0.5"]
+LINEAR = [
+    "--mechanism.kind",
+    "private_linear",
+    "--mechanism.steps=2",
+    "--mechanism.noise_multiplier=0.5",
+]
 VOTES = ["--mechanism.kind", "reverse_knn", "--mechanism.centroids", "6", "--mechanism.sigma=0.5"]
 Taught = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]]
 

@@ -16,7 +16,7 @@ SIZE, EACH = 12, 12  # pixels a side; images of a class in each folder
 IMAGES = """
 data: {{source: folder, private: {0}/private, public: {0}/public, test: {0}/test, image_size: 12}}
 budget: {{epsilon: 1000.0, delta: 1.0e-5}}
-mechanism: {{k: 5, threshold: 0, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.5}}
+mechanism: {{k: 5, threshold: 0, sigma_screen: 3.0, sigma_vote: 3.0, sample_rate: 0.5}}
 caps: {{asked: 20, answered: 20}}
 rounds: [{{queries: 20}}]
 student:

@@ -57,7 +57,7 @@ def _pair(curve: str, p: Mapping[str, Any], cap: int) -> tuple[float, float]:
     lost = math.log(4.1 * cap * max(1.0, square) / LOG_ERROR) / (2 * math.pi**2)
     if p["sigma"] ** 2 < 2 * lost * (1 - 1e-9):
         raise ValueError("the smoothed certificate does not cover so little noise")
-    return math.sqrt(square / (p["sigma"] ** 2 - lost)), float(p["sampling_probability"])
+    return math.sqrt(square / (p["sigma"] ** 2 - lost)), float(p["sample_rate"])
 
 
 def _closed(mu: float, epsilon: float) -> float:

@@ -41,8 +41,8 @@ def plan_of(*releases, epsilon=10.0, delta=1e-5):
 
 
 def private_knn(k, threshold, screen, vote, gamma, asked, answered, **budget):
-    bit = {"max_votes": k, "threshold": threshold, "sigma": screen, "sampling_probability": gamma}
-    votes = {"sigma": vote, "sampling_probability": gamma}
+    bit = {"max_votes": k, "threshold": threshold, "sigma": screen, "sample_rate": gamma}
+    votes = {"sigma": vote, "sample_rate": gamma}
     screening = Release("screen", "screening", bit, asked)
     return plan_of(screening, Release("aggregate", "argmax", votes, answered), **budget)
 
@@ -56,7 +56,7 @@ SMALL = private_knn(3, 2, 4.0, 3.0, 0.3, 20, 5)
 )
 def test_figure_5_of_private_knn(gamma, gaussian, screening):
     """8192 screenings, k = 300, T = 210, sigma1 = 85, delta = 1e-5, classic conversion, to 1%."""
-    noise = {"sigma": 85.0, "sampling_probability": gamma}
+    noise = {"sigma": 85.0, "sample_rate": gamma}
     curves = (
         gaussian_rdp(ORDERS, sensitivity=1.0, **noise),
         screening_rdp(ORDERS, max_votes=300, threshold=210, **noise),
@@ -100,15 +100,15 @@ def test_the_smallest_certificate_counts():
 def test_no_exact_curve_is_above_the_gaussian_bound_of_the_votes_behind_it():
     """So no certificate by that bound could be the smallest."""
     for release in SMALL.releases():
-        noise = {name: release.parameters[name] for name in ("sigma", "sampling_probability")}
+        noise = {name: release.parameters[name] for name in ("sigma", "sample_rate")}
         bound = gaussian_rdp(ORDERS, sensitivity=l2_sensitivity(release), **noise)
         assert (release_rdp(release, ORDERS) <= bound * (1 + 1e-9)).all()
 
 
 def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
     """Estimates below 0 leave no order out."""
-    screen = {"max_votes": 30, "threshold": 21, "sigma": 85.0, "sampling_probability": 0.05}
-    votes = {"sigma": 100.0, "sampling_probability": 0.05, "swap": False}
+    screen = {"max_votes": 30, "threshold": 21, "sigma": 85.0, "sample_rate": 0.05}
+    votes = {"sigma": 100.0, "sample_rate": 0.05, "swap": False}
     releases = Release("screen", "screening", screen, 1), Release("aggregate", "argmax", votes, 1)
     pure = Release("batch", "pure", {"epsilon": 0.1}, 1, batch=True)
     for bought, most in ((releases, 1e-3), ((*releases, pure), 0.11)):
@@ -130,7 +130,7 @@ def test_interleaved_kinds_cost_more_than_either_and_less_than_their_sum():
 def test_the_orders_that_are_left_out_do_not_attain_the_minimum(sigma, gamma):
     """From one release to so many that the lowest orders decide; with and without a swap."""
     for swap in (True, False):
-        noise = {"sigma": sigma, "sampling_probability": gamma}
+        noise = {"sigma": sigma, "sample_rate": gamma}
         winner = Release("a", "argmax", noise | ({} if swap else {"swap": False}), 1)
         for count in (1, 30, 1000, 10**6):
             total = accountant._total([winner], [count], ORDERS)

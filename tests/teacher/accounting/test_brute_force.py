@@ -111,7 +111,7 @@ SETTINGS = [(1, 1.0, 1.0), (2, 0.6, 0.25), (3, 1.5, 0.25), (3, 2.0, 1.0)]  # k, 
 def test_no_pair_exceeds_the_screening_curve(k, sigma, gamma):
     threshold = k - 1
     worst = worst_pair(k, gamma, lambda votes: screening_law(votes, threshold, sigma))
-    fields = {"max_votes": k, "threshold": threshold, "sampling_probability": gamma}
+    fields = {"max_votes": k, "threshold": threshold, "sample_rate": gamma}
     claim = screening_rdp(ORDERS, sigma=sigma, **fields)
     assert (worst <= claim * (1 + 1e-9) + 1e-12).all()
     # Not vacuous: an attained share of the claim, and a claim for a third more noise than is drawn
@@ -123,13 +123,12 @@ def test_no_pair_exceeds_the_screening_curve(k, sigma, gamma):
 @pytest.mark.parametrize(("k", "sigma", "gamma"), SETTINGS)
 def test_no_pair_exceeds_the_argmax_curve(k, sigma, gamma):
     worst = worst_pair(k, gamma, lambda votes: argmax_law(votes, sigma))
-    claim = argmax_rdp(ORDERS, sigma=sigma, sampling_probability=gamma)
+    claim = argmax_rdp(ORDERS, sigma=sigma, sample_rate=gamma)
     assert (worst <= claim * (1 + 1e-9) + 1e-12).all()
     assert (worst >= 0.1 * claim).any()
-    assert (worst > argmax_rdp(ORDERS, sigma=2 * sigma, sampling_probability=gamma)).any()
+    assert (worst > argmax_rdp(ORDERS, sigma=2 * sigma, sample_rate=gamma)).any()
     assert (
-        claim
-        <= gaussian_rdp(ORDERS, sigma=sigma, sensitivity=math.sqrt(2), sampling_probability=gamma)
+        claim <= gaussian_rdp(ORDERS, sigma=sigma, sensitivity=math.sqrt(2), sample_rate=gamma)
     ).all()
 
 

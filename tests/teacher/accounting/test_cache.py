@@ -11,7 +11,7 @@ from labelwall.teacher.accounting.curves import argmax_rdp
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 ORDERS = np.array([2.0, 9.0, 60.0])
-NOISE = {"sigma": 2.0, "sampling_probability": 0.3}
+NOISE = {"sigma": 2.0, "sample_rate": 0.3}
 
 
 def test_an_order_costs_the_same_whatever_others_are_asked_for(monkeypatch):

@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.contest import _log_tail, argmax_log_excess, r
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
-ARGMAX = {"sigma": 25.0, "sampling_probability": 0.15}
+ARGMAX = {"sigma": 25.0, "sample_rate": 0.15}
 
 
 def test_argmax_reproduces_the_reference_values():
@@ -86,7 +86,7 @@ def test_argmax_is_the_worst_of_all_contests_with_all_tie_orders(sigma, gamma):
         claim = np.logaddexp(0.0, log_excess) / (order - 1)
         assert exact <= claim * (1 + 1e-7)  # never below
         assert claim <= exact * (1 + 1e-4)  # and not above what is attained
-        noise, one = {"sigma": sigma, "sampling_probability": gamma}, np.array([order])
+        noise, one = {"sigma": sigma, "sample_rate": gamma}, np.array([order])
         alone = argmax_rdp(one, **noise, swap=False)[0]
         gaussian = gaussian_rdp(one, **noise, sensitivity=1.0)[0]
         without_swap = worst_divergence(base, added, gamma, order)
@@ -109,7 +109,7 @@ def test_the_supremum_sits_inside_the_table():
 @pytest.mark.parametrize(("sigma", "gamma"), [(0.01, 0.1), (0.5, 1.0), (0.5, 0.1), (1000.0, 0.2)])
 def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
     orders = np.array([1.5, 2.0, 16.0, 512.0])
-    noise, curves = {"sigma": sigma, "sampling_probability": gamma}, []
+    noise, curves = {"sigma": sigma, "sample_rate": gamma}, []
     for swap in (False, True):
         curves.append(argmax_rdp(orders, **noise, swap=swap))
         assert np.isfinite(curves[-1]).all()

@@ -27,7 +27,7 @@ from labelwall.wall.errors import InvalidInput
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 DOUBLING = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sampling_probability": 0.25}
+SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sample_rate": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sampling_probab
     ],
 )
 def test_screening_reproduces_the_reference_values(gamma, reference):
-    curve = screening_rdp(DOUBLING, **{**SCREENING, "sampling_probability": gamma})
+    curve = screening_rdp(DOUBLING, **{**SCREENING, "sample_rate": gamma})
     np.testing.assert_allclose(curve, reference, rtol=1e-3)
 
 
@@ -71,7 +71,7 @@ def exact_screening(order, max_votes, threshold, sigma, gamma):
 def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, sigma, gamma):
     orders = np.array([1.05, 1.5, 2.0, 7.0, 33.0, 256.0])
     fields = {"max_votes": max_votes, "threshold": threshold, "sigma": sigma}
-    curve = screening_rdp(orders, **fields, sampling_probability=gamma)
+    curve = screening_rdp(orders, **fields, sample_rate=gamma)
     exact = np.array([exact_screening(order, **fields, gamma=gamma) for order in orders])
     assert (curve >= exact).all()
     np.testing.assert_allclose(curve, exact, rtol=1e-6)
@@ -80,17 +80,17 @@ def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, si
 @pytest.mark.parametrize(
     "fields",
     [
-        {"max_votes": 800, "threshold": 480, "sigma": 200.0, "sampling_probability": 0.03},
-        {"max_votes": 800, "threshold": 480, "sigma": 0.5, "sampling_probability": 1.0},
+        {"max_votes": 800, "threshold": 480, "sigma": 200.0, "sample_rate": 0.03},
+        {"max_votes": 800, "threshold": 480, "sigma": 0.5, "sample_rate": 1.0},
         # p_t far below float64
-        {"max_votes": 10, "threshold": 100_000, "sigma": 0.5, "sampling_probability": 0.5},
+        {"max_votes": 10, "threshold": 100_000, "sigma": 0.5, "sample_rate": 0.5},
         # past exact sums
-        {"max_votes": 10, "threshold": 5, "sigma": 1e5, "sampling_probability": 0.5},
+        {"max_votes": 10, "threshold": 5, "sigma": 1e5, "sample_rate": 0.5},
     ],
 )
 def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
     curve = screening_rdp(ORDERS, **fields)
-    rest = {key: fields[key] for key in ("sigma", "sampling_probability")}
+    rest = {key: fields[key] for key in ("sigma", "sample_rate")}
     gaussian = gaussian_rdp(ORDERS, sensitivity=1.0, **rest)
     assert (curve > 0).all()
     assert (curve <= gaussian * (1 + 1e-7)).all()
@@ -100,14 +100,14 @@ def test_curves_grow_with_gamma_and_fall_with_sigma():
     def at(**change):
         return screening_rdp(ORDERS, **{**SCREENING, **change})
 
-    assert (at(sampling_probability=0.3) > at()).all()
+    assert (at(sample_rate=0.3) > at()).all()
     assert (at(sigma=90.0) < at()).all()
 
 
 @pytest.mark.parametrize(("multiplier", "gamma"), [(1.0, 0.1), (17.7, 0.15), (200.0, 0.001)])
 def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
     whole = np.array([2.0, 3.0, 16.0, 64.0, 512.0])
-    curve = gaussian_rdp(whole, sigma=multiplier, sensitivity=1.0, sampling_probability=gamma)
+    curve = gaussian_rdp(whole, sigma=multiplier, sensitivity=1.0, sample_rate=gamma)
     with mpmath.workdps(60):
         for order, value in zip(whole, curve, strict=True):
             n, g, s = int(order), mpmath.mpf(gamma), mpmath.mpf(multiplier)
@@ -121,7 +121,7 @@ def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
 def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
     """Enumerated: N_Z(0, sigma^2) against its mixture with N_Z(1, sigma^2), both directions."""
     orders = np.array([1.1, 1.3, 1.5, 2.0, 2.5, 3.75, 10.5])
-    curve = gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sampling_probability=gamma)
+    curve = gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sample_rate=gamma)
     z = np.arange(-60, 61)
     log_law = -(z**2) / (2 * sigma**2) - math.log(np.exp(-(z**2) / (2 * sigma**2)).sum())
     log_shifted = np.log(gamma) + (2 * z - 1) / (2 * sigma**2)
@@ -149,7 +149,7 @@ def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
     assert (twice(5) < 0.6 * twice(5.0)).all()  # the defect; when it goes, this line says so
     for sigma, sensitivity in ((5, 1), (5.0, 1.0), (5, 1.0)):
         curve = gaussian_rdp(
-            np.array([2.0, 8.0]), sigma=sigma, sensitivity=sensitivity, sampling_probability=0.1
+            np.array([2.0, 8.0]), sigma=sigma, sensitivity=sensitivity, sample_rate=0.1
         )
         accountant = RdpAccountant(orders=[2, 8])
         accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(5.0)))
@@ -184,16 +184,16 @@ def test_pure_laplace_and_zcdp():
         ("screening", {**SCREENING, "sigma": math.inf}),
         ("screening", {**SCREENING, "sigma": True}),
         ("screening", {**SCREENING, "sigma": "85"}),
-        ("screening", {**SCREENING, "sampling_probability": 0}),
-        ("screening", {**SCREENING, "sampling_probability": 1.01}),
+        ("screening", {**SCREENING, "sample_rate": 0}),
+        ("screening", {**SCREENING, "sample_rate": 1.01}),
         ("screening", {**SCREENING, "max_votes": 0}),
         ("screening", {**SCREENING, "max_votes": 300.0}),
         ("screening", {**SCREENING, "threshold": None}),
         ("screening", {**SCREENING, "extra": 1}),
         ("screening", {key: value for key, value in SCREENING.items() if key != "threshold"}),
         ("screening", ["sigma"]),
-        ("argmax", {"sigma": 25.0, "sampling_probability": 0.15, "swap": 1}),
-        ("gaussian", {"sigma": 25.0, "sampling_probability": 0.15}),
+        ("argmax", {"sigma": 25.0, "sample_rate": 0.15, "swap": 1}),
+        ("gaussian", {"sigma": 25.0, "sample_rate": 0.15}),
         ("pure", {"epsilon": -1.0}),
         ("zcdp", {"rho": math.inf}),
         ("no_such_curve", {}),
@@ -217,10 +217,10 @@ def test_a_cap_is_a_count(cap):
 def test_every_registered_curve_answers_through_its_release():
     examples = {
         "screening": SCREENING,
-        "argmax": {"sigma": 2.0, "sampling_probability": 0.15, "swap": False},
-        "gaussian": {"sigma": 2, "sensitivity": 1, "sampling_probability": 1},
+        "argmax": {"sigma": 2.0, "sample_rate": 0.15, "swap": False},
+        "gaussian": {"sigma": 2, "sensitivity": 1, "sample_rate": 1},
         "pure": {"epsilon": 0.1},
-        "bounded_range": {"epsilon": 0.1, "sampling_probability": 0.5},
+        "bounded_range": {"epsilon": 0.1, "sample_rate": 0.5},
         "laplace": {"scale": 10.0, "sensitivity": 1.0},
         "zcdp": {"rho": 0.1},
     }

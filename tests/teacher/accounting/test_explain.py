@@ -9,8 +9,8 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.explain import explain
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 
-HISTOGRAM = {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}
-VOTES = {"sigma": 9.0, "sampling_probability": 0.2}
+HISTOGRAM = {"sigma": 60.0, "sensitivity": 2.0, "sample_rate": 1.0}
+VOTES = {"sigma": 9.0, "sample_rate": 0.2}
 LISTS = {
     "pld": [Release("histogram", "gaussian", HISTOGRAM, 3)],
     "tight": [

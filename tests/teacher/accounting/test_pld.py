@@ -22,7 +22,7 @@ from tests.teacher.accounting.gaussian_oracle import exact_epsilon, smoothed
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):
-    fields = {"sigma": sigma, "sensitivity": sensitivity, "sampling_probability": gamma}
+    fields = {"sigma": sigma, "sensitivity": sensitivity, "sample_rate": gamma}
     return Release("counts", "gaussian", fields, cap)
 
 
@@ -96,7 +96,7 @@ def test_both_kinds_of_pairs_nearly_agree_where_one_gives_way_to_the_other(m):
 @pytest.mark.parametrize("curve", ["screening", "argmax"])
 def test_what_is_computed_from_noisy_votes_costs_what_they_cost(curve):
     for sigma in (9.0, 90.0):
-        fields = {"sigma": sigma, "sampling_probability": 0.2}
+        fields = {"sigma": sigma, "sample_rate": 0.2}
         fields |= {"max_votes": 9, "threshold": 5} if curve == "screening" else {}
         votes = noisy(sigma, 1.0 if curve == "screening" else math.sqrt(2), 0.2, 4)
         bit = Release("r", curve, fields, 4)

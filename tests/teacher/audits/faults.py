@@ -112,7 +112,7 @@ class WithReplacement(PrivateKnn):
 
     def votes(self, stage: str, voters: Any, keys: Sequence[str], entropy: Any) -> np.ndarray:
         n = len(voters.index)
-        size = len(keys), round(self.sampling_probability * n)
+        size = len(keys), round(self.sample_rate * n)
         ranks = np.sort(np.random.default_rng().integers(0, max(n, 1), size), axis=1)[:, : self.k]
         nearest = voters.index.prefix(voters.queries[:1], n)[0]  # the audit's queries are all alike
         classes = voters.labels[nearest[ranks]]
@@ -179,7 +179,7 @@ class TrueMean(PrivateKnnMean):
 def weak(mechanism: Regression) -> Regression:
     """Few neighbours in few cells, nobody left out: sampling would only dilute a fault."""
     k = min(mechanism.k, 20) if mechanism.k != 100 else 3
-    return replace(mechanism, k=k, sampling_probability=1.0, cells=4, window=1)
+    return replace(mechanism, k=k, sample_rate=1.0, cells=4, window=1)
 
 
 class SilentCells(ReverseKnn):
@@ -222,7 +222,7 @@ class Twice(LinearSums):
 
 
 def of_kind(fault: type[LinearSums], kind: type[LinearSums]) -> LinearSums:
-    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(sigma=1.0)
+    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(noise_multiplier=1.0)
 
 
 def missing_clip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,16 +55,16 @@ KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 # Parameters at which the audit sees much in few trials.
-GAMMA: dict[str, Any] = {"sampling_probability": 0.5}
+GAMMA: dict[str, Any] = {"sample_rate": 0.5}
 SAMPLED = vars(probes(PrivateKnn())[0][0])
-CERTAIN: dict[str, Any] = SAMPLED | {"threshold": 1, "sampling_probability": 1.0}
+CERTAIN: dict[str, Any] = SAMPLED | {"threshold": 1, "sample_rate": 1.0}
 SMALL = {"k": 1, "threshold": 0, "sigma_screen": 0.35, "sigma_vote": 0.85}
-SMALL_SIGMA: dict[str, Any] = SMALL | {"sampling_probability": 0.04}
+SMALL_SIGMA: dict[str, Any] = SMALL | {"sample_rate": 0.04}
 CELLS = ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
 BALL = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
 RADIUS = RadiusNeighbours(epsilon=2.0)
 CURIOUS = BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive")
-ATTRIBUTES = PrivateKnnAttributes(tau=1, k=1, sigma_vote=2.0, sampling_probability=1.0)
+ATTRIBUTES = PrivateKnnAttributes(tau=1, k=1, sigma_vote=2.0, sample_rate=1.0)
 COUNTING, LABELLING, DENSE = (probe for probe, _ in probes(IndKnn(threshold=0.9)))
 MEAN = PrivateKnnMean(sigma_screen=30.0, sigma_mean=2.0)
 SCREENED = {"threshold": 2, "sigma_screen": 1.0, "sigma_mean": 10.0}
@@ -94,10 +94,10 @@ PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     ),
     "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
     "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
-    "private_linear": (PrivateLinear(sigma=1.0).for_unit("person"), ()),
-    "averages": (PrivateLinear(sigma=1.0), ()),
-    "attributes_sums": (PrivateLinearAttributes(sigma=1.0).for_unit("person"), ()),
-    "value_sums": (PrivateLinearValue(sigma=1.0, gain=3), ()),
+    "private_linear": (PrivateLinear(noise_multiplier=1.0).for_unit("person"), ()),
+    "averages": (PrivateLinear(noise_multiplier=1.0), ()),
+    "attributes_sums": (PrivateLinearAttributes(noise_multiplier=1.0).for_unit("person"), ()),
+    "value_sums": (PrivateLinearValue(noise_multiplier=1.0, gain=3), ()),
     "radius": (RadiusNeighbours(radius=0.1, epsilon=2.0), ()),
     "batch_knn": (CURIOUS, ()),
     "ind_knn": (IndKnn(threshold=0.5, sigma_count=1.0, sigma_label=0.2, rho=0.5), (COUNT,)),
@@ -262,18 +262,20 @@ FAULTS: dict[str, Fault] = {
         f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in KINDS[1:])
         for kind in KINDS
         for name, mechanism in {
-            "half the noise": drawing(kind(sigma=1.0)),
+            "half the noise": drawing(kind(noise_multiplier=1.0)),
             "counted exactly": of_kind(faults.CountedExactly, kind),
             "silent first": of_kind(faults.SilentFirst, kind),
             "twice": of_kind(faults.Twice, kind),
         }.items()
     },
     **{
-        f"{kind.kind}: missing clip": Fault(kind(sigma=1.0), 8000, plant=faults.missing_clip)
+        f"{kind.kind}: missing clip": Fault(
+            kind(noise_multiplier=1.0), 8000, plant=faults.missing_clip
+        )
         for kind in KINDS
     },
     "private_linear_attributes: clip by attribute": Fault(
-        PrivateLinearAttributes(sigma=1.0), 8000, plant=faults.clip_by_attribute
+        PrivateLinearAttributes(noise_multiplier=1.0), 8000, plant=faults.clip_by_attribute
     ),
     "radius: half the noise": Fault(drawing(RADIUS, faults.half, 2), 4500, ("batch of 1",)),
     "radius: silent": Fault(faults.SilentBatch(epsilon=2.0), 600, ("batch of 1",)),

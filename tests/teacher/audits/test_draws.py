@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms, cases, probes
 from labelwall.teacher.audits.conversations import priced
-from labelwall.teacher.audits.harness import EMPTY, Pair
 from labelwall.teacher.audits.sums import of_record
-from labelwall.teacher.audits.votes import JOINT, run
+from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import (
@@ -98,48 +95,7 @@ def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
     assert np.linalg.norm(of_record(kind())) > 2 * SENSITIVITY
 
 
-@pytest.mark.parametrize("pair", [EMPTY, Pair(1, 2, 2), Pair(2, 2, 3), Pair(0, 4, 10)])
-def test_what_is_run_has_the_law_of_enumerated_samples_and_noise(pair: Pair) -> None:
-    """Frequencies are within 8 standard deviations: a miss in 10^14."""
-    mechanism = PrivateKnn(
-        k=2, threshold=1, sigma_screen=0.8, sigma_vote=0.6, sampling_probability=0.3
-    )
-    n = 4000
-    for added in (False, True):
-        for part, law in _enumerated(mechanism, pair, added).items():
-            codes = run(mechanism, part, pair, added, n, SystemEntropy())
-            seen = np.bincount(codes, minlength=len(law)) / n
-            assert (np.abs(seen - law) < 8 * np.sqrt(law * (1 - law) / n) + 1e-9).all()
-
-
-def _enumerated(mechanism: PrivateKnn, pair: Pair, added: bool) -> dict[str, np.ndarray]:
-    """Every sample of the records; the bit and the winner by sums over noise, class by class."""
-    labels, gamma, c = pair.labels(added), mechanism.sampling_probability, pair.num_classes
-    z = np.arange(-12, 13)
-    noises = {}
-    for name in ("sigma_screen", "sigma_vote"):
-        weights = np.exp(-(z**2) / (2 * mechanism.require(name) ** 2))
-        noises[name] = weights / weights.sum()
-    screen, winner = np.zeros(2), np.zeros(c)
-    for bits in product([False, True], repeat=len(labels)):
-        chance = np.prod([gamma if bit else 1 - gamma for bit in bits])
-        votes = np.bincount(labels[np.array(bits, dtype=bool)][: mechanism.k], minlength=c)
-        passes = noises["sigma_screen"][votes.max() + z > mechanism.threshold].sum()
-        screen += chance * np.array([1 - passes, passes])
-        best = {(-100, 0): 1.0}  # (noisy votes, class) of the leader so far
-        for label in range(c):
-            following: dict[tuple[int, int], float] = defaultdict(float)
-            for (count, leader), mass in best.items():
-                for value, weight in zip(votes[label] + z, noises["sigma_vote"], strict=True):
-                    leads = (int(value), label) if value > count else (count, leader)
-                    following[leads] += mass * weight
-            best = following
-        for (_, leader), mass in best.items():
-            winner[leader] += chance * mass
-    return {SCREEN: screen, AGGREGATE: winner, JOINT: np.append(screen[0], screen[1] * winner)}
-
-
-NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=1.0)
+NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sample_rate=1.0)
 CLUSTERS = (
     np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32), 9, axis=0),
     np.repeat([0, 1], 9),

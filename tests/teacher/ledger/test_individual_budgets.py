@@ -205,7 +205,7 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
         reserve(restored, "b", payments(3))
 
 
-GAUSSIAN_PARAMETERS = {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}
+GAUSSIAN_PARAMETERS = {"sigma": 1.0, "sensitivity": 1.0, "sample_rate": 1.0}
 
 
 def forged(release: Release, fields: dict[str, object]) -> Plan:

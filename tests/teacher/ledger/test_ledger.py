@@ -21,9 +21,7 @@ from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import identity, use_extractor
 from tests.postgres import Server, rows
 
-MECHANISM = PrivateKnn(
-    k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5
-)
+MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sample_rate=0.5)
 
 
 def plan(asked: int = 5, answered: int = 3) -> Plan:

@@ -29,7 +29,7 @@ from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 
 ATTRIBUTES, N = 4, 40
-KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)
+KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sample_rate=1.0)
 GNMAX = GnmaxAttributes(tau=2, sigma_vote=1.5, teachers=3)
 KEYS = [str(i) for i in range(6)]
 

@@ -137,9 +137,7 @@ def test_no_noise_that_can_be_drawn_is_enough() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 0.2])
 def test_the_estimate_is_close_where_votes_are_drawn(gamma: float) -> None:
-    mechanism = PrivateKnn(
-        k=50, threshold=30, sigma_screen=12.0, sigma_vote=5.0, sampling_probability=gamma
-    )
+    mechanism = PrivateKnn(k=50, threshold=30, sigma_screen=12.0, sigma_vote=5.0, sample_rate=gamma)
     plan = Plan(1.0, DELTA, (Priced(mechanism, 10, 8).slot(),))
     assert estimate(plan) == pytest.approx(certified_epsilon(plan), rel=0.03)
 

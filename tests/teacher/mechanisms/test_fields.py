@@ -7,59 +7,10 @@ from typing import Any
 
 import pytest
 
+from labelwall.teacher.mechanisms.fields import params
 from labelwall.teacher.mechanisms.registry import MECHANISMS, space_of
 from labelwall.wall.errors import InvalidInput
 
-SCALES = (0.0, -1.0, math.nan, math.inf)
-SAMPLING = {"k": (0,), "sampling_probability": (0.0, 1.1)}
-VALUES = {**SAMPLING, "cells": (1,), "window": (0,), "sigma_screen": (0.0,)}
-ATTRIBUTES = {"tau": (0, 63), "threshold": (0.0, 1.0), "margin": (-1.0,), "sigma_vote": SCALES}
-LINEAR = {"steps": (0, 101), "sigma": (*SCALES, 1e3), "clip": (0.0, 2.0, math.nan)}
-PURE = {"epsilon": (0.0, -1.0), "noise": ("normal",), "accounting": ("cheap",)}
-PATE = {"teachers": (0, 10_001), "classifier": ("forest",)}
-WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
-    "private_knn": {**SAMPLING, "sigma_vote": SCALES, "sigma_screen": SCALES, "threshold": (-1,)},
-    "private_radius": {"share": (0.0, 1.1), "threshold": (-1, 10**6), "sigma_vote": SCALES},
-    "naive_knn": {"k": (0,), "sigma_vote": SCALES},
-    "lnmax": {**PATE, "scale": SCALES},
-    "gnmax": {**PATE, "sigma_vote": SCALES},
-    "confident_gnmax": {**PATE, "sigma_screen": SCALES, "sigma_vote": SCALES},
-    "ind_knn": {
-        "threshold": (0.0, 1.01),
-        "sigma_label": SCALES,
-        "sigma_count": SCALES,
-        "kernel": ("linear",),
-        "rho": SCALES,
-        "bandwidth": SCALES,
-        "near": (-0.1, math.nan),
-    },
-    "reverse_knn": {
-        "centroids": (0, 4097),
-        "neighbours": (0, 65),
-        "row_neighbours": (0, 65),
-        "sigma": SCALES,
-        "margin": (-1.0, math.nan),
-        "parts": (0, 4097),
-    },
-    "private_linear": {**LINEAR, "margin": (-0.1, 1.0, math.nan), "gain": (0, 4097)},
-    "private_linear_attributes": {**LINEAR, "margin": (-0.1, 1.0)},
-    "private_linear_value": LINEAR,
-    "radius": {"radius": (-0.1, math.nan), **PURE},
-    "batch_knn": {
-        **PURE,
-        "k": (0,),
-        "conversion": ("guess",),
-        "conversion_share": (0.0,),
-        "records": (0,),
-        "records_share": (1.0,),
-        "candidates": (0,),
-        "candidate_accounting": ("cheap",),
-    },
-    "private_knn_attributes": {**SAMPLING, **ATTRIBUTES},
-    "gnmax_attributes": {"teachers": (0, 10_001), **ATTRIBUTES},
-    "private_knn_mean": {**VALUES, "sigma_mean": SCALES},
-    "private_knn_median": {**VALUES, "epsilon": SCALES},
-}
 TOGETHER: list[tuple[str, str, dict[str, Any]]] = [
     ("private_knn", "threshold", {"k": 10, "threshold": 11}),
     ("confident_gnmax", "threshold", {"threshold": 251}),
@@ -77,8 +28,19 @@ TOGETHER: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_field_out_of_its_range_is_refused(kind: str) -> None:
-    for name, values in WRONG[kind].items():
-        for value in values:
+    """Every number has a least one; a scale of noise, an epsilon and a rho are positive."""
+    for name, known in params(MECHANISMS[kind]).items():
+        default = vars(MECHANISMS[kind]())[name]
+        wrong: list[Any] = ["forest"]
+        if not isinstance(default, bool | str):
+            assert (known.ge is not None) + (known.gt is not None) == 1
+            assert not known.calibrated or known.gt == 0 or (known.ge or 0) > 0
+            least = [known.gt] if known.ge is None else [known.ge - 1, math.nextafter(known.ge, -1)]
+            most = [known.lt] if known.le is None else [known.le + 1]
+            wrong = [math.nan, math.inf, -math.inf, *least, *most]
+        for value in wrong:
+            if value is None or isinstance(default, bool):
+                continue
             with pytest.raises(InvalidInput, match=rf"`mechanism\.{name}` must be "):
                 MECHANISMS[kind](**{name: value})
 

@@ -33,7 +33,6 @@ from labelwall.teacher.mechanisms.sums import (
 )
 from labelwall.teacher.mechanisms.voters import Voters, shared_votes
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
 from tests.teacher.audits import faults
@@ -106,16 +105,6 @@ def test_attributes(drawn: Drawn, k: int, gamma: float, tau: int) -> None:
         return v.votes(k, gamma, KEYS, "counts", SeededNoise(3), ballots(v.labels, CLASSES, tau))
 
     assert squared(drawn.moved(statistic)) <= 2 * tau * GRID**2
-
-
-@few
-@given(data(labels=STEPS + 1), st.integers(1, 6), SAMPLED)
-def test_means(drawn: Drawn, k: int, gamma: float) -> None:
-    def statistic(v: Voters) -> np.ndarray:
-        summed = Voters(v.index, v.labels, 1, v.queries)
-        return summed.votes(k, gamma, KEYS, "m", SeededNoise(3), (2 * v.labels - STEPS)[:, None])
-
-    assert np.abs(drawn.moved(statistic)).max() <= 2 * STEPS
 
 
 @few
@@ -330,8 +319,8 @@ def test_the_unit_fills_in_what_is_left_to_it() -> None:
     """A given number stays as it is; prices keep a ratio."""
     for mechanism, name, default in (
         (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
-        (PrivateLinear(sigma=2.0), "gain", 2),
-        (PrivateLinearValue(sigma=2.0), "gain", 1),
+        (PrivateLinear(noise_multiplier=2.0), "gain", 2),
+        (PrivateLinearValue(noise_multiplier=2.0), "gain", 1),
     ):
         assert mechanism.for_unit("row") == mechanism
         assert mechanism.fields()[name] is None

@@ -82,7 +82,7 @@ def released(mechanism: PrivateRadius, part: str, votes: np.ndarray) -> np.ndarr
 
 def sampled(mechanism: PrivateRadius, part: str, within: list[int], classes: int) -> np.ndarray:
     """The law of one release over all samples of records (classes ``within`` the radius)."""
-    gamma, law = mechanism.sampling_probability, np.zeros(classes)
+    gamma, law = mechanism.sample_rate, np.zeros(classes)
     for bits in product([False, True], repeat=len(within)):
         votes = np.bincount(np.array(within, dtype=int)[list(bits)], minlength=classes)
         chance = gamma ** sum(bits) * (1 - gamma) ** (len(bits) - sum(bits))
@@ -108,9 +108,7 @@ def test_no_pair_costs_more_than_the_curve(part: str, gamma: float) -> None:
 
     Of the argmax less: the other class's noise, which the proof fixes, hides the record too.
     """
-    mechanism = PrivateRadius(
-        threshold=1, sigma_screen=1.3, sigma_vote=1.3, sampling_probability=gamma
-    )
+    mechanism = PrivateRadius(threshold=1, sigma_screen=1.3, sigma_vote=1.3, sample_rate=gamma)
     claims = {r.name: release_rdp(r, ORDERS) for r in mechanism.releases(1, 1)}[part]
     worst = np.zeros(len(ORDERS))
     for others, added in product(([], [0], [1, 1], [0, 1, 1], [1, 1, 1, 0, 0]), (0, 1)):
@@ -121,7 +119,7 @@ def test_no_pair_costs_more_than_the_curve(part: str, gamma: float) -> None:
 
 
 def test_three_classes_cost_no_more() -> None:
-    mechanism = PrivateRadius(sigma_vote=1.3, sigma_screen=1.0, sampling_probability=0.4)
+    mechanism = PrivateRadius(sigma_vote=1.3, sigma_screen=1.0, sample_rate=0.4)
     claims = release_rdp(mechanism.releases(1, 1)[1], ORDERS)
     for others, added in (([2, 0], 1), ([0, 2, 2], 2), ([1, 2], 0)):
         laws = [sampled(mechanism, AGGREGATE, o, 3) for o in (others, [*others, added])]
@@ -132,7 +130,7 @@ def test_the_draw_has_the_enumerated_law() -> None:
     """Five records, one of them outside the radius; the bit and the winner, 20,000 times."""
     n = 20_000
     mechanism = PrivateRadius(
-        share=1.0, threshold=1, sigma_screen=1.3, sigma_vote=1.3, sampling_probability=0.4
+        share=1.0, threshold=1, sigma_screen=1.3, sigma_vote=1.3, sample_rate=0.4
     )
     features = np.array([[0], [1], [-2], [2], [3]], dtype=np.int8)
     labels = np.array([0, 1, 1, 1, 0])

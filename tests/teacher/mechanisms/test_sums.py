@@ -36,7 +36,10 @@ from tests.make import LEDGER, ZeroNoise, plan_of, teach
 from tests.teacher.shards import tiny
 
 DIMENSIONS, CLASSES = 4, 3
-HISTOGRAM, SUM = ReverseKnn(centroids=5, neighbours=2, sigma=3.0), PrivateLinear(sigma=2.0)
+HISTOGRAM, SUM = (
+    ReverseKnn(centroids=5, neighbours=2, sigma=3.0),
+    PrivateLinear(noise_multiplier=2.0),
+)
 WIDTH = (DIMENSIONS + 1) * CLASSES + 1
 
 few = st.sampled_from([-63, -1, 0, 1, 63])  # ties and duplicates

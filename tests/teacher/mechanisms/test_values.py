@@ -34,10 +34,10 @@ from tests.make import ZeroNoise
 
 N = 40
 MEAN_OF = PrivateKnnMean(
-    k=7, sampling_probability=1.0, sigma_mean=1.5, cells=8, window=2, threshold=3, sigma_screen=2.0
+    k=7, sample_rate=1.0, sigma_mean=1.5, cells=8, window=2, threshold=3, sigma_screen=2.0
 )
 MEDIAN_OF = PrivateKnnMedian(
-    k=7, sampling_probability=1.0, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=2.0
+    k=7, sample_rate=1.0, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=2.0
 )
 BOTH = [MEAN_OF, MEDIAN_OF]
 KEYS = [str(i) for i in range(6)]
@@ -145,9 +145,9 @@ def test_stages_follow_the_threshold(mechanism: Regression, last: str) -> None:
 
 def test_the_mean_and_the_screening_have_the_prices_of_votes() -> None:
     """The sum costs a Gaussian count of sensitivity 1 at sigma_mean; the bit CVPR20's screening."""
-    common = {"k": 90, "sampling_probability": 0.3, "threshold": 50, "sigma_screen": 20.0}
+    common = {"k": 90, "sample_rate": 0.3, "threshold": 50, "sigma_screen": 20.0}
     screen, answer = PrivateKnnMean(sigma_mean=12.0, **common).releases(1, 1)
-    expected = gaussian_rdp(ORDERS, sigma=12.0, sensitivity=1.0, sampling_probability=0.3)
+    expected = gaussian_rdp(ORDERS, sigma=12.0, sensitivity=1.0, sample_rate=0.3)
     np.testing.assert_allclose(release_rdp(answer, ORDERS), expected, rtol=1e-12)
     assert screen == PrivateKnn(sigma_vote=25.0, **common).releases(1, 1)[0]
 
@@ -158,9 +158,7 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
     epsilon: float, gamma: float
 ) -> None:
     """All counts of k <= 4 neighbours in three cells, every record that joins or replaces one."""
-    mechanism = PrivateKnnMedian(
-        k=4, cells=3, window=1, epsilon=epsilon, sampling_probability=gamma
-    )
+    mechanism = PrivateKnnMedian(k=4, cells=3, window=1, epsilon=epsilon, sample_rate=gamma)
     orders, worst = np.array([1.5, 2.0, 5.0, 20.0, 100.0]), np.zeros(5)
     law = {}
     for counts in (c for c in itertools.product(range(5), repeat=3) if sum(c) <= 4):
@@ -184,13 +182,13 @@ def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() 
     """The supremum over t of the two-point moment, on a grid; epsilon^2 / 8-zCDP; epsilon-DP."""
     orders = np.array([2.0, 9.0, 40.0])
     for epsilon in (0.1, 1.0, 4.0):
-        plain = bounded_range_rdp(ORDERS, epsilon=epsilon, sampling_probability=1.0)
+        plain = bounded_range_rdp(ORDERS, epsilon=epsilon, sample_rate=1.0)
         assert (plain <= np.minimum(ORDERS * epsilon**2 / 8, epsilon) * 1.004).all()
         t = np.linspace(0, epsilon, 20001)[1:-1]
         high, low = np.exp(t), np.exp(t - epsilon)
         chance = (1 - low) / (high - low)
         for gamma in (1.0, 0.2):
-            curve = bounded_range_rdp(orders, epsilon=epsilon, sampling_probability=gamma)
+            curve = bounded_range_rdp(orders, epsilon=epsilon, sample_rate=gamma)
             mixed = [(1 - gamma) + gamma * ratio for ratio in (high, low)]
             for order, priced in zip(orders, curve, strict=True):
                 moments = [
@@ -199,5 +197,5 @@ def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() 
                 ]
                 exact = math.log(max(moments)) / (order - 1)
                 assert exact <= priced <= exact * 1.004
-    assert (bounded_range_rdp(ORDERS, epsilon=0.0, sampling_probability=0.5) == 0).all()
-    assert np.isfinite(bounded_range_rdp(ORDERS, epsilon=1e3, sampling_probability=0.5)).all()
+    assert (bounded_range_rdp(ORDERS, epsilon=0.0, sample_rate=0.5) == 0).all()
+    assert np.isfinite(bounded_range_rdp(ORDERS, epsilon=1e3, sample_rate=0.5)).all()

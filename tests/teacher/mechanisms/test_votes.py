@@ -56,14 +56,14 @@ def test_without_noise_the_ensembles_plurality_is_drawn(mechanism: Mechanism) ->
 def test_prices_are_the_curves_without_sampling() -> None:
     for mechanism, expected in (
         (Lnmax(scale=20.0), 30 * laplace_rdp(ORDERS, scale=20.0, sensitivity=2.0)),
-        (Gnmax(sigma_vote=40.0), 30 * argmax_rdp(ORDERS, sigma=40.0, sampling_probability=1.0)),
+        (Gnmax(sigma_vote=40.0), 30 * argmax_rdp(ORDERS, sigma=40.0, sample_rate=1.0)),
         (NaiveKnn(sigma_vote=40.0), 30 * ORDERS / 40.0**2),  # the Gaussian's at sqrt(2)
     ):
         tight = certificates(plan_of(mechanism, 30))["tight"]
         assert tight.epsilon <= (expected - math.log(1e-5) / (ORDERS - 1)).min()
     screen, argmax = ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0).releases(50, 30)
     assert (screen.cap, argmax.cap) == (50, 30)
-    priced = {"max_votes": 250, "threshold": 200, "sigma": 150.0, "sampling_probability": 1.0}
+    priced = {"max_votes": 250, "threshold": 200, "sigma": 150.0, "sample_rate": 1.0}
     assert screen.parameters == priced
     assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()
 

@@ -120,7 +120,7 @@ def test_the_ends_everybody_is_included_and_no_queries_draw_nothing(source):
 @pytest.mark.parametrize(
     ("method", "name", "wrong"),
     [
-        ("inclusion", "sampling_probability", [0.0, -0.1, 1.0000001, math.nan]),
+        ("inclusion", "sample_rate", [0.0, -0.1, 1.0000001, math.nan]),
         ("discrete_gaussian", "sigma", WRONG),
         ("discrete_laplace", "scale", WRONG),
     ],

@@ -44,10 +44,10 @@ def test_counts_of_good_and_bad_rows(tmp_path):
 def test_too_few_records_and_empty_classes_are_hinted(tmp_path):
     x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     config = arrays(tmp_path, x, y, np.arange(10))
-    text = preview(config, k=4, sampling_probability=0.25)
+    text = preview(config, k=4, sample_rate=0.25)
     assert "a sample holds about 2 records, fewer than k = 4" in text
     assert "classes without a record: 2." in text
-    assert preview(config, k=5, sampling_probability=1.0).count("hint: ") == 1  # the empty class
+    assert preview(config, k=5, sample_rate=1.0).count("hint: ") == 1  # the empty class
 
 
 def test_an_image_folder_with_bad_files(image_folders):

@@ -33,7 +33,7 @@ from tests.seeded_noise import SeededNoise
 D, CLASSES = 24, 3
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
 IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=4.0, rho=0.3)
-KNN = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+KNN = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 
 
 def rows(n: int, seed: int) -> np.ndarray:

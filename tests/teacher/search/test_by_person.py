@@ -94,7 +94,7 @@ def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
         queries,
         k=k,
         num_classes=4,
-        sampling_probability=gamma,
+        sample_rate=gamma,
         entropy=tape,
         keys=keys,
         release="screen",

@@ -199,7 +199,7 @@ def test_memory_of_a_batch_is_bounded():
                 queries[:count],
                 k=k,
                 num_classes=10,
-                sampling_probability=0.15,
+                sample_rate=0.15,
                 entropy=SystemEntropy(),
                 keys=["q"] * count,
                 release="screen",

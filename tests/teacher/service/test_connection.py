@@ -24,7 +24,7 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import client, clients, network, rows, served
+from tests.teacher.service.tiny import client, clients, rows, served
 
 
 def test_what_leaves_is_documented(shared: tiny.Made) -> None:
@@ -63,23 +63,6 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(
     assert "record 17" not in captured.out + captured.err + str(made.lines)
     assert "record 17" in (tmp_path / "errors.log").read_text()
     assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
-
-
-def test_a_client_tells_its_user_of_the_users_own_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Progress is a request's state and its answered queries, never progress over private rows."""
-    monkeypatch.setattr("labelwall.wall.client.WAIT", 0.0)  # so that it asks again and again
-    made, shown = tiny.make(tmp_path), set[tuple[str, int, int]]()
-    with clients(made, "ann", spec=None) as remote:
-        remote._progress = lambda *now: shown.add(now)
-        remote.use_extractor(network())
-        remote.answer(Queries(rows(40, 1)))
-    last = {("sending features", 1, 1), ("answering queries", 40, 40)}
-    assert last <= shown
-    for what, done, total in shown - last:
-        assert re.fullmatch(r"(sending features|answering queries) \((queued|running)\)", what)
-        assert (done, total) in ((0, 1), (0, 40), (16, 40), (32, 40))
 
 
 def test_logs_and_metrics_hold_public_quantities(shared: tiny.Made) -> None:

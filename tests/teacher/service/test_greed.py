@@ -33,14 +33,20 @@ def other(number: int) -> ExtractorSpec:
     return replace(SPEC, scale=1 + number / 100)
 
 
-def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
-    """Many extractors leave the ledger as it was; the caches stay few."""
+def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(
+    tmp_path: Path,
+) -> None:
+    """Many leave the ledger as it was, and another caller's in memory and on the disk."""
     made = tiny.make(tmp_path)
     before = Ledger(tmp_path / "ledger.sqlite").state.head
-    with clients(made, "ann") as ann:
+    with clients(made, "bob", "ann") as (bob, ann):
+        bob.use_extractor(other(99))
         for number in (*range(20), 1):
             ann.use_extractor(other(number))
         assert Ledger(tmp_path / "ledger.sqlite").state.head == before
+        assert other(99).sha256() in made.service.extractors
+        assert len(made.service.extractors._kept) == 8
+        assert (tmp_path / cache.cache_name(other(99), "cpu")).exists()
         ann.answer(Queries(rows(3, 1)))
         ann.use_extractor(SPEC)
         ann.use_extractor(other(1))
@@ -70,18 +76,6 @@ def test_extractors_of_a_day_are_limited_by_caller(
         ann.use_extractor(other(10))  # known: sent again for nothing
         bob.use_extractor(other(12))
         assert len(bob.answer(Queries(rows(3, 1))).labels) == 3
-
-
-def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
-    """Neither from memory, nor its records' features from the disk."""
-    made = tiny.make(tmp_path)
-    with clients(made, "bob", "ann") as (bob, ann):
-        bob.use_extractor(other(99))
-        for number in range(20):
-            ann.use_extractor(other(number))
-        assert other(99).sha256() in made.service.extractors
-        assert len(made.service.extractors._kept) == 8
-        assert (tmp_path / cache.cache_name(other(99), "cpu")).exists()
 
 
 def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(

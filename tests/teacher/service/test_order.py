@@ -11,7 +11,7 @@ import pytest
 from labelwall.teacher.features import cache
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service.queue import EmbeddingJob, Job, RequestQueue
+from labelwall.teacher.service.queue import Job, RequestQueue
 from tests import ledgers
 from tests.teacher.service.test_transcript import CLASSES, DIMENSIONS, vectors
 from tests.teacher.service.transcript import BATCH, Conversation, conversation
@@ -65,7 +65,7 @@ def test_a_service_that_counts_turns_of_embedding_is_seen(
     answerable = RequestQueue._answerable
 
     def waiting(self: RequestQueue) -> list[Job]:
-        embedding = {job.caller for job in self._pending if isinstance(job, EmbeddingJob)}
+        embedding = {job.caller for job in self._pending if job.embeds}
         return [job for job in answerable(self) if job.caller not in embedding]
 
     monkeypatch.setattr(RequestQueue, "_answerable", waiting)

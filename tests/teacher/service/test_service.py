@@ -15,7 +15,6 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.records import record_updates as updates
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.messages import Queries
 from tests.postgres import audited
@@ -57,18 +56,6 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
         assert there[0].receipt.charged == {"batch": 1}
 
 
-def test_a_restarted_service_serves_what_it_answered(tmp_path: Path, place: Place) -> None:
-    """Clients notice nothing: an extractor is sent again, queries are known."""
-    with clients(tiny.make(tmp_path, place=place), "ann") as remote:
-        first = remote.answer(Queries(rows(20, 1)))
-    with clients(tiny.make(tmp_path, place=place), "ann", spec=None) as remote:
-        remote._spec = SPEC  # as a client that was there before
-        second = remote.answer(Queries(rows(20, 1)))
-    np.testing.assert_array_equal(first.labels, second.labels)
-    assert second.receipt.served == 20
-    assert second.receipt.charged == {"screen": 0, "aggregate": 0}
-
-
 def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, place: Place) -> None:
     """Eight callers ask 8 x 60 queries, a third of them the same, against a cap of 200."""
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
@@ -99,26 +86,18 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
 def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     made = tiny.make(tmp_path, place=place)
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
-
-    def present(service: tiny.Service) -> list[int]:
-        return sorted(service.teacher.records().ids.tolist())
-
     with clients(made, "carol") as carol:
-        carol.add(new, labels, ids)
-        carol.add(new, labels, ids)  # a repeated request changes nothing
-        assert present(made.service) == sorted([*range(80), *ids.tolist()])
+        for _ in range(2):  # a repeated request changes nothing
+            carol.add(new, labels, ids)
         with pytest.raises(Refused, match="of no present record"):
             carol.add(new, labels[::-1].copy(), ids)
-        carol.remove(np.array([500, 3, 12345]))
-        carol.remove(np.array([500, 3, 12345]))
-        assert set(present(made.service)) == ({*range(80), *ids.tolist()} - {500, 3})
+        for _ in range(2):
+            carol.remove(np.array([500, 3, 12345]))
+        assert {*made.service.teacher.records().ids} == {*range(80), *ids} - {500, 3}
         carol.add(new, labels, ids)  # once more after a removal is no repetition
-        assert 500 in present(made.service)
         assert made.browse().status_code == 200  # on either ledger
     again = tiny.make(tmp_path, place=place)
-    # 12345, too, will not be taken from the source
-    assert again.service.ledger.in_custody(updates.counts) == (4, 2)
-    assert set(present(again.service)) == ({*range(80), *ids.tolist()} - {3})
+    assert {*again.service.teacher.records().ids} == {*range(80), *ids} - {3}
     again.custodian.close()
 
 

@@ -201,7 +201,7 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(
     (tmp_path / "big").touch()
     os.truncate(tmp_path / "big", 1 << 26)
     made = tiny.make(tmp_path / "service")
-    monkeypatch.setattr(made.service.copies, "open", lambda: (tmp_path / "big").open("rb"))
+    monkeypatch.setattr(made.service, "ledger_copy", lambda: (tmp_path / "big").open("rb"))
     asks = f"GET /v1/ledger HTTP/1.1\r\nauthorization: Bearer {made.tokens['ann']}\r\nhost: a\r\n"
     with served(made) as url, many(url, 1, f"{asks}\r\n".encode()):
         until(lambda: len(made.app.state.connections))

@@ -38,9 +38,7 @@ from tests.make import plan_of
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 # audited in no time
-MECHANISM = PrivateKnn(
-    k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
-)
+MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 FAST = ServiceConfig(port=0, requests_per_second=1e6)
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 

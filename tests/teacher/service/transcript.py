@@ -1,9 +1,8 @@
 """The transcript of a conversation with a real service on a tape: every byte that callers see.
 
 Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may
-change the records. The writer takes one step at a time, on command. Each progress report while it
-works makes the analysts poll. So the transcript depends on no clock: polls without news are left
-out, because their number is a matter of time.
+change the records. The writer takes one step at a time, on command, and each progress report makes
+the analysts poll. Polls without news are left out: their number is a matter of time.
 """
 
 from __future__ import annotations
@@ -71,9 +70,7 @@ class Case:
 
 @dataclass
 class Conversation:
-    """The replies to the analysts and the reports to the custodian.
-
-    ``seen``: all replies to the analysts, in order; ``heard``: the teacher's progress since the
+    """``seen``: all replies to the analysts, in order; ``heard``: the teacher's progress since the
     service was made; ``shown``: the progress on the custodian's terminal, from the beginning.
     """
 
@@ -141,11 +138,6 @@ class Conversation:
             self.glance()
 
         service.teacher._progress = speak
-
-    def settle(self) -> None:
-        """Let all that waits be done, and look at nothing."""
-        while any(gate.step() for gate in self.gates):
-            pass
 
     def drain(self) -> None:
         """Let all that waits be done."""
@@ -272,7 +264,7 @@ def transcript(
         talk.put("bob", case.spec)
         talk.drain()
         for act in WORLDS[world]:  # the last one still waits when the analysts go on
-            talk.settle()
+            talk.drain()
             getattr(talk, act)()
         talk.put("ann", case.spec)
         talk.ask("bob", case.queries[2:6])

@@ -47,9 +47,9 @@ from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
 ONE_OF_EACH: tuple[AnyMechanism, ...] = (
-    PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3),
-    PrivateKnnAttributes(k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5),
-    PrivateKnnMean(k=20, sigma_mean=0.5, sigma_screen=30.0, sampling_probability=0.5),
+    PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
+    PrivateKnnAttributes(k=20, tau=2, sigma_vote=1.0, sample_rate=0.5),
+    PrivateKnnMean(k=20, sigma_mean=0.5, sigma_screen=30.0, sample_rate=0.5),
     PrivateKnnMedian(
         k=20,
         epsilon=2.0,
@@ -57,11 +57,9 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
         window=1,
         threshold=3,
         sigma_screen=30.0,
-        sampling_probability=0.5,
+        sample_rate=0.5,
     ),
-    PrivateRadius(
-        share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3
-    ),
+    PrivateRadius(share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
     NaiveKnn(k=15, sigma_vote=2.0),
     IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
     Lnmax(teachers=7, scale=0.5),
@@ -69,9 +67,9 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
-    PrivateLinear(steps=2, sigma=2.0, clip=1.0),
-    PrivateLinearAttributes(steps=2, sigma=2.0, clip=0.5),
-    PrivateLinearValue(sigma=2.0),
+    PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
+    PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
+    PrivateLinearValue(noise_multiplier=2.0),
     RadiusNeighbours(radius=0.1, epsilon=5.0),
     BatchKnn(k=9, epsilon=40.0),
 )

@@ -11,9 +11,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from tests.ledgers import identities, use_extractor
 
-MECHANISM = PrivateKnn(
-    k=30, threshold=10, sigma_screen=30.0, sigma_vote=25.0, sampling_probability=0.15
-)
+MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=30.0, sigma_vote=25.0, sample_rate=0.15)
 A, B, C, D, E = identities(*"abcde")
 
 

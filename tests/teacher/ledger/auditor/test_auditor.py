@@ -159,8 +159,8 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "a cap of true": ("valid integer", changed(0, '"cap":5', '"cap":true')),
     "a sigma of 0": ("sigma_vote", changed(0, '"sigma_vote":25.0', '"sigma_vote":0')),
     "a sampling probability of true": (
-        "sampling_probability",
-        changed(0, '"sampling_probability":0.15', '"sampling_probability":true'),
+        "sample_rate",
+        changed(0, '"sample_rate":0.15', '"sample_rate":true'),
     ),
     "batch: 1": ("batch", changed(0, '"batch":false', '"batch":1')),
     "an adversary that is not named": ("adversary", edited(0, '"adversary":"', '"adversary":"x')),

@@ -166,8 +166,8 @@ def test_a_slot_of_other_fields_or_releases_is_taken_by_neither(kind: str) -> No
 LABELS = [0, 2**31 - 1], [-1, 2**31, 10**30, True, 1.0, "1", None, [1]]
 TAIL = 14 * 100 * 4096 + 1
 SCREEN = [0, 1], [2, -1, True, 1.0, [0]]
-SUM = 10**12 * 2**20
-SPREAD = {"k": 20, "sampling_probability": 0.1}
+SUM, SUMS = 10**12 * 2**20, {"noise_multiplier": 30.0}
+SPREAD = {"k": 20, "sample_rate": 0.1}
 # By hand: noise of 14 deviations beyond what votes can add up to, for three queries in one entry.
 RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
     (EXAMPLES["private_knn"], "screen", *SCREEN),
@@ -187,9 +187,9 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
         ReverseKnn(centroids=3, sigma=44.0), "histogram",
         [[-617] * 3, [10**12 + 617] * 6], [[-618] * 3, [10**12 + 618] * 3, [0] * 4, 5, []],
     ),
-    (PrivateLinear(sigma=30.0), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
-    (PrivateLinearAttributes(sigma=30.0), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
-    (PrivateLinearValue(sigma=30.0), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
+    (PrivateLinear(**SUMS), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
+    (PrivateLinearAttributes(**SUMS), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
+    (PrivateLinearValue(**SUMS), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
     (
         IndKnn(rho=0.01, sigma_count=40.0), "individual_budgets",
         [[-561, 0], [10**12 + 561, 2**31 - 1]],
@@ -250,7 +250,7 @@ def test_sums_have_one_length_for_an_extractor(
     tmp_path: Path, kind: type[LinearSums], lengths: list[int], problem: str | None
 ) -> None:
     """A ledger of one release for each length, the last of another extractor's."""
-    mechanism, extractors = kind(sigma=30.0), [SPEC, replace(SPEC, scale=2.0)]
+    mechanism, extractors = kind(**SUMS), [SPEC, replace(SPEC, scale=2.0)]
     plan = Plan(50.0, 1e-9, (Slot(mechanism.fields(), mechanism.releases(9, 9)),))
     rows: list[tuple[str, Any]] = [
         ("genesis", {"format": 1, "dataset": "d", "unsafe": False, "adversary": POOLED}),
