@@ -36,8 +36,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from labelwall.experiment.linear.model import stored_probabilities
-from labelwall.experiment.run.matrices import CLASSIFIER
-from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.features.hog import hog_features
 
@@ -165,7 +164,8 @@ def released(folder: RunFolder, split: Split) -> float:
     def missing() -> None:
         raise AssertionError(f"round {last} asks with features that are not stored")
 
-    spec = folder.features(missing, last)  # type: ignore[arg-type]
+    file = COUNTED if (folder.round(last) / COUNTED).exists() else FEATURES
+    spec = folder.features(missing, last, file)  # type: ignore[arg-type]
     found = Embedder(spec, probe=split["public_x"][:64]).embed(split["test_x"])[0]
     said = stored_probabilities(classifier, found).argmax(axis=1)
     return float((said == split["test_y"]).mean())
@@ -185,7 +185,7 @@ def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str,
         confusion = np.array((folder.metrics(summary["best_round"]) or {})["confusion"])
         right = confusion.diagonal() / np.maximum(confusion.sum(axis=1), 1)
         estimate = summary["rounds"][summary["best_round"] - 1]["estimate"]
-        known = estimate is not None and estimate["by"] != "nothing"
+        known = estimate is not None and estimate["by"] != "nothing" and not estimate["why"]
         values = (
             logistic(split),
             released(folder, split),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -91,6 +91,7 @@ class StudentInfo:
     ``backbone``, ``input_shape``, ``mean``, ``std``: as in ExtractorSpec. ``labels``: what it
     predicts. ``temperature``: its outputs are divided by it before they become probabilities.
     ``table``: the columns of its vectors, where they come from a table, and their scales.
+    ``shares``: of the classes among the rows that it was trained on, which its answers go with.
     ``version``: of the labelwall that wrote it. ``kind``: how the file's tensors are read.
 
     A stranger's file is believed in nothing that is not here. Raises InvalidInput where the parts
@@ -107,6 +108,7 @@ class StudentInfo:
     temperature: Positive
     privacy: Privacy
     table: Scaling | None = None
+    shares: tuple[Positive, ...] | None = None
     version: Text = field(default_factory=own_version)
     kind: Literal["network"] = "network"
     resize: Text = RESIZE
@@ -119,6 +121,8 @@ class StudentInfo:
             raise _damaged("input_shape")
         if (len(self.mean), len(self.std)) != (channels, channels):
             raise _damaged("mean, std")
+        if self.shares is not None and len(self.shares) != self.labels.outputs:
+            raise _damaged("shares")
         if table is not None and (
             {sum(table.widths), len(table.mean), len(table.deviation)} != {*shape}
             or len(table.widths) != len(table.features)
@@ -182,6 +186,9 @@ def read_file(path: Path) -> bytes:
 
 BATCH = 500
 Inputs = np.ndarray | Sequence[str | Path] | str | Path
+ESTIMATE: Literal["estimate"] = "estimate"
+EM_STEPS, SMALLEST_SHARE = 200, 1e-6
+Shares = Sequence[float] | np.ndarray | Literal["estimate"] | None
 
 
 class Preprocessed(nn.Module):
@@ -216,11 +223,41 @@ class StudentModel:
         """float32 [n, outputs], logits or a value in -1..1; ``inputs`` as for ``rows``."""
         return outputs(self.module, self.rows(inputs), self.info.labels.outputs)
 
-    def predict(self, inputs: Inputs) -> np.ndarray:
+    def predict(self, inputs: Inputs, shares: Shares = None) -> np.ndarray:
         """int64 [n], indices of ``classes``; int64 [n, c] of 0 and 1 for attributes; float64 [n]
-        for values. ``inputs`` as for ``rows``.
+        for values. ``inputs`` as for ``rows``; ``shares`` as for ``for_shares``.
         """
-        return self.info.labels.predict(self.outputs(inputs))
+        student = self if shares is None else self.for_shares(shares, inputs)
+        return student.info.labels.predict(student.outputs(inputs))
+
+    def for_shares(self, shares: Shares, inputs: Inputs | None = None) -> StudentModel:
+        """This student for rows whose classes have other shares than its public rows had.
+
+        ``shares``: one of each class, which are divided by their sum; "estimate": those under which
+        ``inputs`` are most likely (expectation maximisation, Saerens, Latinne and Decaestecker
+        2002). Raises InvalidInput for attributes and values, and for what are no shares.
+        """
+        if self.info.shares is None or self.info.labels.kind != "class":
+            raise InvalidInput("shares", "left out for a student without classes", shares)
+        before = np.asarray(self.info.shares)
+        if isinstance(shares, str):
+            if shares != ESTIMATE or inputs is None:
+                raise InvalidInput("shares", f"{ESTIMATE}, or one number a class", shares)
+            likely, after = self.probabilities(inputs), before
+            for _ in range(EM_STEPS):
+                weighted = likely * (after / before)
+                after = (weighted / weighted.sum(axis=1, keepdims=True)).mean(axis=0)
+        else:
+            after = np.asarray(shares, dtype=np.float64)
+            if after.shape != before.shape or not (np.isfinite(after) & (after >= 0)).all():
+                rule = f"{len(before)} numbers of at least 0, one a class"
+                raise InvalidInput("shares", rule, list(map(float, after.ravel()[:8])))
+        after = np.maximum(after / max(float(after.sum()), 1e-300), SMALLEST_SHARE)
+        info = replace(self.info, shares=tuple(map(float, after / after.sum())))
+        tensors = safetensors.torch.load(self.weights)
+        offsets = torch.from_numpy(np.log(np.asarray(info.shares) / before) * info.temperature)
+        tensors["head.bias"] = tensors["head.bias"] + offsets.float()
+        return assembled(info, safetensors.torch.save(tensors))
 
     def probabilities(self, inputs: Inputs) -> np.ndarray:
         """float64 [n, c], a column for each of ``classes``, by the file's temperature; [n, 0] for

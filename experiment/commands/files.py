@@ -114,10 +114,16 @@ def classify(args: Sequence[str]) -> int:
         "npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]; for "
         "a student of a table a CSV or parquet file with that table's columns"
     )
+    shares = (
+        "how often the classes occur among these rows, where that differs from the public rows of "
+        'the run: "test" (as in the test split of the run), "estimate" (from these rows), or a '
+        "JSON file with a number for each class by name"
+    )
     parsed = {
         "--student": STUDENT,
         "--images": option(images, type=Path, nargs="+"),
         "--vectors": option(vectors, type=Path),
+        "--shares": shares,
         "--out": option("CSV file to write", type=Path, required=True),
         "--quiet": flag("print nothing but the result"),
     }
@@ -126,9 +132,12 @@ def classify(args: Sequence[str]) -> int:
         raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
     from ...student.model import load
     from ..run.console import Console
-    from ..use.classify import classify_images, classify_rows
+    from ..use.classify import classify_images, classify_rows, for_shares
 
     student, console = load(options.student), Console(quiet=options.quiet)
+    if options.shares:
+        rows = options.images or options.vectors
+        student = for_shares(student, options.student, options.shares, rows)
     if options.images:
         count, unreadable = classify_images(student, options.images, options.out, console.progress)
     else:

@@ -139,7 +139,8 @@ class Config(FirstFeatures, Computing):
             mechanism = solved.mechanism_of(number)
             once, form = mechanism.once_a_round, mechanism.query_form
             rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
-        return PublicSide(rounds, self, self.student, typical, self.seed, self)
+        guess = self.records(0) or None
+        return PublicSide(rounds, self, self.student, typical, guess, self.seed, self)
 
     @property
     def open(self) -> bool:

@@ -217,5 +217,6 @@ class PublicSide:
     first: FirstFeatures
     student: StudentConfig
     typical: bool  # whether typical rows are asked, not random ones
+    records: int | None  # a PUBLIC guess of the number of private records
     seed: int  # of public randomness
     computing: Computing

@@ -31,6 +31,7 @@ from ...wall.datasets.readers import (
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
+from ..linear.measure import MAX_AXES, ROWS_AN_AXIS, carried_axes
 from .groups import STAGES
 from .settings import build
 
@@ -70,9 +71,8 @@ SAMPLE = 1_000  # public images whose size and colour are read
 MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
-MIN_AXES, MAX_AXES = 32, 512  # of a linear classifier: the first, for many classes
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-AXES_BY_STRENGTH, STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 0.75, 2.0, 20, 60
+STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,8 @@ def default_mechanism(
     strength = records / (sigma * len(facts.classes))
     drawable = max(1.0, (0.99 * MAX_MULTIPLIER / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
-    fewest = min(2 * len(facts.classes), MIN_AXES)
-    most = min(MAX_AXES, max(1, facts.rows // 4), facts.dimensions or MAX_AXES)
-    axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), most))
+    most = min(max(1, facts.rows // ROWS_AN_AXIS), facts.dimensions or MAX_AXES)
+    axes = carried_axes(strength, len(facts.classes), most)
     return {"kind": "private_linear", "steps": steps, "axes": axes}
 
 

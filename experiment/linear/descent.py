@@ -21,13 +21,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, softmax
 
 from ...wall.matrices import FRACTION, MAX_WEIGHT
 from .gaussian_classes import gaussian_classes, of_sums
 from .measure import FitSettings, Gradient, Measurements
 from .shift import Moment, Shares, shifted
+
+# Of the logits that the model has: the factor under which they are true, and this with one
+# deviation of its noise taken off, and added.
+Doubt = tuple[float, float, float]
 
 # Tried on five sets of features at epsilon 0.02 to 2 (docs/decisions.md).
 NOISE = 3.0
@@ -109,9 +113,10 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
 
 def class_weights(
     measure: Measurements, inputs: np.ndarray, how: FitSettings
-) -> tuple[np.ndarray, Shares | None] | None:
+) -> tuple[np.ndarray, Shares | None, Doubt | None] | None:
     """Softmax regression: (weights of inputs of length 1, float64 [d + 1, c], for the classes'
-    shares among PUBLIC rows; the shares, where they were compared with the records').
+    shares among PUBLIC rows; the shares, where they were compared with the records'; how sure its
+    probabilities should be).
     """
     path = descend(measure, inputs, how)
     if path is None:
@@ -131,18 +136,56 @@ def class_weights(
 
     def scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:
         factor = _best(lambda factor: missed(factor * weights))
-        return factor * weights, missed(factor * weights)
+        return factor * weights, factor
 
     if how.steps == 1:
-        return scaled(of_sums(inputs, path.gradient, path.deviation))[0], None
-    best, least = scaled(path.average)
+        return scaled(of_sums(inputs, path.gradient, path.deviation))[0], None, (1.0, 1.0, 1.0)
+    best, factor = scaled(path.average)
+    least = missed(best)
     for _ in range(REFINEMENTS):
         classes, _ = scaled(gaussian_classes(inputs, _softmax(inputs @ best)))
-        refined, error = scaled((best + classes) / 2)
-        if error > least + TOLERANCE * path.noise:
+        refined, _ = scaled((best + classes) / 2)
+        if missed(refined) > least + TOLERANCE * path.noise:
             break
         best = refined
-    return _for_public(path, asked, best)
+    return *_for_public(path, asked, best), _doubt(path, factor)
+
+
+def _doubt(path: Descent, factor: float) -> Doubt | None:
+    """By the gradients of the last quarter; None where their noise hides it.
+
+    ``factor``: of the average's logits that is taken. The noise of a gradient is independent of all
+    weights before it. If logits by the mean of these are true after another factor, the gradient
+    along this mean is known; so each factor is tested on noise that it was not fitted to.
+    """
+    rows, quarter = path.inputs, len(path.asked) // 2
+    logits, expected, measured, variance = [], [], 0.0, 0.0
+    before = np.zeros_like(path.average)
+    for number, step in enumerate(path.asked):
+        before = before + (step.weights - before) / (number + 1)
+        if number < quarter:
+            continue
+        p = _softmax(rows @ step.weights)
+        kept = _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, step.clip)
+        logits.append(rows @ before)
+        expected.append(((p * logits[-1]).sum(axis=1, keepdims=True) - logits[-1]) * kept)
+        measured += float((before * step.mean).sum() - before.sum(axis=1) @ step.mean.mean(axis=1))
+        variance += step.deviation**2 * float((before * before).sum())
+
+    def above(factor: float, deviations: float = 0.0) -> float:
+        parts = (_softmax(factor * z) * e for z, e in zip(logits, expected, strict=True))
+        total = sum(float(part.sum()) for part in parts) / len(rows)
+        return total - measured - deviations * math.sqrt(variance)
+
+    low, high = FACTORS
+    factors = []
+    for deviations in (0.0, 1.0, -1.0):  # the expected gradient falls with the factor
+        if above(high, deviations) >= 0:
+            return None
+        hidden = above(low, deviations) <= 0
+        factors.append(low if hidden else brentq(above, low, high, args=(deviations,)))
+    best, least, most = (each / max(factor, 1e-9) for each in factors)
+    return best, least, most
 
 
 def _for_public(

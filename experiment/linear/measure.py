@@ -19,6 +19,9 @@ from ...wall.matrices import (
 
 MAX_ROWS = 10_000  # public rows that a fit looks at
 MIN_RECORDS = 1.0  # what a noisy count is at least taken for
+# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
+MIN_AXES, MAX_AXES, AXES_BY_STRENGTH = 32, 512, 0.75
+ROWS_AN_AXIS = 4  # public rows, at least
 
 # (step from 1, weights int16 [d + 1, c]) -> (weights that were sent, their noisy sum int64
 # [(d + 1) * c + 1], None where a cap refuses it).
@@ -71,6 +74,16 @@ class Gradient:
     mean: np.ndarray = field(repr=False)
     deviation: float
     clip: float
+
+
+def carried_axes(strength: float, classes: int, most: int) -> int:
+    """How many of ``most`` axes a linear classifier learns with; the noise on each is the same.
+
+    ``strength``: the records of a class in deviations of the noise of one step that has the whole
+    budget.
+    """
+    fewest = min(2 * classes, MIN_AXES)
+    return int(min(max(strength * AXES_BY_STRENGTH, fewest), most, MAX_AXES))
 
 
 class Measurements:

@@ -7,8 +7,9 @@ the rows nearby mostly have the same label, and their errors differ.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ import safetensors
 import safetensors.numpy
 from scipy.special import expit, softmax
 
+from ...teacher.features.embedder import unit_length
 from ...teacher.search.cpu import ExactIndex
 from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
-from ...wall.messages import ABSTAINED, Outcome
-from .descent import attribute_weights, class_weights
+from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from .descent import Doubt, attribute_weights, class_weights
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
 from .shift import Shares
 from .values import value_weights
@@ -44,16 +46,18 @@ class LinearModel:
         length: of a unit vector after quantisation.
         weights: of integer inputs, float64 [d + 1, c].
         shares: for classes, the records' and the public rows', which the weights are for.
+        doubt: how sure the probabilities should be; None where noise hides it.
+        records: the noisy number of the records, and its deviation.
         explained: for values, their variance among public rows and its deviation.
-        some_records: whether the released counts are above their noise.
     """
 
     labels: str
     length: float
     weights: np.ndarray = field(repr=False)
     shares: Shares | None = field(default=None, repr=False)
+    doubt: Doubt | None = (1.0, 1.0, 1.0)
+    records: tuple[float, float] = (math.inf, 0.0)
     explained: tuple[float, float] | None = None
-    some_records: bool = True
 
     def says(self, features: np.ndarray) -> np.ndarray:
         """Of rows int8 [n, d]: float32 [n, c], probabilities, or values from -1 to 1."""
@@ -83,10 +87,19 @@ class LinearModel:
             clear = clear.any(axis=1)
         return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
 
-    def certainty(self, predicted: np.ndarray) -> np.ndarray:
-        """The probability of each row's labels, float [n], of what the model ``says``."""
+    @property
+    def some_records(self) -> bool:
+        """Whether the released counts are above their noise."""
+        count, deviation = self.records
+        return count > SURE * deviation
+
+    def certainty(self, predicted: np.ndarray, factor: float = 1.0) -> np.ndarray:
+        """The probability of each row's labels, float [n], of what the model ``says``; with logits
+        times ``factor``.
+        """
         if self.labels == "class":
-            return np.asarray(predicted.max(axis=1))
+            logits = np.log(np.maximum(predicted.astype(np.float64), 1e-30))
+            return np.asarray(softmax(factor * logits, axis=1).max(axis=1))
         return np.asarray(np.maximum(predicted, 1 - predicted).mean(axis=1))
 
     def to_bytes(self, extractor: str) -> bytes:
@@ -108,16 +121,18 @@ def fit(ask: Ask, public: np.ndarray, how: FitSettings) -> LinearModel | None:
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
     shares = explained = None
+    doubt: Doubt | None = (1.0, 1.0, 1.0)
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
-        weights, shares = class_weights(measure, inputs, how) or (None, None)
+        weights, shares, doubt = class_weights(measure, inputs, how) or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)
     if weights is None:
         return None
-    some = float(np.mean(measure.counts)) > SURE * measure.count_noise
-    return LinearModel(how.labels, how.length, weights / how.unit, shares, explained, some)
+    records = float(np.mean(measure.counts)), measure.count_noise
+    weights = weights / how.unit
+    return LinearModel(how.labels, how.length, weights, shares, doubt, records, explained)
 
 
 def with_neighbours(says: Says, public: np.ndarray) -> Says:
@@ -144,6 +159,45 @@ def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
     at, to, by = random.integers(0, len(rows), (3, count))
     part = random.random((count, 1), dtype=np.float32)
     return np.asarray((rows[at] + part * (rows[to] - rows[by])).astype(np.float32))
+
+
+def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
+    """A stored classifier of classes and the ``extractor`` of its features as one network; None
+    where features are not a network's or vectors as they are.
+    """
+    from ...wall.networks import RELEASED  # torch
+
+    raw, axes = extractor.backbone == "raw", extractor.projection()
+    if extractor.backbone.startswith(RELEASED) or not (raw or extractor.weights):
+        return None
+    with safetensors.safe_open(path, "numpy") as file:
+        weights, constant = file.get_tensor("weights"), float(file.metadata()["bias"])
+    tensors = safetensors.numpy.load(extractor.weights) if extractor.weights else {}
+    head = tensors.pop("head.weight", None)
+    tensors.pop("head.bias", None)
+    width = extractor.input_shape[0] if head is None else head.shape[1]
+    axes = np.eye(width) if axes is None else axes / np.abs(axes).max()
+    turned = np.zeros((width, width))
+    turned[: axes.shape[1]] = axes.T
+    layer = np.zeros((width, weights.shape[1]))
+    layer[: axes.shape[1]] = weights[:-1] * unit_length(extractor, axes.shape[1]) / width**0.5
+    tensors = {name.replace("trunk.", "trunk.0.", 1): tensor for name, tensor in tensors.items()}
+    tensors |= {
+        "trunk.1.weight": turned.astype(np.float32),
+        "trunk.1.bias": (-turned @ np.asarray(extractor.center or np.zeros(width))).astype("f4"),
+        "head.weight": np.ascontiguousarray(layer.T, dtype=np.float32),
+        "head.bias": (constant * weights[-1]).astype(np.float32),
+    }
+    name = RELEASED + ("linear" if raw else extractor.backbone)
+    return replace(
+        extractor,
+        backbone=name,
+        num_classes=weights.shape[1],
+        weights=safetensors.numpy.save(tensors),
+        center=(),
+        axes=b"",
+        scale=1.0,
+    )
 
 
 def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:

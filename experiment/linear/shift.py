@@ -32,10 +32,14 @@ LEFT, PART = (1.8, 2.4), (0.25, 0.4)
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of the classes, float64 [c], among the records and among PUBLIC rows."""
+    """Shares of the classes, float64 [c], among the records and among PUBLIC rows.
+
+    ``foreign``: whether no shares explain what the records' sums say of PUBLIC rows.
+    """
 
     private: np.ndarray
     public: np.ndarray
+    foreign: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,4 +166,4 @@ def shifted(
     private = softmax(np.log(np.maximum(public, 1e-300)) + part * ratio)
     # A class that public rows lack may be asked about later: it keeps its share of the records.
     offsets += np.maximum(0.0, np.log(private) - np.log(np.maximum(public, 1e-300))) * part
-    return offsets - offsets.mean(), Shares(private, public)
+    return offsets - offsets.mean(), Shares(private, public, bool(foreign > 0.5))

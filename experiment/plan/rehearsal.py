@@ -31,6 +31,7 @@ from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
+from ..linear.measure import ROWS_AN_AXIS
 from ..run.features import (
     MAX_ROWS,
     embedder_of,
@@ -53,7 +54,6 @@ MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
 PLAIN = 64  # dimensions, and axes, up to which neighbours are near ones
-ROWS_AN_AXIS = 4  # public rows, at least
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,10 +12,10 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, question_of
-from .quality import UNKNOWN, Estimate, best_round, estimate_of
+from .matrices import ask_matrices, axes_by_count, one_step_fewer, question_of
+from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
-from .run_folder import RunFolder
+from .run_folder import COUNTED, FEATURES, RunFolder
 from .teachers import Answering
 
 
@@ -41,14 +41,41 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """The features of round ``number`` as its mechanism asks with them; stored where they follow
     from public rows, since their last digit may depend on the machine.
     """
-    form, plain = experiment.settings.rounds[number - 1].form, experiment.features.plain
+    form = experiment.settings.rounds[number - 1].form
     if form.axes is None and not form.landmarks:
         return _extractor(experiment, number)
+    counted = experiment.folder.round(number) / COUNTED
+    return _on_axes(experiment, number, form.axes, COUNTED if counted.exists() else FEATURES)
 
-    def build() -> ExtractorSpec:
-        return extractor_of_round(_extractor(experiment, number), form, plain)
 
-    return experiment.folder.features(build, number)
+def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -> ExtractorSpec:
+    form = replace(experiment.settings.rounds[number - 1].form, axes=axes)
+    plain = experiment.features.plain
+    return experiment.folder.features(
+        lambda: extractor_of_round(_extractor(experiment, number), form, plain), number, file
+    )
+
+
+def _by_count(
+    experiment: Experiment, asked: Round, extractor: ExtractorSpec
+) -> tuple[Round, ExtractorSpec]:
+    """The round and its features, after its first sum has counted the records."""
+    folder, number, size = experiment.folder, asked.number, len(experiment.public.inputs)
+    if not (folder.round(number) / COUNTED).exists():
+        classes, place = experiment.task.num_classes, folder.round(number)
+        kept = experiment.features.quantised(extractor).shape[1]
+        question = question_of(asked, classes, extractor, kept, place)
+        guess, plain = experiment.settings.records or size, experiment.features.plain(extractor)
+        axes = axes_by_count(experiment.teacher, question, kept, guess, plain)
+        if axes is None:
+            return asked, extractor
+        experiment.console.say(
+            f"round {number}: there are not about {guess} records (expected_records), so "
+            f"{axes} axes are asked about instead of {kept}"
+        )
+        extractor = _on_axes(experiment, number, axes, COUNTED)
+        experiment.teacher.use_extractor(extractor, probe=experiment.public.inputs[:PROBE])
+    return one_step_fewer(asked), extractor
 
 
 def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
@@ -83,6 +110,7 @@ def ask(
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
     teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     if asked.form.matrix is not None:
+        asked, extractor = _by_count(experiment, asked, extractor)
         features = experiment.features.quantised(extractor)[rows]
         classes, place = experiment.task.num_classes, folder.round(asked.number)
         question = question_of(asked, classes, extractor, features.shape[1], place)
@@ -91,6 +119,15 @@ def ask(
             say(
                 f"{name}: the released counts do not tell the records from none, so "
                 "nothing is known of the labels. Are there private rows?"
+            )
+        if estimate is not None and estimate.why == FOREIGN:
+            say(f"{name}: private rows differ from the public ones: {FOREIGN}")
+        if estimate is not None and estimate.few:
+            names = experiment.task.labels.names
+            few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+            say(
+                f"{name}: classes with too few records for this epsilon: {few}. Their labels are "
+                "hardly known: merge them with others, or raise epsilon"
             )
     else:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))

@@ -6,6 +6,7 @@ A linear model asks for one noisy gradient after another (experiment/linear).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +18,27 @@ from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.label_kinds import numbered_space
-from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
+from ...wall.matrices import (
+    COUNT,
+    SENSITIVITY,
+    Cells,
+    Matrix,
+    NoisyCounts,
+    Weights,
+    inherit,
+    nearest_cells,
+)
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
-from ..linear.measure import MAX_ROWS, FitSettings
-from ..linear.model import SURE, Says, fit, with_neighbours
-from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
+from ..linear.measure import MAX_ROWS, ROWS_AN_AXIS, FitSettings, carried_axes
+from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
+from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
+OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
+FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
+MANY_STEPS = 10  # of which one may count the records
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
@@ -82,6 +95,40 @@ def ask_matrices(
     """
     solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
     return solve(teacher, asked, features, features if rows is None else rows)
+
+
+def axes_by_count(
+    teacher: Counting, asked: MatrixRound, kept: int, guess: int, plain: np.ndarray
+) -> int | None:
+    """How many axes the records carry, by a round's first sum, which counts them; None where that
+    does not speak against a ``guess`` of their number.
+
+    ``kept``: axes that the guess led to, which the sum is asked with; ``plain``: features of PUBLIC
+    rows that have them, [n, d].
+    Only many steps for classes can spare one: where axes change, one is left out of the fit.
+    Otherwise the fit asks the same sum again, which is charged once.
+    """
+    form, steps = asked.query_form, asked.query_form.steps or 0
+    if form.axes is None or form.labels != "class" or form.gain != 1 or steps < MANY_STEPS:
+        return None
+    assert form.noise is not None
+    zeros = np.zeros((kept + 1, asked.classes), dtype=np.int16)
+    counts = teacher.count(Weights(zeros, asked.slot)).counts
+    if counts is None:  # a cap refuses it
+        return None
+    noise = form.noise * SENSITIVITY / COUNT
+    records = max(float(counts[0, -1]) / COUNT, noise / 2)
+    if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
+        return None
+    strength = records * math.sqrt(steps) / (form.noise * asked.classes)
+    most = max(1, min(len(plain) // ROWS_AN_AXIS, plain.shape[1]))
+    axes = carried_axes(strength, asked.classes, most)
+    return None if axes == kept else axes
+
+
+def one_step_fewer(asked: Round) -> Round:
+    """A round after its first sum was spent on other axes."""
+    return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
 
 
 def fit_cells(
@@ -149,12 +196,29 @@ def fit_weights(
     elif model.explained is not None:
         estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
     else:
-        estimate = by_probabilities(model.certainty(says(features)))
+        predicted, doubt = says(features), model.doubt
+        sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
+        span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
+        few = few_records(model, asks) if model.shares else {}
+        estimate = replace(by_probabilities(sure[0], span), few=few)
+        if model.shares and model.shares.foreign:
+            estimate = replace(estimate, why=FOREIGN)
     if asks.labels == "class":
         says = with_neighbours(says, features)
         write_file(asked.folder / PROBABILITIES, npy(says(features)))
     write_file(asked.folder / CLASSIFIER, model.to_bytes(asked.extractor))
     return Answers(*model.to_labels(says(rows), asks.margin), together(receipts)), estimate
+
+
+def few_records(model: LinearModel, form: QueryForm) -> dict[str, int]:
+    """Numbers of the classes with less than FEW deviations of the noise that one step with the
+    whole budget would have, and about how many records each has.
+    """
+    assert model.shares is not None
+    assert form.noise is not None
+    records = model.shares.private * model.records[0]
+    fewest = FEW * form.noise / math.sqrt(form.steps or 1)
+    return {str(k): round(each) for k, each in enumerate(records) if each < fewest}
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,29 @@ from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
-from ...wall.labels import has_label
+from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
+from ..config.groups import PublicSide, Round
 from .console import Console
-from .features import PROBE, embedder_of, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, question_of
+from .features import (
+    PROBE,
+    Plain,
+    embedder_of,
+    extractor_of_round,
+    quantised,
+    starting_extractor,
+)
+from .matrices import (
+    MatrixRound,
+    ask_matrices,
+    axes_by_count,
+    one_step_fewer,
+    question_of,
+)
 from .query_selection import choose_queries
 from .run_folder import npz, write_file
-from .teachers import teacher_of
+from .teachers import Answering, teacher_of
 
 
 def predict(
@@ -38,8 +53,8 @@ def predict(
     A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
     any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
 
-    Known queries are served from the ledger. ``queries``: an npz file with the array ``x``, rows
-    like the data set's public inputs.
+    Known queries are served from the ledger. ``queries``: an npz file with ``x``, rows like the
+    data set's public inputs.
 
     ``out`` is an npz file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none),
     ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64 [n], NaN: none). Beside
@@ -62,33 +77,66 @@ def predict(
     inputs = read_public(config.data).inputs if learned else asked.inputs
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(settings.computing, spec, inputs).features(inputs)
+        if not features:  # of one network, whatever the axes
+            features.append(embedder_of(settings.computing, spec, inputs).features(inputs))
+        return features[0]
 
-    extractor = extractor_of_round(starting_extractor(settings.first, task, plain), form, plain)
+    features = list[np.ndarray]()
+    first = starting_extractor(settings.first, task, plain)
+
+    def on_axes(axes: int | None) -> ExtractorSpec:
+        return extractor_of_round(first, replace(form, axes=axes), plain)
+
     with teacher_of(side, task, side.directory or Path(), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = _plan(exported)
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
+        teacher.use_extractor(on_axes(form.axes), probe=asked.inputs[:PROBE])
         if form.matrix is not None:
             current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
-            embedder = embedder_of(settings.computing, extractor, inputs)
-            unasked = np.zeros(len(inputs), dtype=np.uint8)
-            count = current.queries or len(inputs)
-            chosen = choose_queries(settings.seed, current.number, unasked, count)
-            public, _ = embedder.embed(inputs[chosen])
-            (place := out.with_suffix(".fit")).mkdir(exist_ok=True)
-            question = question_of(current, task.num_classes, extractor, public.shape[1], place)
-            answers, _ = ask_matrices(teacher, question, public, embedder.embed(asked.inputs)[0])
+            place = out.with_suffix(".fit")  # of the matrices
+            answers = _by_matrices(
+                teacher, current, settings, task, place, inputs, asked.inputs, plain, on_axes
+            )
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
-    space = task.labels
-    columns = {"values": space.decode(answers.labels)} if space.kind == "value" else {}
-    _write(out, answers, columns, receipt)
+    _write(out, answers, task.labels, receipt)
     return answers
+
+
+def _by_matrices(
+    teacher: Answering,
+    current: Round,
+    settings: PublicSide,
+    task: Task,
+    place: Path,
+    public: np.ndarray,
+    rows: np.ndarray,
+    plain: Plain,
+    on_axes: Callable[[int | None], ExtractorSpec],
+) -> Answers:
+    """Answers for ``rows`` as the slot's first round asks, with ``public`` rows."""
+
+    def asked(axes: int | None) -> tuple[ExtractorSpec, np.ndarray, MatrixRound]:
+        spec = on_axes(axes)
+        features = quantised(spec, plain(spec))[0]
+        question = question_of(current, task.num_classes, spec, features.shape[1], place)
+        return spec, features, question
+
+    place.mkdir(exist_ok=True)
+    spec, features, question = asked(current.form.axes)
+    guess = settings.records or len(public)
+    if axes := axes_by_count(teacher, question, features.shape[1], guess, plain(spec)):
+        current = one_step_fewer(current)
+        spec, features, question = asked(axes)
+        teacher.use_extractor(spec, probe=rows[:PROBE])
+    unasked, count = np.zeros(len(public), dtype=np.uint8), current.queries or len(public)
+    chosen = choose_queries(settings.seed, current.number, unasked, count)
+    asking = embedder_of(settings.computing, spec, public).embed(rows)[0]
+    return ask_matrices(teacher, question, features[chosen], asking)[0]
 
 
 def prediction_line(answers: Answers, out: Path) -> str:
@@ -119,9 +167,8 @@ def _rows(path: Path, task: Task) -> np.ndarray:
     return rows
 
 
-def _write(
-    out: Path, answers: Answers, values: dict[str, np.ndarray], receipt: dict[str, Any]
-) -> None:
+def _write(out: Path, answers: Answers, labels: LabelSpace, receipt: dict[str, Any]) -> None:
     """Write the answers, then the receipt: answers with a receipt are complete."""
-    write_file(out, npz(labels=answers.labels, outcomes=answers.outcomes, **values))
+    columns = {"values": labels.decode(answers.labels)} if labels.kind == "value" else {}
+    write_file(out, npz(labels=answers.labels, outcomes=answers.outcomes, **columns))
     out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,10 @@ SURE = 2.0  # deviations by which a round must be worse than an earlier one
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
 MOMENTS = "noisy moments"
 UNKNOWN = "nothing"  # the released counts do not tell the records from none
-PROBABILITY_ERROR = 0.02
+PROBABILITY_ERROR = 0.025
+MOST_ERROR = 0.1  # of an estimate that is said
+HIDDEN = "the noise hides how sure labels may be"
+FOREIGN = "no shares of the classes explain the private rows by the public ones, which differ"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class Estimate:
     right: float
     error: float
     by: str
+    why: str = ""  # it is unknown
+    few: dict[str, int] = field(default_factory=dict)  # classes with few records: about how many
+
+    @property
+    def known(self) -> bool:
+        """Whether it says anything."""
+        return not self.why and self.by != UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
         """What a round's metrics.json holds."""
@@ -44,8 +54,8 @@ class Estimate:
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
-        if self.by == UNKNOWN:
-            return "unknown"
+        if not self.known:
+            return f"unknown ({self.why})" if self.why else "unknown"
         if self.by == MOMENTS:
             deviation = math.sqrt(max(self.right, 0.0))
             return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
@@ -92,14 +102,16 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
 
 
-def by_probabilities(sure: np.ndarray) -> Estimate:
+def by_probabilities(sure: np.ndarray, range_: tuple[float, float]) -> Estimate:
     """The mean probability of labels by a fitted classifier: float [n], of each row.
 
-    A classifier that is fitted to noise is overconfident; PROBABILITY_ERROR allows for that.
+    ``range_``: the mean with a deviation of the noise taken off, and added. An estimate that noise
+    moves by more than MOST_ERROR is none.
     """
-    share = float(sure.mean())
+    share, (low, high) = float(sure.mean()), range_
     chance = math.sqrt(max(share * (1 - share), 1e-4) / len(sure))
-    return Estimate(share, math.hypot(chance, PROBABILITY_ERROR), PROBABILITIES)
+    error = math.hypot(chance, max(PROBABILITY_ERROR, (high - low) / 2))
+    return Estimate(share, error, PROBABILITIES, HIDDEN if high - low > 2 * MOST_ERROR else "")
 
 
 def by_moments(explained: float, deviation: float, rows: int) -> Estimate:

@@ -11,6 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from ...student.devices import require_devices
 from ...student.model import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
@@ -35,7 +37,7 @@ from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, check_student, train_round
+from .training import calibrated, check_student, train_round, untaught
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -145,7 +147,9 @@ def _round(experiment: Experiment, current: Round) -> dict:
     if metrics is None:
         extractor = asking_extractor(experiment, number)
         answers, rows, estimate = ask(experiment, current, extractor)
-        metrics = train_round(experiment, current, answers, rows, extractor, estimate)
+        metrics = untaught(experiment, current, answers, rows, estimate)
+        if metrics is None:
+            metrics = train_round(experiment, current, answers, rows, extractor, estimate)
         folder.save_metrics(number, metrics)
     folder.drop_checkpoints(number)
     say(round_line(number, metrics, experiment.task.labels))
@@ -199,6 +203,11 @@ def described_student(
         summary["dataset"],
         plan.unit,
     )
+    shares = None
+    if labels.kind == "class":  # a class without a label is as if it had one
+        taught = folder.load_training_labels(kept)
+        counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
+        shares = tuple(map(float, counts / counts.sum()))
     info = StudentInfo(
         spec.backbone,
         spec.input_shape,
@@ -208,5 +217,6 @@ def described_student(
         metrics.get("temperature", 1.0),
         privacy,
         table=scaling(data) if data.source == "table" else None,
+        shares=shares,
     )
     return pack(info, spec.weights)

@@ -23,6 +23,7 @@ from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_f
 
 CLASSIFIER = "linear.safetensors"  # files of a round's folder
 PROBABILITIES = "probabilities.npy"
+FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -135,14 +136,14 @@ class RunFolder:
         return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
 
     def features(
-        self, build: Callable[[], ExtractorSpec], number: int | None = None
+        self, build: Callable[[], ExtractorSpec], number: int | None = None, file: str = FEATURES
     ) -> ExtractorSpec:
         """The first round's extractor, or the one that round ``number`` asks with, built once.
 
         A resumed run asks with the same extractor, to the last bit.
         """
         folder = self.path if number is None else self.round(number)
-        path = folder / "features.safetensors"
+        path = folder / file
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             write_file(path, encode_extractor(build()))

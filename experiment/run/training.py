@@ -23,10 +23,10 @@ from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
-from ..linear.model import stored_probabilities, virtual_rows
+from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
 from .metrics import calibration, round_metrics
-from .quality import Estimate, by_agreement, worse_rounds
+from .quality import FOREIGN, Estimate, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
 
@@ -155,6 +155,35 @@ def train_round(
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def untaught(
+    experiment: Experiment,
+    current: Round,
+    answers: Answers,
+    rows: np.ndarray,
+    estimate: Estimate | None,
+) -> dict | None:
+    """A round's metrics with its released classifier as the student, where public rows are foreign
+    and the classifier with its features is a network; None elsewhere.
+
+    A student that is taught on rows unlike the private ones forgets what was released.
+    """
+    folder, public, number = experiment.folder, experiment.public, current.number
+    if estimate is None or estimate.why != FOREIGN:
+        return None
+    extractor = asking_extractor(experiment, number)
+    network = as_network(folder.round(number) / CLASSIFIER, extractor)
+    if network is None:
+        return None
+    experiment.console.say(f"round {number}: its released classifier is taken for the student")
+    folder.save_extractor(number, network)
+    folder.save_training_labels(number, released(folder, number, len(public.inputs))[0])
+    said, space = outputs(network, public.test_inputs), experiment.task.labels
+    state = folder.ledger_state()
+    metrics = round_metrics(space, public, state, answers, rows, said, estimate)
+    metrics |= calibration(space, said, public.test_labels, 1.0)
+    return metrics | {"extractor": extractor.backbone, "history": [], "dropped": 0, "seconds": 0.0}
 
 
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...student.model import StudentModel
+from ...student.model import ESTIMATE, StudentModel
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.progress import Progress, no_progress
+from ..run.run_folder import RunFolder
 
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
@@ -65,6 +67,35 @@ def classify_rows(
         return names, np.ones(len(names), dtype=bool), rows[part]
 
     return _write(student, "row", len(rows), block, out, progress)
+
+
+def for_shares(
+    student: StudentModel, place: Path, shares: str, rows: Sequence[Path] | Path
+) -> StudentModel:
+    """The student for rows whose classes have other ``shares``: see `labelwall classify --help`.
+
+    ``place``: where the student was loaded from; ``rows``: what is to be classified. Raises
+    InvalidInput, MissingData.
+    """
+    if shares == ESTIMATE:
+        if isinstance(rows, Path):
+            table = is_table(rows) and student.info.table is not None
+            return student.for_shares(ESTIMATE, rows if table else _array(rows))
+        decoded = student.read(_listed(rows))
+        return student.for_shares(ESTIMATE, decoded.pixels[decoded.readable])
+    names, rule = student.classes, "test, estimate, or a JSON file with a number for each class"
+    if shares == "test":
+        folder = RunFolder(place)
+        if not folder.summary.exists():
+            raise InvalidInput("shares", "a file for a student outside its run folder", shares)
+        kept = json.loads(folder.summary.read_text())["best_round"]
+        counts = (folder.metrics(kept) or {})["confusion"]
+        return student.for_shares(np.array(counts).sum(axis=1))
+    try:
+        stored = json.loads(Path(shares).read_text())
+        return student.for_shares([float(stored[name]) for name in names])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput("shares", f"{rule}: {', '.join(names[:COLUMNS])}", shares) from error
 
 
 def _write(

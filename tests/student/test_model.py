@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from labelwall.student.model import KEY, load, unpack
+from labelwall.student.model import KEY, assembled, load, unpack
 from labelwall.student.train import outputs
 from labelwall.wall import networks as architectures
 from labelwall.wall.datasets.readers import decode
@@ -225,3 +225,45 @@ def test_a_file_takes_no_more_memory_than_it_has(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="nowhere"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.7])
+def test_answers_for_other_shares_are_bayes_rule(temperature: float) -> None:
+    """p'(y | x) is p(y | x) p'(y) / p(y), divided by its sum."""
+    student = students.student("class", students.IMAGE)
+    student = assembled(replace(student.info, temperature=temperature), student.weights)
+    rows = np.random.default_rng(0).integers(0, 256, (50, *students.IMAGE), dtype=np.uint8)
+    count = len(student.classes)
+    shares = np.arange(1.0, count + 1)
+    likely = student.probabilities(rows) * shares
+    expected = likely / likely.sum(axis=1, keepdims=True)
+    other = student.for_shares(3 * shares)
+    np.testing.assert_allclose(other.probabilities(rows), expected, atol=1e-6)
+    np.testing.assert_array_equal(student.predict(rows, shares), expected.argmax(axis=1))
+    np.testing.assert_allclose(other.info.shares, shares / shares.sum())
+    again = other.for_shares(np.ones(count))
+    np.testing.assert_allclose(again.probabilities(rows), student.probabilities(rows), atol=1e-6)
+
+
+def test_shares_of_rows_are_estimated_from_their_probabilities() -> None:
+    """Of a calibrated student, for rows of which one class was kept more often than the others."""
+    student, rng = students.student("class", students.VECTOR), np.random.default_rng(0)
+    rows = rng.normal(size=(4000, *students.VECTOR)).astype(np.float32)
+    likely = student.probabilities(rows)
+    labels = np.array([rng.choice(len(row), p=row) for row in likely])
+    info = replace(student.info, shares=tuple(map(float, likely.mean(axis=0))))
+    student = assembled(info, student.weights)
+    kept = (labels == 0) | (rng.random(len(rows)) < 0.2)
+    truth = np.bincount(labels[kept], minlength=3) / kept.sum()
+    assert np.abs(truth - likely.mean(axis=0)).max() > 0.2
+    found = student.for_shares("estimate", rows[kept]).info.shares
+    assert found is not None
+    np.testing.assert_allclose(found, truth, atol=0.06)
+
+
+@pytest.mark.parametrize("shares", [[1.0], [-1.0, 1, 1], [np.nan, 1, 1], "else"])
+def test_what_are_no_shares_is_refused(shares: object) -> None:
+    with pytest.raises(InvalidInput, match="shares"):
+        students.student("class", students.IMAGE).for_shares(shares)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="without classes"):
+        students.student("attributes", students.IMAGE).for_shares([1.0])

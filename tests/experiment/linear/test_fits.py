@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +19,21 @@ from labelwall.experiment.linear.model import (
     NEIGHBOURS,
     SHARE,
     LinearModel,
+    as_network,
     fit,
     with_neighbours,
 )
 from labelwall.experiment.linear.values import ridge
+from labelwall.experiment.run.features import extractor_of_round
+from labelwall.student.train import outputs
+from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.gradient import gradient_sums
+from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS, pack
 from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
-from labelwall.wall.messages import ABSTAINED, Outcome
+from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from labelwall.wall.networks import build, to_safetensors
 from tests.experiment import tiny
 
 N, LENGTH = 3000, 63.0
@@ -154,8 +162,8 @@ def test_absurd_sums_give_weights_in_range() -> None:
         Weights(weights)
         return weights, np.full(weights.size + 1, extremes[step - 1])
 
-    for labels, outputs in (("value", 1), ("attributes", 3), ("class", 3)):
-        model = fit(absurd, FEATURES, settings(labels, outputs, 1.0, 3))
+    for labels, count in (("value", 1), ("attributes", 3), ("class", 3)):
+        model = fit(absurd, FEATURES, settings(labels, count, 1.0, 3))
         assert model is not None
         assert np.isfinite(model.says(FEATURES)).all()
 
@@ -318,3 +326,66 @@ def test_a_wrong_row_among_right_ones_follows_them() -> None:
 
     labels = with_neighbours(errs, public)(public).argmax(axis=1)
     assert labels.tolist() == [0] * 15 + [1] * 15
+
+
+@pytest.mark.parametrize(("records", "noise"), [(6_000, 3.0), (600, 3.0), (150, 3.0), (60, 3.0)])
+def test_an_estimate_covers_how_many_are_right_or_says_nothing(records: int, noise: float) -> None:
+    """By gradients that the weights were not fitted to: over fifteen draws, within two deviations
+    of the noise where it is known, while probabilities alone would be far too sure.
+    """
+    covered, sure, known = 0, [], 0
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        middles = 1.2 * np.eye(4, 16)
+        sides = [(labels := rng.integers(0, 4, n), middles[labels]) for n in (records, 800, 2_000)]
+        rows = [(labels, x + rng.normal(size=x.shape)) for labels, x in sides]
+        features = [
+            np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+            for _, x in rows
+        ]
+        how = settings("class", 4, noise * 20**0.5, 20)
+        model = fit(teacher(rows[0][0], how, features[0], seed), features[1], how)
+        assert model is not None
+        predicted = model.says(features[2])
+        right = float((predicted.argmax(axis=1) == rows[2][0]).mean())
+        sure.append(float(predicted.max(axis=1).mean()) - right)
+        if model.doubt is None:
+            continue
+        best, low, high = (float(model.certainty(predicted, f).mean()) for f in model.doubt)
+        known += high - low < 0.2
+        error = max(high - best, best - low, 0.025)
+        covered += (abs(best - right) < 2 * error) or high - low >= 0.2
+        assert model.records[0] == pytest.approx(records, abs=5 * model.records[1])
+    if records >= 600:
+        assert known > 12
+    else:
+        assert max(sure) > 0.15
+    assert covered >= 0.8 * max(known, 1)
+
+
+@pytest.mark.parametrize("kept", [None, 5])
+@pytest.mark.parametrize("backbone", ["raw", "small_cnn"])
+def test_a_released_classifier_is_a_network_that_says_the_same(
+    tmp_path: Path, backbone: str, kept: int | None
+) -> None:
+    rng, shape = np.random.default_rng(0), (12,) if backbone == "raw" else (12, 12, 1)
+    spec, rows = ExtractorSpec("raw", shape, 3), rng.normal(1, 1, (200, 12)).astype(np.float32)
+    if backbone != "raw":
+        network = to_safetensors(build(backbone, input_shape=shape, num_classes=3))
+        spec = ExtractorSpec(backbone, shape, 3, network, (0.4,), (0.3,))
+        rows = rng.integers(0, 256, (200, *shape), dtype=np.uint8)
+    if kept is not None:
+        form = PrivateLinear(axes=kept, noise_multiplier=1.0).query_form
+        spec = extractor_of_round(spec, form, lambda s: Embedder(s, probe=rows[:8]).features(rows))
+    features, _ = Embedder(spec, probe=rows[:8]).embed(rows)
+    weights = rng.normal(0, 0.05, (features.shape[1] + 1, 3))
+    model = LinearModel("class", unit_length(spec, features.shape[1]), weights)
+    path = tmp_path / "linear.safetensors"
+    path.write_bytes(model.to_bytes(spec.sha256()))
+    whole = as_network(path, spec)
+    assert whole is not None
+    said = softmax(outputs(whole, rows), axis=1)
+    np.testing.assert_allclose(said, model.says(features), atol=0.05)  # features are rounded
+    assert (said.argmax(axis=1) == model.says(features).argmax(axis=1)).mean() > 0.95
+    assert as_network(path, replace(spec, backbone="hog", weights=b"")) is None
+    assert as_network(path, whole) is None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall.experiment.linear import measure
-from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices, axes_by_count
 from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import QueryForm
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -72,6 +72,38 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
     assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
     assert len(set(sent)) == 3
     assert len(sent) == 2 + step + answered
+
+
+@pytest.mark.parametrize(
+    ("records", "noise", "axes"),
+    [
+        (1_000, 20.0, None),  # as the guess says
+        (1_900, 20.0, None),  # not twice as many
+        (200, 20.0, 11),  # 0.75 times a class's records in deviations of one step's noise
+        (100_000, 20.0, 64),  # a quarter of the public rows
+        (200, 500.0, None),  # hidden by the noise
+        (0, 20.0, 6),  # two a class
+    ],
+)
+def test_axes_follow_from_the_count_of_a_first_sum(
+    tmp_path: Path, records: int, noise: float, axes: int | None
+) -> None:
+    sent = []
+
+    def count(matrix: Matrix) -> NoisyCounts:
+        sent.append(matrix.entries)
+        sums = np.zeros((1, 10 * tiny.CLASSES + 1), dtype=np.int64)
+        sums[0, -1] = records * COUNT
+        return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
+
+    form = PrivateLinear(steps=20, noise_multiplier=noise, axes=9).query_form
+    question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
+    plain = np.zeros((256, 500))
+    assert axes_by_count(Counter(count), question, 9, 1_000, plain) == axes
+    assert not np.any(sent)
+    few = replace(question, query_form=replace(form, steps=9))
+    assert axes_by_count(Counter(count), few, 9, 1_000, plain) is None  # too few to spare one
+    assert len(sent) == 1
 
 
 @pytest.mark.parametrize("records", [0, 10_000])

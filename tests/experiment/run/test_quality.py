@@ -12,7 +12,9 @@ from labelwall.experiment.run.quality import (
     best_round,
     by_agreement,
     by_counts,
+    by_probabilities,
     estimate_of,
+    worse,
 )
 from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
@@ -61,6 +63,17 @@ def of(share: float | None, by: str = COUNTS) -> Estimate | None:
 )
 def test_the_last_round_that_is_not_worse_is_kept(estimates, kept: int) -> None:
     assert best_round(estimates) == kept
+
+
+def test_an_estimate_that_noise_moves_says_nothing() -> None:
+    """It still has a place among rounds, where it is worse than none."""
+    sure = np.full(400, 0.8)
+    narrow, wide = by_probabilities(sure, (0.77, 0.83)), by_probabilities(sure, (0.6, 0.95))
+    assert (narrow.known, narrow.text()) == (True, "about 80% right by probabilities")
+    assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
+    assert wide.error > 0.17
+    assert narrow.error == pytest.approx(0.036, abs=0.001)
+    assert not worse(wide, narrow)
 
 
 def test_an_estimate_survives_its_json() -> None:
