@@ -228,7 +228,7 @@ def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]
 def _teaches(config: Config, task: Task) -> bool:
     """Whether the student can be trained beside these features."""
     try:
-        check_student(config.student, first_extractor(config.first, task), task)
+        check_student(config.student, first_extractor(config, task), task)
     except InvalidInput:
         return False
     return True
