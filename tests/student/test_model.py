@@ -135,6 +135,7 @@ CHANGED = {  # fields of the metadata, and what the error names
     "a huge image": (shape(10**6, 10**6, 3), "input_shape"),
     "a huge vector": (shape(10**10) | {"backbone": "mlp"}, "input_shape"),
     "sides of text": (shape("12", "12", "3"), "input_shape"),
+    "no pixel": (shape(1, 1, 3), "input_shape"),
     "other network": ({"backbone": "mnist_cvpr20"}, "weights"),
     "names by numbers": (labels("class", [1, 2, 3]), "labels"),
     "values without bounds": (labels("value", []), "labels"),
