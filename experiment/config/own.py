@@ -31,7 +31,7 @@ from ...wall.datasets.readers import (
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ..linear.measure import MAX_AXES, ROWS_AN_AXIS, carried_axes
+from ..linear.measure import AXES_BY_ROWS, MAX_AXES, carried_axes
 from .groups import STAGES
 from .settings import build
 
@@ -221,7 +221,7 @@ def default_mechanism(
     strength = records / (sigma * len(facts.classes))
     drawable = max(1.0, (0.99 * MAX_MULTIPLIER / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
-    most = min(max(1, facts.rows // ROWS_AN_AXIS), facts.dimensions or MAX_AXES)
+    most = min(max(1, int(facts.rows * AXES_BY_ROWS)), facts.dimensions or MAX_AXES)
     axes = carried_axes(strength, len(facts.classes), most)
     return {"kind": "private_linear", "steps": steps, "axes": axes}
 
