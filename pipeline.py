@@ -24,23 +24,11 @@ from collections.abc import Sequence
 
 from .wall.errors import LabelwallError
 
-# The file of experiment/commands with each command's function, loaded when it is asked for.
-CONFIGURED, FILES = "configured", "files"
-COMMANDS = {
-    "run": CONFIGURED,
-    "plan": CONFIGURED,
-    "compare": CONFIGURED,
-    "predict": CONFIGURED,
-    "audit": FILES,
-    "classify": FILES,
-    "export": FILES,
-    "report": FILES,
-    "records": CONFIGURED,
-    "data": CONFIGURED,
-    "init": CONFIGURED,
-    "serve": CONFIGURED,
-    "keys": FILES,
-}
+COMMANDS = (
+    *("run", "plan", "compare", "predict", "audit", "classify", "export", "report", "records"),
+    *("data", "init", "serve", "keys"),
+)
+FILES = ("audit", "classify", "export", "report", "keys")  # their functions are in another file
 PRIVATE = ("run", "predict", "records", "data", "serve", "keys")  # they read or write private files
 
 
@@ -76,7 +64,8 @@ def _run(args: list[str]) -> int:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
     if args[0] in PRIVATE:
         os.umask(0o077)  # what they write is their owner's alone
-    module = importlib.import_module(f".experiment.commands.{COMMANDS[args[0]]}", __package__)
+    file = "files" if args[0] in FILES else "configured"  # loaded when it is asked for
+    module = importlib.import_module(f".experiment.commands.{file}", __package__)
     status: int = getattr(module, args[0])(args[1:])
     return status
 

@@ -107,7 +107,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    asks, shares = asking.asks_of(1), []
+    asks, shares = asking.public_side().rounds[0].form, []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
             asked = MatrixRound(

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-import docstring_parser
 import mkdocs_gen_files
 
 from labelwall import pipeline
 from labelwall.docs.hooks import PAGES
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
+from labelwall.experiment.config.settings import explained
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
@@ -50,14 +50,13 @@ PYTHON = (
 
 def table(prefix: str, kind: type) -> Iterator[str]:
     """The settings of one dataclass, as its docstring explains them."""
-    parsed = docstring_parser.parse(kind.__doc__ or "")
-    known = {entry.arg_name: entry.description or "" for entry in parsed.params}
+    known = explained(kind)
     yield "\n| setting | default | meaning |\n|---|---|---|\n"
     for entry in dataclasses.fields(kind):
         name = f"{prefix}.{entry.name}".strip(".")
         absent = entry.default is dataclasses.MISSING
         default = "" if absent else f"`{entry.default}`".replace("|", "\\|")
-        meaning = " ".join(known.get(entry.name, "").split()).replace("|", "\\|")
+        meaning = known.get(entry.name, "").replace("|", "\\|")
         yield f"| `{name}` | {default} | {meaning} |\n"
 
 

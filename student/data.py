@@ -128,19 +128,12 @@ class StudentData(pl.LightningDataModule):
         self._test, self._seed = test, seed
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        assert self.trainer is not None
-        first = self.trainer.global_step
-        steps = Steps(
-            self._pool,
-            self._labels,
-            self._config,
-            self._seed,
-            first,
-            min(STEPS_A_CHAPTER, self._config.steps - first),
-            self._soft,
-            self.trainer.global_rank,
-            self.trainer.world_size,
-        )
+        trainer, config = self.trainer, self._config
+        assert trainer is not None
+        first = trainer.global_step
+        span = self._seed, first, min(STEPS_A_CHAPTER, config.steps - first)
+        part = self._soft, trainer.global_rank, trainer.world_size
+        steps = Steps(self._pool, self._labels, config, *span, *part)
         return DataLoader(steps, batch_size=None, shuffle=False)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:

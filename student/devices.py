@@ -111,7 +111,7 @@ def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
     """What the ``tasks`` return, in order, so many of them at a time.
 
     Each has its share of this process's threads. With several processes the first tasks begin at
-    once, otherwise each when it is asked for.
+    once, otherwise each when it is asked for, in this process.
     """
     run = partial(_with_threads, max(1, torch.get_num_threads() // processes))
     pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
@@ -130,17 +130,6 @@ def no_secrets() -> Iterator[None]:
         os.environ |= secrets
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads for this process's products."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _with_threads(count: int, task: Task[Result]) -> Result:
-    with threads(count):
-        return task()
+    torch.set_num_threads(count)
+    return task()

@@ -60,7 +60,7 @@ def drop_doubtful(
     alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears the folds
     done; ``workers``: as for ``process_count``.
     """
-    folds, kind = config.doubtful_folds, STUDENT_MODULES[pool.labels.loss]
+    folds, kind = config.doubtful_folds, STUDENT_MODULES[pool.labels.kind]
     if folds < 2 or not issubclass(kind, Student):
         return Cleaned(labels)
     fold = stratified(pool.labels.strata(labels), folds, seed)
@@ -104,7 +104,7 @@ def temperature(
     no probability, nor on fewer than FEWEST held-out labels. ``soft``: as for ``train``; rows that
     have released probabilities are held to these, which know that a label may be wrong.
     """
-    kind, folds = STUDENT_MODULES[pool.labels.loss], config.calibration_folds
+    kind, folds = STUDENT_MODULES[pool.labels.kind], config.calibration_folds
     if not folds or not issubclass(kind, Student):
         return 1.0
     rows = np.flatnonzero(stratified(pool.labels.strata(labels), folds, seed) == 0)

@@ -260,9 +260,7 @@ class StudentModel:
         return assembled(info, safetensors.torch.save(tensors))
 
     def probabilities(self, inputs: Inputs) -> np.ndarray:
-        """float64 [n, c], a column for each of ``classes``, by the file's temperature; [n, 0] for
-        values. ``inputs`` as for ``rows``.
-        """
+        """float64 [n, c] for each of ``classes``, by the file's temperature; [n, 0] for values."""
         return self.info.labels.probabilities(self.outputs(inputs), self.info.temperature)
 
     def rows(self, inputs: Inputs) -> np.ndarray:

@@ -5,25 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchmetrics import Metric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
-from torchmetrics.regression import MeanSquaredError, R2Score
 from torchvision.transforms import v2
 
 from ..wall.label_kinds import STEPS
-from ..wall.labels import LabelSpace
 from ..wall.networks import Backbone
 from ..wall.preprocessing import Preprocessing
 from . import losses
 from .config import StudentConfig
-from .data import STEPS_A_CHAPTER, Batch
+from .data import STEPS_A_CHAPTER, Batch, Pool
 
 WEIGHT_DECAY = 1e-2  # AdamW's, per step and unit of learning rate
 EMA_DECAY = 0.995  # of the averaged weights that are kept, per step
@@ -52,15 +47,19 @@ class Augmenter:
     """
 
     def __init__(self, strength: str) -> None:
-        erasing = v2.RandomErasing(p=0.5, scale=(0.02, 0.15))
+        mirror = v2.RandomAffine(degrees=0, translate=(0.125, 0.125)), v2.RandomHorizontalFlip()
         nudge = v2.RandomAffine(degrees=8, translate=(0.07, 0.07), interpolation=BILINEAR)
         affine = v2.RandomAffine(
             degrees=12, translate=(0.08, 0.08), scale=(0.88, 1.12), shear=7, interpolation=BILINEAR
         )
         # Erasing a patch of a digit can make it another one: with it, consistency cost MNIST a
         # point even under true labels.
-        self._weak = {"none": None, "shift": nudge, "natural": _crop_and_mirror()}[strength]
-        self._strong = {"none": None, "shift": affine, "natural": _natural(erasing)}[strength]
+        erasing = v2.RandomErasing(p=0.5, scale=(0.02, 0.15))
+        change = v2.RandAugment(num_ops=2, magnitude=9)  # of bytes
+        to_bytes, back = v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)
+        natural = v2.Compose([*mirror, to_bytes, change, back, erasing])
+        self._weak = {"none": None, "shift": nudge, "natural": v2.Compose(mirror)}[strength]
+        self._strong = {"none": None, "shift": affine, "natural": natural}[strength]
 
     def weak(self, x: torch.Tensor) -> torch.Tensor:
         """What labelled inputs go through."""
@@ -69,20 +68,6 @@ class Augmenter:
     def strong(self, x: torch.Tensor) -> torch.Tensor:
         """What the student must not be confused by (UDA)."""
         return _grouped(x, self._strong, 0.1)
-
-
-def _crop_and_mirror() -> v2.Transform:
-    return v2.Compose(
-        [v2.RandomAffine(degrees=0, translate=(0.125, 0.125)), v2.RandomHorizontalFlip()]
-    )
-
-
-def _natural(erasing: v2.Transform) -> v2.Transform:
-    """RandAugment works on bytes."""
-    to_bytes, back = v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)
-    return v2.Compose(
-        [_crop_and_mirror(), to_bytes, v2.RandAugment(num_ops=2, magnitude=9), back, erasing]
-    )
 
 
 def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
@@ -117,47 +102,26 @@ def exact(x: torch.Tensor) -> torch.Tensor:
 
 class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
-    for every step.
+    for every step, from (``seed``, step, device).
 
-    ``labels``: what is learned. ``mean``, ``std``: per-channel statistics of public images (0..1
-    scale), empty for vectors; ``seed``: of the random distortions and perturbations, drawn anew
-    from (seed, step, device) at every step.
-
-    ``takes_class_prior``: whether a prior over exclusive classes has a meaning for the labels.
+    ``pool``: what is learned, and how its inputs are standardised.
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
-    takes_class_prior: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        config: StudentConfig,
-        network: Backbone,
-        labels: LabelSpace,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        seed: int,
-    ) -> None:
+    def __init__(self, config: StudentConfig, network: Backbone, pool: Pool, seed: int) -> None:
         super().__init__()
         self.network = network
         # The student; in the state dict, so it resumes exactly
         self.average = copy.deepcopy(network).requires_grad_(False)
-        self._config, self._labels, self._seed = config, labels, seed
-        self._preprocess = Preprocessing(mean, std)
+        self._config, self._labels, self._seed = config, pool.labels, seed
+        self._preprocess = Preprocessing(pool.mean, pool.std)
         self._augment = Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
-        self.metrics = MetricCollection(self._metrics())
+        self._tested: list[tuple[torch.Tensor, torch.Tensor]] = []  # outputs and truth
         # A buffer, so that it resumes with the state dict
-        count = labels.outputs
+        count = pool.labels.outputs
         self.register_buffer("class_share", torch.full((count,), 1 / count))
-
-    def _metrics(self) -> dict[str, Metric | MetricCollection]:
-        """What is reported of the test split, by name."""
-        raise NotImplementedError
-
-    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(answers, truth) as the metrics take them."""
-        return outputs, y
 
     def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
         """Outputs as the losses take them: logits of exclusive outcomes, or values."""
@@ -254,9 +218,15 @@ class StudentModule(pl.LightningModule):
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student."""
         x, y = batch
-        # Not called: a single row has no R2 of its own
-        self.metrics.update(*self._scored(exact(self.average(self._preprocess(x))), y))
-        self.log_dict(self.metrics, on_step=False, on_epoch=True)
+        self._tested.append((exact(self.average(self._preprocess(x))), y))
+
+    def on_validation_epoch_end(self) -> None:
+        outputs, truth = (torch.cat(part).cpu().numpy() for part in zip(*self._tested, strict=True))
+        self._tested.clear()
+        score = self._labels.score(self._labels.predict(outputs), truth)
+        names = ("accuracy",) if "errors" not in score else ("rmse", "r2")
+        measured = score.get("errors", score) or {}
+        self.log_dict({f"{name}/test": measured[name] for name in names if name in measured})
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
@@ -285,11 +255,6 @@ class StudentModule(pl.LightningModule):
 
 class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
-
-    takes_class_prior = True
-
-    def _metrics(self) -> dict[str, Metric | MetricCollection]:
-        return {"accuracy/test": MulticlassAccuracy(self._labels.outputs, average="micro")}
 
     @staticmethod
     def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -332,15 +297,6 @@ class AttributeStudent(Student):
     its binary form.
     """
 
-    takes_class_prior = False
-
-    def _metrics(self) -> dict[str, Metric | MetricCollection]:
-        """The mean over the attributes, as in CVPR20 Table 3."""
-        return {"accuracy/test": MultilabelAccuracy(self._labels.outputs, average="macro")}
-
-    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return (outputs > 0).long(), y
-
     def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
         """Logits of each attribute being absent or present."""
         return losses.pairs(outputs)
@@ -358,14 +314,6 @@ class Regressor(StudentModule):
     for (confidence, entropy, generalised cross-entropy) has no counterpart here.
     """
 
-    def _metrics(self) -> dict[str, Metric | MetricCollection]:
-        return {"rmse/test": MeanSquaredError(squared=False), "r2/test": R2Score()}
-
-    def _scored(self, outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        low, high = self._labels.bounds
-        values = low + (outputs[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
-        return values, y.to(values.dtype)
-
     def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         return losses.squared_difference(clean, augmented) / len(clean)
 
@@ -377,8 +325,8 @@ class Regressor(StudentModule):
         return F.mse_loss(outputs, targets)
 
 
-STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's loss
-    "cross_entropy": Student,
-    "binary_cross_entropy": AttributeStudent,
-    "squared_error": Regressor,
+STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's kind
+    "class": Student,
+    "attributes": AttributeStudent,
+    "value": Regressor,
 }

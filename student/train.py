@@ -180,8 +180,7 @@ def student_module(config: StudentConfig, pool: Pool, seed: int) -> StudentModul
         network = build(
             config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
         )
-    kind = STUDENT_MODULES[pool.labels.loss]
-    return kind(config, network, pool.labels, pool.mean, pool.std, seed)
+    return STUDENT_MODULES[pool.labels.kind](config, network, pool, seed)
 
 
 def _checkpoint(soft: np.ndarray | None) -> str:
@@ -195,7 +194,7 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
     """Raises InvalidInput where the configured network does not take such inputs, or its features
     are too wide to search.
     """
-    if config.class_prior != "none" and not STUDENT_MODULES[labels.loss].takes_class_prior:
+    if config.class_prior != "none" and labels.kind != "class":
         rule = "none where rows have attributes or a value"
         raise InvalidInput("student.class_prior", rule, config.class_prior)
     with torch.random.fork_rng(devices=[]):

@@ -158,15 +158,6 @@ def realdata_root() -> Path:
     return root
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once, and without being asked, that a server's tests did not run."""
-    reasons = [str(found.longrepr) for found in terminalreporter.stats.get("skipped", [])]
-    missing = postgres_server.MISSING
-    skipped = sum(missing in reason for reason in reasons)
-    if skipped:
-        terminalreporter.write_line(f"skipped {skipped} tests of a ledger on a server: {missing}")
-
-
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
     """A throw-away PostgreSQL server, one for all workers.

@@ -41,22 +41,11 @@ def test_it_loads_and_fits_its_budget(path: Path) -> None:
 def test_mnist_paper_has_the_papers_parameters() -> None:
     config = load_config(next(path for path in CONFIGS if path.stem == "mnist_paper"))
     screen, aggregate = config.plan().releases()
-    assert screen.parameters == {
-        "max_votes": 300,
-        "threshold": 180,
-        "sigma": pytest.approx(75.0, rel=0.01),  # solved from the budget
-        "sample_rate": 0.15,
-    }
-    assert aggregate.parameters == {
-        "sigma": pytest.approx(25.0, rel=0.01),
-        "sample_rate": 0.15,
-    }
-    assert (screen.cap, aggregate.cap, len(config.rounds), config.budget.delta) == (
-        1000,
-        735,
-        2,
-        1e-5,
-    )
+    noise = {"sigma": pytest.approx(75.0, rel=0.01), "sample_rate": 0.15}  # solved
+    assert screen.parameters == {"max_votes": 300, "threshold": 180, **noise}
+    assert aggregate.parameters == noise | {"sigma": pytest.approx(25.0, rel=0.01)}
+    counts = screen.cap, aggregate.cap, len(config.rounds), config.budget.delta
+    assert counts == (1000, 735, 2, 1e-5)
     assert config.student.backbone == "mnist_cvpr20"
 
 

@@ -12,7 +12,6 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -107,31 +106,21 @@ def probe(package: str, root: Path, home: Path) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory):
-    """`imported("student")`: the probe of one of our packages, run once."""
-    root = tmp_path_factory.mktemp("root")
-    (root / "labelwall").symlink_to(REPOSITORY)
-    return cache(lambda package: probe(package, root, tmp_path_factory.mktemp(package)))
-
-
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_loads_only_what_its_arrows_point_to(package: str, imported) -> None:
-    found = imported(package)
+def test_a_package_loads_only_what_its_arrows_point_to_and_does_nothing(
+    package: str, tmp_path: Path
+) -> None:
+    """No file is written outside other libraries' caches, no global generator is seeded or drawn
+    from."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "labelwall").symlink_to(REPOSITORY)
+    found = probe(package, tmp_path / "root", tmp_path / "home")
     files = {p for p in (REPOSITORY / package).rglob("*.py") if "__pycache__" not in p.parts}
     assert len(found["modules"]) == len(files)  # all of them were loaded
     assert set(found["loaded"]) & set(PACKAGES) <= MAY_LOAD[package]
     assert "pipeline" not in found["loaded"]
     assert "opendp" not in found["loaded"]  # an oracle of the tests
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_an_import_does_nothing(package: str, imported) -> None:
-    """No file is written outside other libraries' caches, no global generator is seeded or drawn
-    from."""
-    found = imported(package)
-    assert found["written"] == []
-    assert found["moved"] == []
+    assert (found["written"], found["moved"]) == ([], [])
 
 
 def test_the_wheel_has_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,48 +186,31 @@ def test_the_check_of_rooms_can_fail(tmp_path: Path) -> None:
         list(TopologicalSorter(arrows(tmp_path)).static_order())
 
 
-def package_of(root: Path, name: str, text: str) -> None:
-    folder = root / "labelwall" / name
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
-    (folder / "__init__.py").touch()
-    (folder / "deep.py").write_text(text)
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "loaded", "moved", "written"),
     [
-        "import labelwall.teacher.deep",
-        "from labelwall.teacher import deep",
-        "import labelwall.wall.deep",
+        ("", [], [], []),
+        ("import labelwall.teacher.deep", ["teacher"], [], []),
+        ("from labelwall.teacher import deep", ["teacher"], [], []),
+        ("import labelwall.wall.deep", ["teacher", "wall"], [], []),  # a detour counts, too
+        ("import random; random.seed(0)", [], ["random"], []),
+        ("import numpy; numpy.random.rand()", [], ["numpy"], []),
+        ("import torch; torch.manual_seed(0)", [], ["torch"], []),
+        ("open('left.txt', 'w').close()", [], [], ["left.txt"]),
+        ("from pathlib import Path; Path('left').mkdir(exist_ok=True)", [], [], ["left"]),
     ],
 )
-def test_the_check_of_arrows_can_fail(tmp_path: Path, text: str) -> None:
-    root = tmp_path / "root"
-    package_of(root, "teacher", "")
-    package_of(root, "wall", "import labelwall.teacher")  # a detour counts too
-    package_of(root, "student", text)
-    found = probe("student", root, tmp_path / "home")
-    assert "teacher" in found["loaded"]
-    assert not set(found["loaded"]) & set(PACKAGES) <= MAY_LOAD["student"]
-
-
-@pytest.mark.parametrize(
-    ("text", "moved", "written"),
-    [
-        ("", [], []),
-        ("import random; random.seed(0)", ["random"], []),
-        ("import numpy; numpy.random.rand()", ["numpy"], []),
-        ("import torch; torch.manual_seed(0)", ["torch"], []),
-        ("open('left.txt', 'w').close()", [], ["left.txt"]),
-        ("from pathlib import Path; Path('left').mkdir(exist_ok=True)", [], ["left"]),
-    ],
-)
-def test_the_check_of_side_effects_can_fail(
-    tmp_path: Path, text: str, moved: list[str], written: list[str]
+def test_the_check_of_imports_can_fail(
+    tmp_path: Path, text: str, loaded: list[str], moved: list[str], written: list[str]
 ) -> None:
-    package_of(tmp_path / "root", "student", text)
+    package = tmp_path / "root" / "labelwall"
+    for name, content in ("teacher", ""), ("wall", "import labelwall.teacher"), ("student", text):
+        (package / name).mkdir(parents=True)
+        for file, lines in ("__init__.py", ""), ("deep.py", content):
+            (package / name / file).write_text(lines)
+    (package / "__init__.py").touch()
     found = probe("student", tmp_path / "root", tmp_path / "home")
+    assert found["loaded"] == sorted({*loaded, "student"})
     assert found["moved"] == moved
     assert {Path(path).name for path in found["written"]} == set(written)
 

@@ -17,7 +17,7 @@ from labelwall.experiment.commands.configured import OPTIONS
 from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
-from labelwall.experiment.config.settings import settings_of as named_settings
+from labelwall.experiment.config.settings import settings_of
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.guarantee import POOLED
@@ -28,7 +28,6 @@ TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 GUIDE = REPOSITORY / "docs" / "guide.md"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
-# Options of one command, next to the settings: those with a value, and flags.
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
 EXAMPLE = "own.yaml"  # stands for the reader's own configuration
 
@@ -46,9 +45,6 @@ EXAMPLES = sorted(
 
 def test_the_examples_are_found() -> None:
     assert {shlex.split(line)[0] for line in EXAMPLES} == set(pipeline.COMMANDS)
-
-
-def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     asked = [target for line in code_lines(README, "make") for target in shlex.split(line)]
     assert {"demo", "test"} <= set(asked) <= targets
@@ -62,61 +58,22 @@ def options(command: str) -> set[str]:
     return set(re.findall(r"--[\w.]+", out.getvalue()))
 
 
-@cache
-def settings_of(kind: str) -> set[str]:
-    """Dotted names of all settings with one mechanism."""
-    settings = *named_settings(Config), *named_settings(MECHANISMS[kind], "mechanism.")
-    return {name for name, _, _ in settings}
-
-
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_an_examples_options_exist(line: str) -> None:
-    command, *arguments = shlex.split(line)
-    assert {argument for argument in arguments if argument.startswith("--")} <= options(command)
-
-
-@pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("compare ")])
-def test_a_comparisons_example_is_valid(line: str) -> None:
-    arguments = [
-        str(REPOSITORY / a) if a.startswith("configs/") else a for a in shlex.split(line)[1:]
-    ]
-    assert parse_comparison(arguments)[0].methods
-
-
-@pytest.mark.parametrize(
-    "line", [line for line in EXAMPLES if "--config" in line and not line.startswith("compare ")]
-)
-def test_an_examples_settings_are_valid(line: str) -> None:
-    command, *arguments = shlex.split(line)
-    own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
-    arguments = [
-        own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a
-        for a in arguments
-    ]
-    config, _ = parse(arguments, command, options=OPTIONS.get(command))
-    assert config.rounds
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_that_is_named_exists(page: Path) -> None:
-    named = re.findall(r"`labelwall (\w+)", page.read_text())
-    assert set(named) <= set(pipeline.COMMANDS)
+def test_an_example_is_valid(line: str) -> None:
+    command, *words = shlex.split(line)
+    assert {word for word in words if word.startswith("--")} <= options(command)
+    words = [str(REPOSITORY / w) if w.startswith("configs/") else w for w in words]
+    words = [str(REPOSITORY / "configs" / "own_folder.yaml") if w == EXAMPLE else w for w in words]
+    if command == "compare":
+        assert parse_comparison(words)[0].methods
+    elif "--config" in words:
+        assert parse(words, command, options=OPTIONS.get(command))[0].rounds
 
 
 def test_the_readmes_table_of_commands_is_complete() -> None:
     assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(
         pipeline.COMMANDS
     )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_setting_that_is_named_exists(page: Path) -> None:
-    known = set().union(*map(settings_of, MECHANISMS))
-    text = page.read_text()
-    named = re.findall(
-        r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text
-    )
-    assert set(named) <= known
 
 
 def test_the_result_stands_by_line_25() -> None:
@@ -145,25 +102,30 @@ def slug(heading: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_relative_links_resolve(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+def test_what_a_page_names_exists(page: Path) -> None:
+    """Commands, settings, files of ours, and what links lead to."""
+    text = page.read_text()
+    assert set(re.findall(r"`labelwall (\w+)", text)) <= set(pipeline.COMMANDS)
+    kinds = {"": Config} | {f"mechanism.{kind}": cls for kind, cls in MECHANISMS.items()}
+    known = {name for group, kind in kinds.items() for name in names_of(kind, group)}
+    groups = r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)"
+    assert set(re.findall(groups, text)) <= known
+    rooms = "configs|docs|teacher|student|wall|experiment|tests|benchmarks"
+    files = re.findall(rf"`((?:{rooms})/[\w./]*)`", text)
+    assert [name for name in files if not (REPOSITORY / name).exists()] == []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"\w+:", target):
             continue
         name, _, anchor = target.partition("#")
         found = page.parent / name if name else page
         assert found.exists(), target
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
-            assert anchor in map(slug, headings), target
+        headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in map(slug, headings), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
-    named = re.findall(
-        r"`((?:configs|docs|teacher|student|wall|experiment|tests|benchmarks)/[\w./]*)`",
-        page.read_text(),
-    )
-    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+def names_of(kind: type, group: str) -> list[str]:
+    """Dotted names of the settings of a dataclass."""
+    return [name for name, _, _ in settings_of(kind, "mechanism." if group else "")]
 
 
 def tree() -> list[Path]:

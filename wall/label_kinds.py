@@ -27,7 +27,6 @@ class ClassLabels(LabelSpace):
     """One class a row: truth, code and label are the index of its name, int64 [n]."""
 
     kind: ClassVar[str] = "class"
-    loss: ClassVar[str] = "cross_entropy"
     form: ClassVar[str] = "whole numbers [n]"
     valid: ClassVar[str] = "from 0 to the number of classes less 1"
     names: tuple[str, ...]
@@ -98,7 +97,6 @@ class AttributeLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "attributes"
-    loss: ClassVar[str] = "binary_cross_entropy"
     form: ClassVar[str] = "whole numbers [n, attributes], at least 2 attributes"
     valid: ClassVar[str] = "0 and 1"
     names: tuple[str, ...]
@@ -170,8 +168,6 @@ class ValueLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "value"
-    loss: ClassVar[str] = "squared_error"
-    voted_by_name: ClassVar[bool] = False
     form: ClassVar[str] = "numbers [n]"
     valid: ClassVar[str] = "finite"
     low: float

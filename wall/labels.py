@@ -24,16 +24,9 @@ Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "e
 
 
 class LabelSpace(ABC):
-    """The labels that a data set's rows can have. Public; a frozen dataclass.
+    """The labels that a data set's rows can have, public; a frozen dataclass."""
 
-    ``kind``: its name in ``data.labels``. ``loss``: the name of the student's supervised loss.
-    ``voted_by_name``: neighbours vote on each of ``names``, so that a name without records is never
-    right.
-    """
-
-    kind: ClassVar[str]
-    loss: ClassVar[str]
-    voted_by_name: ClassVar[bool] = True
+    kind: ClassVar[str]  # its name in data.labels
     form: ClassVar[str]  # what truth is, in errors
     valid: ClassVar[str]  # which entries of truth are right, in errors
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value

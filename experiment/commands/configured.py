@@ -15,6 +15,7 @@ from typing import Any
 
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
+from ..config.arguments import add_options, flag, option
 from ..config.config import Config
 from ..config.options import parse
 from ..config.settings import short_yaml, to_yaml
@@ -33,77 +34,65 @@ HEADER = """\
 """
 
 
-def _flag(does: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": does}
+QUIET = flag("print nothing but the result")
 
-
-def _text(does: str, **more: Any) -> dict[str, Any]:
-    return {"type": str, "help": does} | more
-
-
-QUIET = _flag("print nothing but the result")
-
-# The options of each command that are no settings of a run.
+# The options of each command that are no settings of a run; a text is the help of a text option.
 OPTIONS: dict[str, dict[str, Any]] = {
     "run": {
-        "--run_dir": _text(
-            "folder for the results, runs/NAME-OF-DATA if left out; the same folder resumes a "
-            "killed run"
-        ),
+        "--run_dir": "folder for the results, runs/NAME-OF-DATA if left out; the same folder "
+        "resumes a killed run",
         "--quiet": QUIET,
-        "--isolate": _flag("the teacher in a process of its own; this one opens no private file"),
+        "--isolate": flag("the teacher in a process of its own; this one opens no private file"),
     },
     "plan": {
-        "--json": _flag("one JSON object: epsilon, delta, certificates, rounds"),
-        "--optimise": _flag(
+        "--json": flag("one JSON object: epsilon, delta, certificates, rounds"),
+        "--optimise": flag(
             "search the best mechanism, caps and number of queries for the budget, "
             "from public rows alone; all mechanisms with --mechanism.kind auto"
         ),
-        "--out": _text("with --optimise: file to write the configuration to"),
-        "--min_accuracy": {
-            "type": float,
-            "default": 0.0,
-            "help": "with --optimise: least expected share of right labels, in [0, 1); "
-            "fewer labels, better ones",
-        },
+        "--out": "with --optimise: file to write the configuration to",
+        "--min_accuracy": option(
+            "with --optimise: least expected share of right labels, in [0, 1); fewer labels, "
+            "better ones",
+            type=float,
+            default=0.0,
+        ),
     },
     "predict": {
-        "--queries": _text("npz file with the array x: rows like the public inputs", required=True),
-        "--out": _text(
+        "--queries": option(
+            "npz file with the array x: rows like the public inputs", required=True
+        ),
+        "--out": option(
             "npz file to write: labels, outcomes; a receipt and the ledger beside", required=True
         ),
-        "--slot": {
-            "type": int,
-            "default": 0,
-            "help": "which mechanism of the plan pays: its place in the list",
-        },
+        "--slot": option(
+            "which mechanism of the plan pays: its place in the list", type=int, default=0
+        ),
         "--quiet": QUIET,
     },
     "serve": {
         "service": ServiceConfig,
-        "--child": _flag("for `run --isolate`: one key from the standard input, until it closes"),
+        "--child": flag("for `run --isolate`: one key from the standard input, until it closes"),
     },
     "records": {
-        "change": {
-            "choices": ["add", "remove"],
-            "help": "add the rows of --rows; remove what --ids, --images or --persons name",
-        },
-        "--rows": _text(
-            "with add: folder with one folder of images a class, "
-            "or npz file with private_x, private_y, private_id (and private_person)"
+        "change": option(
+            "add the rows of --rows; remove what --ids, --images or --persons name",
+            choices=["add", "remove"],
         ),
-        "--ids": _text("with remove: ids of records, whole numbers separated by commas"),
-        "--ids_file": _text("with remove: text file with one id a line"),
-        "--images": _text(
+        "--rows": "with add: folder with one folder of images a class, or npz file with "
+        "private_x, private_y, private_id (and private_person)",
+        "--ids": "with remove: ids of records, whole numbers separated by commas",
+        "--ids_file": "with remove: text file with one id a line",
+        "--images": option(
             "with remove: paths of images within data.private", nargs="+", default=[]
         ),
-        "--persons": _text("with remove: ids of persons, separated by commas: all their rows"),
-        "--persons_file": _text("with remove: text file with one person's id a line"),
-        "--dry_run": _flag("say what would be done, and change nothing"),
+        "--persons": "with remove: ids of persons, separated by commas: all their rows",
+        "--persons_file": "with remove: text file with one person's id a line",
+        "--dry_run": flag("say what would be done, and change nothing"),
     },
     "init": {
-        "--from": _text(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),
-        "--out": _text("file to write", default="labelwall.yaml"),
+        "--from": option(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),
+        "--out": option("file to write", default="labelwall.yaml"),
     },
 }
 
@@ -252,25 +241,16 @@ def records(args: Sequence[str]) -> int:
         "that adding it again refills nothing. Nothing is charged."
     )
     config, rest = _parsed("records", args, does)
-    from ..run.records_cli import add_records, parse_ids, parse_persons, remove_records
+    from ..run.records_cli import add_records, ids_of, remove_records
 
-    side = config.private_side()
+    side, console = config.private_side(), Console()
     if (rest.change == "add") != (rest.rows is not None):
         raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
     if rest.change == "add":
-        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
-        return 0
-    if rest.persons or rest.persons_file:
-        if rest.ids or rest.ids_file or rest.images:
-            raise InvalidInput("persons", "given without ids of rows", "both")
-        file = Path(rest.persons_file) if rest.persons_file else None
-        ids = parse_persons(config.privacy.unit, rest.persons, file)
-    elif config.privacy.unit == "person":
-        rule = "persons or persons_file where privacy.unit is person"
-        raise InvalidInput("remove", rule, None)
+        print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:
-        ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
-    print(remove_records(side, ids, dry_run=rest.dry_run, console=Console()))
+        ids = ids_of(side.unit, rest)
+        print(remove_records(side, ids, dry_run=rest.dry_run, console=console))
     return 0
 
 
@@ -289,8 +269,7 @@ def init(args: Sequence[str]) -> int:
         "private file. Settings as for `run`, such as --student.steps 900, are written too."
     )
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, option in OPTIONS["init"].items():
-        parser.add_argument(name, **option)
+    add_options(parser, OPTIONS["init"])
     options, others = parser.parse_known_args(list(args))
     out, command = Path(options.out), "plan"
     if options.source is None:

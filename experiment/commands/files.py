@@ -13,18 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ...wall.errors import InvalidInput
+from ..config.arguments import add_options, flag, option
 
-
-def _flag(does: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": does}
-
-
-LEDGER = {"type": Path, "help": "ledger.sqlite of a run folder, or an export"}
-STUDENT: dict[str, Any] = {
-    "type": Path,
-    "required": True,
-    "help": "folder of a finished run, or its student.safetensors",
-}
+LEDGER = option("ledger.sqlite of a run folder, or an export", type=Path)
+STUDENT = option("folder of a finished run, or its student.safetensors", type=Path, required=True)
 FORMATS = {
     "onnx": "one file, checked by onnxruntime where it is installed (extra `export`)",
     "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
@@ -36,25 +28,20 @@ ATTACK = (
     "the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted."
 )
 ATTACK_OPTIONS: dict[str, Any] = {
-    "--empirical": _flag("attack the mechanisms instead of reading a ledger's entries"),
-    "--trials": {
-        "type": int,
-        "default": 20000,
-        "help": "queries drawn for each release on each data set, a count",
-    },
-    "--confidence": {
-        "type": float,
-        "default": 0.95,
-        "help": "all lower bounds hold jointly with this probability",
-    },
-    "--json": _flag("a JSON list, one object for each mechanism and delta"),
+    "--empirical": flag("attack the mechanisms instead of reading a ledger's entries"),
+    "--trials": option(
+        "queries drawn for each release on each data set, a count", type=int, default=20000
+    ),
+    "--confidence": option(
+        "all lower bounds hold jointly with this probability", type=float, default=0.95
+    ),
+    "--json": flag("a JSON list, one object for each mechanism and delta"),
 }
 
 
 def _parsed(command: str, args: Sequence[str], does: str, options: dict[str, Any]) -> Namespace:
     parser = ArgumentParser(f"labelwall {command}", description=does)
-    for name, option in options.items():
-        parser.add_argument(name, **option)
+    add_options(parser, options)
     return parser.parse_args(args)
 
 
@@ -70,13 +57,10 @@ def audit(args: Sequence[str]) -> int:
     )
     options = {
         "ledger": LEDGER,
-        "--json": _flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
-        "--expect_head": {
-            "help": "hash (hex) that must stand in the chain, from a receipt or a summary.json"
-        },
-        "--explain": _flag(
-            "show each release, what it is priced as, and the arithmetic of epsilon"
-        ),
+        "--json": flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
+        "--expect_head": "hash (hex) that must stand in the chain, from a receipt or a "
+        "summary.json",
+        "--explain": flag("show each release, what it is priced as, and the arithmetic of epsilon"),
     }
     parsed = _parsed("audit", args, does, options)
     with computed_anew():
@@ -121,34 +105,31 @@ def _attack(args: Sequence[str]) -> int:
 
 
 def classify(args: Sequence[str]) -> int:
-    parser = ArgumentParser(
-        "labelwall classify",
-        description="Write a student's label and probabilities for each image or vector to a CSV "
-        "file. Opens nothing private; costs no privacy.",
+    does = (
+        "Write a student's label and probabilities for each image or vector to a CSV file. Opens "
+        "nothing private; costs no privacy."
     )
-    parser.add_argument("--student", **STUDENT)
-    rows = parser.add_mutually_exclusive_group(required=True)
-    rows.add_argument(
-        "--images",
-        type=Path,
-        nargs="+",
-        help="image files, or folders of them; cut, resized and converted as the public ones were",
+    images = "image files, or folders of them; cut, resized and converted as the public ones were"
+    vectors = (
+        "npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]; for "
+        "a student of a table a CSV or parquet file with that table's columns"
     )
-    rows.add_argument(
-        "--vectors",
-        type=Path,
-        help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]"
-        "; for a student of a table a CSV or parquet file with that table's columns",
+    shares = (
+        "how often the classes occur among these rows, where that differs from the public rows of "
+        'the run: "test" (as in the test split of the run), "estimate" (from these rows), or a '
+        "JSON file with a number for each class by name"
     )
-    parser.add_argument(
-        "--shares",
-        help="how often the classes occur among these rows, where that differs from the public rows"
-        ' of the run: "test" (as in the test split of the run), "estimate" (from these rows), or a '
-        "JSON file with a number for each class by name",
-    )
-    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
-    parser.add_argument("--quiet", **_flag("print nothing but the result"))
-    options = parser.parse_args(args)
+    parsed = {
+        "--student": STUDENT,
+        "--images": option(images, type=Path, nargs="+"),
+        "--vectors": option(vectors, type=Path),
+        "--shares": shares,
+        "--out": option("CSV file to write", type=Path, required=True),
+        "--quiet": flag("print nothing but the result"),
+    }
+    options = _parsed("classify", args, does, parsed)
+    if (options.images is None) == (options.vectors is None):
+        raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
     from ...student.model import load
     from ..run.console import Console
     from ..use.classify import classify_images, classify_rows, for_shares
@@ -175,14 +156,14 @@ def export(args: Sequence[str]) -> int:
     formats = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     options = {
         "--student": STUDENT,
-        "--format": {"required": True, "help": formats},
-        "--out": {"type": Path, "required": True, "help": "file or folder to write"},
-        "--input": {
-            "choices": ["uint8", "float32"],
-            "default": "uint8",
-            "help": "images that onnx takes: uint8 [n, h, w, c] of 0..255, "
-            "or float32 [n, c, h, w] of 0..1; of the student's size",
-        },
+        "--format": option(formats, required=True),
+        "--out": option("file or folder to write", type=Path, required=True),
+        "--input": option(
+            "images that onnx takes: uint8 [n, h, w, c] of 0..255, or float32 [n, c, h, w] of "
+            "0..1; of the student's size",
+            choices=["uint8", "float32"],
+            default="uint8",
+        ),
     }
     parsed = _parsed("export", args, does, options)
     if parsed.format not in FORMATS:
@@ -199,7 +180,7 @@ def export(args: Sequence[str]) -> int:
 
 def report(args: Sequence[str]) -> int:
     does = "Write report.html and MODEL_CARD.md of a finished run folder again."
-    folder = {"type": Path, "help": "a folder that `labelwall run` wrote"}
+    folder = option("a folder that `labelwall run` wrote", type=Path)
     run_dir = _parsed("report", args, does, {"run_dir": folder}).run_dir
     from ..report.report import write_report
 
@@ -212,28 +193,23 @@ def keys(args: Sequence[str]) -> int:
     from ...teacher.service.keys import Keys, render
 
     options = {
-        "action": {
-            "choices": ["add", "list", "revoke"],
-            "help": "what to do; a running service sees it at once",
-        },
-        "--custodian_dir": {
-            "type": Path,
-            "required": True,
-            "help": "the custodian's directory, which keeps hashes of keys",
-        },
-        "--name": {"help": "whose key it is: letters, digits, dots, dashes"},
-        "--role": {
-            "default": "analyst",
-            "help": "analyst (asks, sends extractors) or custodian (records, receipts, metrics)",
-        },
-        "--queries": {
-            "type": int,
-            "help": "most new queries that calls under this name are charged for, a count; "
-            "no cap if left out",
-        },
-        "--expires": {
-            "help": "ISO date or time (UTC) from which the key is not valid; never if left out"
-        },
+        "action": option(
+            "what to do; a running service sees it at once", choices=["add", "list", "revoke"]
+        ),
+        "--custodian_dir": option(
+            "the custodian's directory, which keeps hashes of keys", type=Path, required=True
+        ),
+        "--name": "whose key it is: letters, digits, dots, dashes",
+        "--role": option(
+            "analyst (asks, sends extractors) or custodian (records, receipts, metrics)",
+            default="analyst",
+        ),
+        "--queries": option(
+            "most new queries that calls under this name are charged for, a count; no cap if left "
+            "out",
+            type=int,
+        ),
+        "--expires": "ISO date or time (UTC) from which the key is not valid; never if left out",
     }
     does = "API keys of a service. A key is shown once, when it is added."
     parsed = _parsed("keys", args, does, options)

@@ -41,8 +41,7 @@ from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.config import solved_line, solved_numbers
-from ..config.groups import Computing, FirstFeatures
+from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
 from ..run.features import embedder_of, starting_extractor
 from ..run.rounds import run
@@ -207,7 +206,7 @@ class Comparison:
         """
         own, shared = self.private / cell.folder, self.private / "shared"
         settings = self.config.run_config(point, cell.seed, str(own))
-        cache = cache_name(self._extractor(settings.first, settings.computing), settings.device)
+        cache = cache_name(self._extractor(settings), settings.device)
         _link(shared / cache, own / cache)
         folder = self.out / cell.folder / "run"
         summary: dict[str, Any] = run(settings, folder, entropy=self.entropy, console=self.console)
@@ -224,14 +223,14 @@ class Comparison:
             "errors": summary.get("test_errors"),
         }
 
-    def _extractor(self, first: FirstFeatures, computing: Computing) -> ExtractorSpec:
+    def _extractor(self, config: Config | CompareConfig) -> ExtractorSpec:
         """The first round's."""
         inputs = self.public.inputs
 
         def plain(spec: ExtractorSpec) -> np.ndarray:
-            return embedder_of(computing, spec, inputs).features(inputs)
+            return embedder_of(config, spec, inputs).features(inputs)
 
-        return starting_extractor(first, self.task, plain)
+        return starting_extractor(config, self.task, plain)
 
     def _baseline(self, baseline: AnyBaseline, epsilon: float, seed: int) -> dict[str, Any]:
         """A model trained privately on the records, judged on the public test split.
@@ -284,8 +283,7 @@ class Comparison:
         if isinstance(baseline, NoisySgd):
             scaled = Preprocessing.of_public(public.inputs)
             return scaled(records.inputs), torch.from_numpy(records.labels), scaled(tests)
-        first = FirstFeatures(config.features, config.weights, config.box, config.whiten)
-        spec = self._extractor(first, Computing(config.batch_size, config.workers))
+        spec = self._extractor(config)
         embedder = Embedder(
             spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
         )

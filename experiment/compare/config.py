@@ -17,7 +17,14 @@ from ...teacher.mechanisms.votes import PrivateKnn
 from ...wall.datasets.config import DataConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config
-from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
+from ..config.groups import (
+    BudgetConfig,
+    CapsConfig,
+    Computing,
+    FirstFeatures,
+    PrivacyConfig,
+    RoundConfig,
+)
 from ..config.options import read
 from ..config.settings import build, merged
 
@@ -80,7 +87,7 @@ class MethodConfig:
 
 
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(FirstFeatures, Computing):
     """One comparison.
 
     Args:
@@ -90,13 +97,6 @@ class CompareConfig:
         privacy: what every budget holds for: rows, or persons with several rows.
         seeds: public randomness of the repetitions; tables show medians and ranges over them.
         student: the public-side network and its training, for all methods that have a student.
-        features: features of the first round, as in a run.
-        weights: safetensors file for "timm/NAME", as in a run (path).
-        box: domain of feature vectors, as in a run.
-        whiten: principal axes of the public rows, as in a run (a count).
-        threads: CPU threads of torch, a count.
-        workers: threads that compute HOG features, a count.
-        batch_size: queries charged, answered and recorded together, a count.
     """
 
     data: DataConfig
@@ -105,13 +105,6 @@ class CompareConfig:
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     student: StudentConfig = field(default_factory=StudentConfig)
-    features: str = "auto"
-    weights: str | None = None
-    box: list[list[float]] = field(default_factory=list)
-    whiten: int = 0
-    threads: int = 2
-    workers: int = 2
-    batch_size: int = 256
 
     def __post_init__(self) -> None:
         names = [method.name for method in self.methods]

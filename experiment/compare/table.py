@@ -13,8 +13,6 @@ from ..report.plots import STUDENT, line_plot, svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_INSIDE = 6  # lines whose legend fits into the plot; that of more is beside it
-
 
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row for each method and budget: medians over the seeds, and a range.
@@ -117,17 +115,13 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
         axes.barh(methods, seconds, color=STUDENT)
         axes.invert_yaxis()
 
+    what, released = f"{what} (median and range)", "labels released (median)"
     return {
         "accuracy_by_epsilon": line_plot(
-            lines,
-            x="epsilon",
-            y=f"{what} (median and range)",
-            height=4.2,
-            spread=spread,
-            also=axis,
+            lines, x="epsilon", y=what, height=4.2, spread=spread, also=axis, legend=3
         ),
         "labels_by_epsilon": line_plot(
-            labels, x="epsilon", y="labels released (median)", height=3.4, also=_epsilon_axis
+            labels, x="epsilon", y=released, height=3.4, also=_epsilon_axis, legend=3
         ),
         "cost": svg(cost, height=0.6 + 0.4 * len(methods), x="CPU seconds a cell (median)"),
     }
@@ -143,14 +137,8 @@ def _references(axes: Axes, rows: list[dict[str, Any]], unit: int) -> None:
     for place, row in enumerate(sorted(rows, key=lambda row: -score(row))):
         height, above = unit * score(row), "top" if place else "bottom"
         axes.axhline(height, color="#5a6875", linestyle=":")
-        axes.annotate(
-            row["method"],
-            (0.99, height),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va=above,
-            fontsize=9,
-        )
+        place_of, within = (0.99, height), ("axes fraction", "data")
+        axes.annotate(row["method"], place_of, xycoords=within, ha="right", va=above, fontsize=9)
 
 
 def _epsilon_axis(axes: Axes) -> None:
@@ -161,8 +149,3 @@ def _epsilon_axis(axes: Axes) -> None:
     # matplotlib's own formatter writes formulas, which are switched off.
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
-    lines = len(axes.get_legend_handles_labels()[0])
-    if lines > MAX_INSIDE:
-        axes.legend(fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
-    elif lines:
-        axes.legend(fontsize=9)

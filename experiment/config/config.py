@@ -13,7 +13,7 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced, QueryForm
+from ...teacher.mechanisms.base import Charging, Priced
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
@@ -26,15 +26,17 @@ from .groups import (
     Computing,
     FirstFeatures,
     PrivacyConfig,
+    PrivateSide,
+    PublicSide,
+    Round,
     RoundConfig,
     check_labels,
     check_persons,
 )
-from .parts import PrivateSide, PublicSide, Round
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FirstFeatures, Computing):
     """One experiment.
 
     Args:
@@ -44,19 +46,6 @@ class Config:
         mechanism: the private mechanism of the rounds that name none.
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
-        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
-            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
-            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
-            images are unlike ImageNet's,
-            "timm/NAME" for images by a timm model with its published weights, "box" for feature
-            vectors in a declared box.
-        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
-            null.
-        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
-            high] for each dimension, or one for all of them.
-        whiten: number of principal axes of the public rows onto which the first round's features
-            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
-            are better ones where a few directions hold most of the spread.
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
@@ -72,12 +61,6 @@ class Config:
         anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an
             address like a ledger's), that lets one copy of the ledger continue and refuses all
             others; none when null.
-        threads: CPU threads of torch, a count.
-        workers: threads that compute HOG features, and at most so many short trainings at a time,
-            each in a process with its share of the threads, a count.
-        batch_size: queries charged, answered and recorded together, a count.
-        device: device for the private rows' networks, products and neighbour lists, and for the
-            networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
         scale: where the private rows are stored and searched.
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
             warnings; the published split's or the public rows' when null.
@@ -88,10 +71,6 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
-    features: str = "auto"
-    weights: str | None = None
-    box: list[list[float]] = field(default_factory=list)
-    whiten: int = 0
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
@@ -99,10 +78,6 @@ class Config:
     custodian_dir: str | None = None
     ledger: str | None = None
     anchor: str | None = None
-    threads: int = 2
-    workers: int = 2
-    batch_size: int = 256
-    device: Literal["cpu", "cuda"] = "cpu"
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     expected_records: int | None = None
@@ -112,10 +87,8 @@ class Config:
             raise InvalidInput("rounds", "a list of at least one round", [])
         if self.expected_records is not None and self.expected_records < 1:
             raise InvalidInput("expected_records", "a count, at least 1", self.expected_records)
-        for name in ("threads", "workers", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(name, "at least 1", getattr(self, name))
-        FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
+        FirstFeatures.__post_init__(self)
+        Computing.__post_init__(self)
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
@@ -132,28 +105,22 @@ class Config:
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
         self.priced()  # caps that the mechanisms have
 
-    @property
-    def first(self) -> FirstFeatures:
-        """What the first round's features follow from."""
-        return FirstFeatures(self.features, self.weights, self.box, self.whiten)
-
-    @property
-    def computing(self) -> Computing:
-        """How features are computed."""
-        return Computing(self.batch_size, self.workers, self.device, self.threads)
-
     def private_side(self) -> PrivateSide:
         """What the private side needs."""
+        anchor: Path | LedgerUrl | None = None
+        if self.anchor is not None:
+            address = "://" in self.anchor
+            anchor = LedgerUrl.parse(self.anchor, "anchor") if address else Path(self.anchor)
         return PrivateSide(
             self.data,
             self.budget,
             self.privacy.unit,
             self._plan_beside,
             self.scale,
-            self.computing,
+            self,
             None if self.custodian_dir is None else Path(self.custodian_dir),
             None if self.ledger is None else LedgerUrl.parse(self.ledger),
-            _anchor(self.anchor),
+            anchor,
             self.teacher,
         )
 
@@ -171,9 +138,9 @@ class Config:
         for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
             mechanism = solved.mechanism_of(number)
             once, form = mechanism.once_a_round, mechanism.query_form
-            rounds.append(Round(number, slot, entry.queries, once, form, self.round_seed(number)))
-        guess, computing = self.records(0) or None, self.computing
-        return PublicSide(rounds, self.first, self.student, typical, guess, self.seed, computing)
+            rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
+        guess = self.records(0) or None
+        return PublicSide(rounds, self, self.student, typical, guess, self.seed, self)
 
     @property
     def open(self) -> bool:
@@ -211,14 +178,6 @@ class Config:
         mechanism = self.rounds[number - 1].mechanism or self.mechanism
         return mechanism.for_unit(self.privacy.unit)
 
-    def asks_of(self, number: int) -> QueryForm:
-        """What round ``number`` asks, with the noise that the budget decides."""
-        return self.solved().mechanism_of(number).query_form
-
-    def round_seed(self, number: int) -> int:
-        """Of the public randomness of round ``number``."""
-        return self.seed * 1000 + number
-
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
 
@@ -228,11 +187,15 @@ class Config:
         first_own = 0 if all(own) else 1
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
+    def _paid(self) -> list[list[RoundConfig]]:
+        """The rounds that each slot of the plan pays for, in order."""
+        slots = self.slots()
+        rounds = list(zip(self.rounds, slots, strict=True))
+        return [[r for r, paying in rounds if paying == slot] for slot in range(max(slots) + 1)]
+
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of the plan, in order, as it is given."""
-        slots = self.slots()
-        payers = [self.rounds[slots.index(slot)] for slot in range(max(slots) + 1)]
-        return [payer.mechanism or self.mechanism for payer in payers]
+        return [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
@@ -272,47 +235,35 @@ class Config:
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""
-        slots = self.slots()
-        own = [r.mechanism is not None for r in self.rounds]
         rounds = [
-            replace(r, mechanism=mechanisms[slot]) if mine else r
-            for r, slot, mine in zip(self.rounds, slots, own, strict=True)
+            r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])
+            for r, slot in zip(self.rounds, self.slots(), strict=True)
         ]
-        return replace(self, mechanism=self.mechanism if all(own) else mechanisms[0], rounds=rounds)
+        shared = any(r.mechanism is None for r in self.rounds)
+        return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for, in order.
 
         Raises InvalidInput for a cap that its mechanism does not have.
         """
-        slots, priced = self.slots(), []
-        for slot, mechanism in enumerate(self.mechanisms()):
-            rounds = [r for r, paying in zip(self.rounds, slots, strict=True) if paying == slot]
-            caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
-            paid = mechanism.for_unit(self.privacy.unit)
-            priced.append(_priced(paid, caps, rounds, len(rounds) / len(slots)))
-        return priced
+        return [self._priced(rounds) for rounds in self._paid()]
 
-
-def _anchor(place: str | None) -> Path | LedgerUrl | None:
-    if place is None:
-        return None
-    return LedgerUrl.parse(place, "anchor") if "://" in place else Path(place)
-
-
-def _priced(
-    mechanism: AnyMechanism, caps: CapsConfig, rounds: Sequence[RoundConfig], share: float
-) -> Priced:
-    if mechanism.once_a_round:
-        total = len(rounds) * mechanism.charges_a_round
-    else:
-        total = sum(r.queries or 0 for r in rounds)
-    asked = total if caps.asked is None else caps.asked
-    answered = asked if caps.answered is None else caps.answered
-    if mechanism.charging is Charging.PREPAID and caps.answered is not None:
-        rule = f"left out with {mechanism.kind}, which answers every query"
-        raise InvalidInput("caps.answered", rule, caps.answered)
-    return Priced(mechanism, asked, min(asked, answered), share)
+    def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:
+        own = rounds[0].mechanism
+        mechanism = (own or self.mechanism).for_unit(self.privacy.unit)
+        caps = self.caps if own is None else rounds[0].caps
+        if mechanism.once_a_round:
+            total = len(rounds) * mechanism.charges_a_round
+        else:
+            total = sum(r.queries or 0 for r in rounds)
+        asked = total if caps.asked is None else caps.asked
+        answered = asked if caps.answered is None else caps.answered
+        if mechanism.charging is Charging.PREPAID and caps.answered is not None:
+            rule = f"left out with {mechanism.kind}, which answers every query"
+            raise InvalidInput("caps.answered", rule, caps.answered)
+        share = len(rounds) / len(self.rounds)
+        return Priced(mechanism, asked, min(asked, answered), share)
 
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:

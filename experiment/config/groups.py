@@ -1,18 +1,27 @@
-"""Groups of settings of a run, each with its own rules, and the rules between groups."""
+"""Groups of settings of a run, each with its own rules, and the rules between groups; what the
+private and the public side need of them, which the entry of a run hands on.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from ...student.config import StudentConfig
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.url import LedgerUrl
+from ...teacher.mechanisms.base import QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
-from ...wall.guarantee import UNITS, Unit
+from ...wall.guarantee import Unit
 
 STAGES = "efficientnet_lite0_stages"
-FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")
+FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -39,10 +48,6 @@ class PrivacyConfig:
     """
 
     unit: Literal["row", "person"] = "row"
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
 
 
 @dataclass(frozen=True)
@@ -90,13 +95,25 @@ class RoundConfig:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FirstFeatures:
-    """The settings that say which features the first round asks with; see ``Config``.
+    """Which features the first round asks with.
 
-    Raises InvalidInput for an unknown name, for weights with anything but a timm model, unless a
-    box is given for "box" alone, with low < high, finite, and unless ``whiten`` is a count, and 0
-    for "box", which declares scales.
+    Args:
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
+            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
+            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
+            images are unlike ImageNet's,
+            "timm/NAME" for images by a timm model with its published weights, "box" for feature
+            vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
+            deviation about 1, as a table's are: classes with curved borders.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
+            null.
+        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
+            high] for each dimension, or one for all of them.
+        whiten: number of principal axes of the public rows onto which the first round's features
+            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
+            are better ones where a few directions hold most of the spread.
     """
 
     features: str = "auto"
@@ -119,14 +136,28 @@ class FirstFeatures:
             raise InvalidInput("whiten", "a count, and 0 with features: box", self.whiten)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Computing:
-    """The settings by which features are computed; no result depends on them. See ``Config``."""
+    """How it is computed, which changes no result.
 
-    batch_size: int = 256
-    workers: int = 2
-    device: str = "cpu"
+    Args:
+        threads: CPU threads of torch, a count.
+        workers: threads that compute HOG features, and at most so many short trainings at a time,
+            each in a process with its share of the threads, a count.
+        batch_size: queries charged, answered and recorded together, a count.
+        device: device for the private rows' networks, products and neighbour lists, and for the
+            networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
+    """
+
     threads: int = 2
+    workers: int = 2
+    batch_size: int = 256
+    device: Literal["cpu", "cuda"] = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "workers", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(name, "at least 1", getattr(self, name))
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
@@ -147,3 +178,46 @@ def check_persons(data: DataConfig, unit: Unit) -> None:
     if (where == "setting") != bool(data.person):
         rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
         raise InvalidInput("data.person", rule, data.person)
+
+
+@dataclass(frozen=True)
+class PrivateSide:
+    """What a teacher, and the custodian's directory, need."""
+
+    data: DataConfig
+    budget: BudgetConfig
+    unit: Unit
+    # The plan, with those numbers of a ledger's plan that the configuration leaves to the budget;
+    # None: they are calibrated now.
+    plan: Callable[[Plan | None], Plan]
+    scale: ScaleConfig
+    computing: Computing
+    directory: Path | None  # the custodian's, where the configuration names it
+    ledger: LedgerUrl | None  # None: a file of the directory
+    anchor: Path | LedgerUrl | None
+    url: str | None  # of the service that answers in place of a teacher here
+
+
+@dataclass(frozen=True)
+class Round:
+    """What asking and training need of a round."""
+
+    number: int  # counted from 1
+    slot: int  # the entry of the plan that pays
+    queries: int | None  # rows to ask about; None: all
+    once: bool  # whether it has one price, whatever the number of rows
+    form: QueryForm  # what its mechanism asks, with the noise that the budget decides
+    seed: int  # of its public randomness
+
+
+@dataclass(frozen=True)
+class PublicSide:
+    """What asking and training need."""
+
+    rounds: list[Round]
+    first: FirstFeatures
+    student: StudentConfig
+    typical: bool  # whether typical rows are asked, not random ones
+    records: int | None  # a PUBLIC guess of the number of private records
+    seed: int  # of public randomness
+    computing: Computing

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import yaml
 
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
+from .arguments import Options, add_options
 from .config import Config
 from .own import OWN, TYPES, names_rows, overrides, own_settings, run_name
 from .settings import BadSetting, build, config_of, merged, read_settings, settings_of
@@ -27,7 +28,6 @@ service.budget service.backbones privacy.unit mechanism.kind rounds features
 student.backbone student.objective student.steps
 custodian_dir threads device student.accelerator seed
 """
-Options = Mapping[str, Any]
 
 
 class _Parser(ArgumentParser):
@@ -40,9 +40,9 @@ def parse(
 ) -> tuple[Config, Namespace]:
     """Config and the command's own options, with the run's ``name``: of its data or of its file.
 
-    ``options``: arguments of ``add_argument`` by flag, or a dataclass of settings by its group's
-    name. Prints a help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a
-    field that breaks a rule; MissingData. No private file is opened.
+    ``options``: as of ``add_options``, or a dataclass of settings by its group's name. Prints a
+    help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a field that breaks
+    a rule; MissingData. No private file is opened.
     """
     options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
     groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
@@ -84,8 +84,7 @@ def read(
     )
     text = "YAML file with the settings; options, and later files, override it"
     parser.add_argument("--config", metavar="FILE", action="append", default=[], help=text)
-    for flag, option in options.items():
-        parser.add_argument(flag, **option)
+    add_options(parser, options)
     if Config in groups.values():
         section = parser.add_argument_group("your data, without a configuration file")
         for name, what in OWN.items():

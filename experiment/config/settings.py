@@ -56,15 +56,15 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         if named := [kind for kind in inner if getattr(kind, "kind", None) == part]:
             inner = named  # says which of several dataclasses it is
             continue
-        before = ".".join(words)
-        valid = [f"{before}.{entry.name}".strip(".") for kind in inner for entry in fields(kind)]
+        valid = [entry.name for kind in inner for entry in fields(kind)]
         hint = get_type_hints(inner[0]).get(part)
         inner = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
         words.append(part)
     name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
     if error["type"] == "unexpected_keyword_argument":
-        near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
-        hint = f"Did you mean `{near[0]}`?" if near else f"Valid names: {', '.join(valid)}."
+        names = difflib.get_close_matches(words[-1], valid, n=1, cutoff=0.6)
+        near = ".".join((*words[:-1], *names))
+        hint = f"Did you mean `{near}`?" if names else f"Valid names: {', '.join(valid)}."
         return BadSetting(f"unknown setting `{name}`. {hint}")
     if error["type"] == "union_tag_invalid":
         expected = error["ctx"]["expected_tags"].replace("'", "")
@@ -121,8 +121,11 @@ def read_settings(file: str) -> dict[str, Any]:
 
 def explained(kind: Any) -> dict[str, str]:
     """What a dataclass's docstring says of each of its settings."""
-    params = docstring(kind.__doc__ or "").params
-    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in params}
+    means: dict[str, str] = {}
+    for base in kind.__mro__:
+        for entry in docstring(base.__doc__ or "").params:
+            means.setdefault(entry.arg_name, " ".join((entry.description or "").split()))
+    return means
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -148,10 +151,12 @@ def to_yaml(config: Config) -> str:
 
 def short_yaml(config: Config) -> str:
     """The budget, and the settings that are not their defaults, each below its explanation."""
-    means, parts = explained(Config), []
-    for name, value in (_changed(config) | {"budget": asdict(config.budget)}).items():
-        comment = textwrap.wrap(means[name], 97)
-        text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
+    changed, parts = _changed(config) | {"budget": asdict(config.budget)}, []
+    for name, means in explained(Config).items():
+        if name not in changed:
+            continue
+        comment = textwrap.wrap(means, 97)
+        text = yaml.safe_dump({name: changed[name]}, sort_keys=False, allow_unicode=True)
         parts.append("".join(f"# {line}\n" for line in comment) + text)
     return "\n".join(parts)
 

@@ -36,13 +36,12 @@ from ..run.features import (
     MAX_ROWS,
     embedder_of,
     extractor_of_round,
-    features_of,
     first_extractor,
     principal_axes,
     quantised,
     starting_extractor,
 )
-from ..run.matrices import MatrixRound, ask_matrices
+from ..run.matrices import ask_matrices, question_of
 from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -140,7 +139,7 @@ class Features:
     def spec(self, whiten: int) -> ExtractorSpec:
         """Of ``plain``, as a run's first round has it."""
         shape = (self.plain[0].shape[1],)
-        first = FirstFeatures("box" if self.box else "raw", None, self.box, whiten)
+        first = FirstFeatures(features="box" if self.box else "raw", box=self.box, whiten=whiten)
         task = replace(self.task, input_shape=shape)
         return starting_extractor(first, task, lambda _: self.plain[0])
 
@@ -191,9 +190,9 @@ class Rehearsal:
         config, (public, labelled) = self.config, self._inputs
         if config.features == "box":
             return self._inputs
-        embedder = embedder_of(config.computing, first_extractor(config.first, self._task), public)
+        embedder = embedder_of(config, first_extractor(config, self._task), public)
         first, second = (
-            features_of(embedder, rows, partial(self._progress, f"features of {name} rows"))
+            embedder.features(rows, partial(self._progress, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
@@ -222,7 +221,7 @@ class Rehearsal:
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
         rows = order[:MAX_NEIGHBOURS]
         config, (public, labelled) = self.config, self.computed
-        first = replace(config.first, whiten=self.default_view.whiten)
+        first = replace(config, whiten=self.default_view.whiten)
         spec = starting_extractor(first, self._task, lambda _: public)
         features, finite = quantised(spec, labelled[rows])
         return features[finite], self.labels[rows][finite], unit_length(spec, features.shape[1])
@@ -265,9 +264,9 @@ class Rehearsal:
         round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        form, seed = round_1.asks_of(1), round_1.round_seed(1)
+        current = round_1.public_side().rounds[0]
         with self._folder(view, asks.centroids) as folder:
-            asked_of = MatrixRound(form, 0, seed, classes, length, spec.sha256(), folder)
+            asked_of = question_of(current, classes, spec, public.shape[1], folder)
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
         score = space.score(space.decode(answers.labels), self.labelled.labels[asked], has)

@@ -64,7 +64,7 @@ def svg(
         axes = figure.subplots()
         axes.set(xlabel=x, ylabel=y, aspect="equal" if square else "auto")
         draw(axes)
-        if legend:
+        if legend and axes.get_legend_handles_labels()[0]:
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=legend)
         buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
         figure.savefig(buffer, format="svg", metadata=undated, transparent=True)
@@ -108,7 +108,7 @@ def line_plot(
             marker = MARKERS[place % len(MARKERS)] if len(points) < FEW_POINTS else None
             axes.errorbar(xs, ys, yerr=errors, marker=marker, capsize=3, label=name)
         axes.grid(alpha=0.25)
-        if len(lines) > 1:
+        if len(lines) > 1 and not legend:
             axes.legend()
         also(axes)
 

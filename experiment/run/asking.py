@@ -9,10 +9,10 @@ import numpy as np
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.parts import PublicSide, Round
+from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, axes_by_count, one_step_fewer, question_of, rows_of_round
+from .matrices import ask_matrices, axes_by_count, one_step_fewer, question_of
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -140,13 +140,10 @@ def _choose(
     experiment: Experiment, asked: Round, extractor: ExtractorSpec, count: int
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
-    size, features = len(experiment.public.inputs), None
-    if asked.once:
-        return rows_of_round(experiment.settings.seed, asked.number, asked.queries, size)
-    if experiment.settings.typical:
+    status, features = np.zeros(len(experiment.public.inputs), dtype=np.uint8), None
+    if experiment.settings.typical and not asked.once:
         features = experiment.features.quantised(extractor).astype(np.float32)
-    status = np.zeros(size, dtype=np.uint8)
-    for earlier in range(1, asked.number):
+    for earlier in range(1, 1 if asked.once else asked.number):  # which may ask all rows again
         rows, labels, _ = experiment.folder.load_answers(earlier)
         status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
     return choose_queries(experiment.settings.seed, asked.number, status, count, features)

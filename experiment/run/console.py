@@ -22,7 +22,7 @@ class Console:
         self._console = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self.interactive = self._console.is_terminal and not quiet
         self._quiet = quiet
-        self._bars: Progress | None = None
+        self._bar: Progress | None = None
         self._task = ""  # what was reported last, since when, and when a line was last written
         self._began = self._written = 0.0
 
@@ -42,29 +42,22 @@ class Console:
         """
         if self._quiet:
             return
-        now, new = time.monotonic(), what != self._task
-        if new:
+        now = time.monotonic()
+        if what != self._task:
+            self._stop()
             self._task, self._began, self._written = what, now, now - EVERY + QUIET_FOR
         if self.interactive:
-            self._draw(what, done, total, new)
+            self._bar = self._bar or self._start(what, total)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif done < total and now - self._written >= EVERY:
             self._written = now
-            self.say(f"{what}: {done} of {total}{_left(now - self._began, done, total)}")
+            left = (now - self._began) * (total - done) / done if done else 0.0
+            time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+            self.say(f"{what}: {done} of {total}" + (f", about {time_left} left" if done else ""))
         if done >= total:
-            self._task = ""
+            self._stop()
 
-    def _draw(self, what: str, done: int, total: int, new: bool) -> None:
-        if new and self._bars is not None:
-            self._bars.stop()
-        if new or self._bars is None:
-            self._bars = self._start()
-            self._bars.add_task(what, total=total)
-        self._bars.update(self._bars.task_ids[0], completed=done, total=total)
-        if done >= total:
-            self._bars.stop()
-            self._bars = None
-
-    def _start(self) -> Progress:
+    def _start(self, what: str, total: int) -> Progress:
         from rich import progress
 
         columns = (
@@ -73,14 +66,12 @@ class Console:
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(elapsed_when_finished=True),
         )
-        bars = progress.Progress(*columns, console=self._console, transient=True)
-        bars.start()
-        return bars
+        bar = progress.Progress(*columns, console=self._console, transient=True)
+        bar.start()
+        bar.add_task(what, total=total)
+        return bar
 
-
-def _left(seconds: float, done: int, total: int) -> str:
-    """The time left at the pace of the first ``seconds``, for a reader."""
-    if not done:
-        return ""
-    left = seconds * (total - done) / done
-    return f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left"
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._task = None, ""

@@ -1,5 +1,4 @@
-"""Feature maps that rounds ask with, and features of the public rows, computed once for each
-network of a run.
+"""Feature maps that rounds ask with, and features of the public rows.
 
 Whitening puts the first round's features on the public rows' principal axes, each of spread 1.
 Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
@@ -9,7 +8,6 @@ extractor.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
@@ -24,14 +23,11 @@ from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.config import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.progress import Progress, TaskProgress
+from ...wall.progress import Progress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
 
+FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
-Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]
-# Rows' features by network and by the rows' bytes: a run asks for those of its rehearsals again.
-_KNOWN: dict[Network, dict[bytes, np.ndarray]] = {}
-MAX_NETWORKS, MAX_KEPT = 2, 5_000  # that are kept: the last ones, of each the first
 
 
 def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
@@ -45,35 +41,10 @@ def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -
     )
 
 
-def features_of(
-    embedder: Embedder, rows: np.ndarray, progress: TaskProgress | None = None
-) -> np.ndarray:
-    """float [n, d] of PUBLIC rows, before they are centred; a network computes a row once."""
-    if not (embedder.spec.weights and len(rows)):
-        return embedder.features(rows, progress)
-    known = _KNOWN.setdefault(network_of(embedder.spec), {})
-    while len(_KNOWN) > MAX_NETWORKS:
-        del _KNOWN[next(iter(_KNOWN))]
-    keys = [hashlib.sha256(row.tobytes()).digest() for row in rows]
-    new = [number for number, key in enumerate(keys) if key not in known]
-    features = dict(known)
-    if new:
-        computed = embedder.features(rows[new], progress)
-        features |= zip((keys[number] for number in new), computed, strict=True)
-        kept = new[: max(0, MAX_KEPT - len(known))]
-        known |= {keys[number]: features[keys[number]].copy() for number in kept}
-    return np.stack([features[key] for key in keys])
-
-
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 [n, d], bool [n]) of ``features_of`` PUBLIC rows, or of a box's rows: ``embed``'s."""
+    """(int8 [n, d], bool [n]) of plain features of PUBLIC rows, or of a box's rows: ``embed``'s."""
     box = spec.backbone == "box"
     return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
-
-
-def network_of(spec: ExtractorSpec) -> Network:
-    """What tells networks apart."""
-    return spec.backbone, hashlib.sha256(spec.weights).hexdigest(), spec.mean, spec.std
 
 
 class PublicFeatures:
@@ -85,17 +56,17 @@ class PublicFeatures:
     def __init__(self, computing: Computing, public: PublicData, progress: Progress) -> None:
         self._computing, self._progress = computing, progress
         self._rows = {"public": public.inputs, "test": public.test_inputs}
-        self._network: Network | None = None
+        self._network: object = None
         self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred; ``rows``: public or test."""
-        if (network := network_of(spec)) != self._network:
+        if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
             self._network, self._features = network, {}
             self._embedder = embedder_of(self._computing, spec, self._rows["public"])
         if rows not in self._features:
             progress = partial(self._progress, f"features of {rows} rows")
-            self._features[rows] = features_of(self._embedder, self._rows[rows], progress)
+            self._features[rows] = self._embedder.features(self._rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
@@ -123,12 +94,14 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
         name = "hog" if images else "raw"
-    if (name in ("raw", "box")) == images:
+    if (name in ("raw", "box", FOURIER)) == images:
         networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw or box for feature vectors"
+        rule = f"hog, {networks} for images, raw, box or fourier for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)
+    if name == FOURIER:
+        return fourier_extractor(task)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -139,6 +112,25 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
         weights = None if first.weights is None else Path(first.weights)
         return timm_model(name.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
     return ExtractorSpec(name, task.input_shape, task.num_classes)
+
+
+def fourier_extractor(task: Task) -> ExtractorSpec:
+    """Random Fourier features of vectors whose entries have a deviation of about 1.
+
+    Their products are about half the Gaussian kernel of half the median distance of such rows,
+    sqrt(2 d) / 2. The projections are the same in every run.
+    """
+    (dimensions,), rng = task.input_shape, np.random.default_rng(0)
+    weight = rng.normal(0, 2 / math.sqrt(2 * dimensions), (FOURIER_FEATURES, dimensions))
+    tensors = {
+        "trunk.weight": weight,
+        "trunk.bias": rng.uniform(0, 2 * math.pi, FOURIER_FEATURES),
+        "head.weight": np.zeros((task.num_classes, FOURIER_FEATURES)),
+        "head.bias": np.zeros(task.num_classes),
+    }
+    content = safetensors.numpy.save({k: v.astype(np.float32) for k, v in tensors.items()})
+    scale = RAW_UNIT * math.sqrt(FOURIER_FEATURES)
+    return ExtractorSpec(FOURIER, task.input_shape, task.num_classes, content, scale=scale)
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:

@@ -29,11 +29,11 @@ from ...wall.matrices import (
     nearest_cells,
 )
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
-from ..config.parts import Round
+from ..config.groups import Round
 from ..linear.measure import AXES_BY_ROWS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
-from .query_selection import choose_queries, k_means
+from .query_selection import k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
@@ -52,23 +52,16 @@ class Counting(Protocol):
 class MatrixRound:
     """A round's question.
 
-    Args:
-        query_form: what the mechanism says of its matrices, with the noise.
-        slot: the entry of the plan that pays.
-        seed: of public randomness.
-        classes: their number.
-        length: of a unit vector after quantisation (``Embedder.length``).
-        extractor: hash of the extractor of the features.
-        folder: where the matrices are written before they are sent. A resumed round must send the
-            same ones, since others would be charged again.
+    Its matrices are written to the ``folder`` before they are sent. A resumed round must send the
+    same ones, since others would be charged again.
     """
 
-    query_form: QueryForm
-    slot: int
-    seed: int
+    query_form: QueryForm  # what the mechanism says of its matrices, with the noise
+    slot: int  # the entry of the plan that pays
+    seed: int  # of public randomness
     classes: int
-    length: float
-    extractor: str
+    length: float  # of a unit vector after quantisation
+    extractor: str  # hash of the extractor of the features
     folder: Path
 
     def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -136,14 +129,6 @@ def axes_by_count(
 def one_step_fewer(asked: Round) -> Round:
     """A round after its first sum was spent on other axes."""
     return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
-
-
-def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> np.ndarray:
-    """Public rows, of so many, that a round asks about whose price does not depend on them.
-
-    int64 [n]. Every round may ask about all of them.
-    """
-    return choose_queries(seed, number, np.zeros(public, dtype=np.uint8), queries or public)
 
 
 def fit_cells(

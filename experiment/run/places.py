@@ -26,8 +26,7 @@ from ...wall.datasets.config import DataConfig
 from ...wall.errors import LabelwallError, LedgerMismatch
 from ...wall.files import FORMAT
 from ..config.config import Config
-from ..config.groups import BudgetConfig
-from ..config.parts import PrivateSide
+from ..config.groups import BudgetConfig, PrivateSide
 from ..config.settings import load_config
 from .run_folder import RunFolder
 

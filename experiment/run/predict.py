@@ -23,7 +23,7 @@ from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
-from ..config.parts import PublicSide, Round
+from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import (
     PROBE,
@@ -39,8 +39,8 @@ from .matrices import (
     axes_by_count,
     one_step_fewer,
     question_of,
-    rows_of_round,
 )
+from .query_selection import choose_queries
 from .run_folder import npz, write_file
 from .teachers import Answering, teacher_of
 
@@ -133,7 +133,8 @@ def _by_matrices(
         current = one_step_fewer(current)
         spec, features, question = asked(axes)
         teacher.use_extractor(spec, probe=rows[:PROBE])
-    chosen = rows_of_round(settings.seed, current.number, current.queries, len(public))
+    unasked, count = np.zeros(len(public), dtype=np.uint8), current.queries or len(public)
+    chosen = choose_queries(settings.seed, current.number, unasked, count)
     asking = embedder_of(settings.computing, spec, public).embed(rows)[0]
     return ask_matrices(teacher, question, features[chosen], asking)[0]
 

@@ -5,7 +5,10 @@ Nothing is released or charged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +19,15 @@ from ...teacher.noise.entropy import SystemEntropy
 from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
+from ...teacher.teacher import Teacher
 from ...wall.datasets import readers
+from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .teachers import local_teacher
-
-# A directory with one budget, or with one for each analyst: the records are the same.
-ANY_ADVERSARY = (POOLED, EACH)
 
 
 def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Console) -> str:
@@ -34,19 +36,10 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
     or an id that is present, MissingData where a file or the data set is missing.
     """
-    directory = _directory(side)
-    task = describe(side.data)
-    ingested = ingest_more(
-        rows,
-        task,
-        lambda done, total: console.progress("reading rows (percent)", done, total),
-        side.unit,
-        side.data.person,
-    )
-    usable = ingested.records
-    with local_teacher(
-        side, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
-    ) as teacher:
+    with _teacher(side, console) as (teacher, task):
+        reading = partial(console.progress, "reading rows (percent)")
+        ingested = ingest_more(rows, task, reading, side.unit, side.data.person)
+        usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
@@ -68,57 +61,55 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
 
     An unknown id is no error. Raises InvalidInput, MissingData.
     """
-    directory = _directory(side)
-    task = describe(side.data)
-    with local_teacher(
-        side, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
-    ) as teacher:
+    with _teacher(side, console) as (teacher, _):
         present = int(teacher.owning(ids).sum())
         if not dry_run:
-            remove_for_all(teacher, directory, ids)
+            remove_for_all(teacher, side.directory or Path(), ids)
     named = "ids" if side.unit == "row" else "persons"
-    return _report(
-        [f"{len(ids)} {named}, {present} of them present"], f"{present} removed", dry_run
-    )
+    lines = [f"{len(ids)} {named}, {present} of them present"]
+    return _report(lines, f"{present} removed", dry_run)
 
 
-def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.ndarray:
-    """Distinct record ids, int64 [n].
+def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
+    """What to remove: distinct ids of records, or codes of persons, int64 [n].
 
-    ``text``: whole numbers separated by commas; ``file``: one a line; ``images``: paths within an
-    image folder. Errors name no id: which records exist is private.
+    ``options``: ids, persons (texts with commas), ids_file, persons_file (one a line) and images
+    (paths within an image folder). Errors name no id: which records exist is private.
     """
-    if not (text or file or images):
-        raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
-    if file is not None and not file.is_file():
-        raise MissingData(f"`ids_file` must be an existing text file. Found {str(file)!r}.")
-    written = (text.split(",") if text else []) + (file.read_text().split() if file else [])
-    try:
-        numbers = [int(word) for word in written] + [readers.stable_hash(path) for path in images]
-        return np.unique(np.array(numbers, dtype=np.int64))
-    except (ValueError, OverflowError) as error:
-        raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
-
-
-def parse_persons(unit: Unit, text: str | None, file: Path | None) -> np.ndarray:
-    """Distinct codes of persons, int64 [n].
-
-    ``text``: ids separated by commas; ``file``: one a line.
-
-    Errors name no id.
-    """
-    if unit != "person":
+    rows = options.ids or options.ids_file or options.images
+    persons = options.persons or options.persons_file
+    if rows and persons:
+        raise InvalidInput("persons", "given without ids of rows", "both")
+    if persons and unit != "person":
         raise InvalidInput("persons", "left out where privacy.unit is row", "given")
-    if file is not None and not file.is_file():
-        raise MissingData(f"`persons_file` must be an existing text file. Found {str(file)!r}.")
-    named = (text.split(",") if text else []) + (file.read_text().splitlines() if file else [])
-    codes = np.unique(codes_of([name for name in named if name.strip()]))
-    if NOBODY in codes or not len(codes):
-        raise InvalidInput("persons", f"ids of at most {MAX_LENGTH} characters", "something else")
-    return codes
+    if unit == "person" and not persons:
+        raise InvalidInput("remove", "persons or persons_file where privacy.unit is person", None)
+    if not (rows or persons):
+        raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
+    name = "persons" if persons else "ids"
+    text, file = getattr(options, name) or "", getattr(options, f"{name}_file")
+    if file and not Path(file).is_file():
+        raise MissingData(f"`{name}_file` must be an existing text file. Found {file!r}.")
+    words = [*text.split(","), *(Path(file).read_text().splitlines() if file else ())]
+    words = [word.strip() for word in words if word.strip()]
+    if persons:
+        codes = np.unique(codes_of(words))
+        if NOBODY in codes or not len(codes):
+            rule = f"ids of at most {MAX_LENGTH} characters"
+            raise InvalidInput("persons", rule, "something else")
+        return codes
+    try:
+        numbers = [int(word) for word in words] + [*map(readers.stable_hash, options.images)]
+        if numbers:
+            return np.unique(np.array(numbers, dtype=np.int64))
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidInput("ids", "whole numbers of 64 bits", "something else")
 
 
-def _directory(side: PrivateSide) -> Path:
+@contextmanager
+def _teacher(side: PrivateSide, console: Console) -> Iterator[tuple[Teacher, Task]]:
+    """The teacher over the records, which are the same for one budget and for one an analyst."""
     if side.directory is None:
         raise InvalidInput("custodian_dir", "given: it says which records there are", None)
     if not (side.directory / IDENTITY).is_file():
@@ -126,7 +117,11 @@ def _directory(side: PrivateSide) -> Path:
             "`custodian_dir` must hold a data set that is in use. Found none: the first run reads "
             "the data source itself."
         )
-    return side.directory
+    task, budgets = describe(side.data), (POOLED, EACH)
+    with local_teacher(
+        side, task, side.directory, SystemEntropy(), console, adversaries=budgets
+    ) as teacher:
+        yield teacher, task
 
 
 def _report(lines: Sequence[str], done: str, dry_run: bool) -> str:

@@ -27,7 +27,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import scaling
 from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
-from ..config.parts import Round
+from ..config.groups import Round
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
 from .console import Console
@@ -73,9 +73,9 @@ def run(
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    extractor = first_extractor(config.first, task)
+    extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
-    features = PublicFeatures(config.computing, public, console.progress)
+    features = PublicFeatures(config, public, console.progress)
     directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
     child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
     with teacher_of(

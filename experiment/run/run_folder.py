@@ -9,7 +9,6 @@ import io
 import json
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
@@ -95,17 +94,10 @@ class RunFolder:
 
     def known_dataset(self) -> str | None:
         """UUID of the data set whose ledger was exported here, None before the first export."""
-        if not self.ledger.exists():
-            return None
-        try:
-            with sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True) as connection:
-                (body,) = connection.execute("SELECT body FROM entries WHERE seq = 0").fetchone()
-            return str(json.loads(body)["dataset"])
-        except (sqlite3.DatabaseError, TypeError, KeyError, ValueError) as error:
-            raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
+        return self.ledger_state().dataset if self.ledger.exists() else None
 
     def ledger_state(self) -> LedgerState:
-        """The state of the exported ledger."""
+        """What the exported ledger tells."""
         return Ledger(self.ledger).state
 
     def save_answers(
@@ -165,6 +157,7 @@ class RunFolder:
         path = self.round(number) / PROBABILITIES
         return np.load(path, allow_pickle=False) if path.exists() else None
 
-    def write_text(self, path: Path, text: str) -> None:
+    @staticmethod
+    def write_text(path: Path, text: str) -> None:
         """Write a file atomically."""
         write_file(path, text.encode())

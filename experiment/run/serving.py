@@ -7,7 +7,6 @@ import sys
 import threading
 from functools import partial
 
-import uvicorn
 from fastapi import FastAPI
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
@@ -23,10 +22,10 @@ from ...teacher.service.service import build_service
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .features import PROBE
-from .teachers import CHILD, custody, report_new_anchor, teacher_factory
+from .teachers import CHILD, custody, teacher_factory
 
 LOADING = threading.Lock()
 
@@ -49,8 +48,8 @@ def serve(
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if service.budget == "per_analyst" else POOLED
-    custodian = custody(side, side.directory, entropy.unsafe, adversaries=[against])
-    report_new_anchor(custodian, Console())
+    unsafe = entropy.unsafe
+    custodian = custody(side, side.directory, unsafe, adversaries=[against], console=Console())
     try:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
@@ -59,7 +58,13 @@ def serve(
         with listen(service) as bound:
             running = server(app, service)
             if child_of:
-                threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
+
+                def wait() -> None:
+                    """For the end of the run that started this process; then the service ends."""
+                    sys.stdin.read()
+                    running.handle_exit(signal.SIGTERM, None)
+
+                threading.Thread(target=wait, daemon=True).start()
             # Before uvicorn takes the signal over, and when it raises it again, having stopped.
             signal.signal(signal.SIGTERM, running.handle_exit)
             print(address(service, bound), flush=True)
@@ -97,7 +102,7 @@ def app_of(
 
 
 def load_torch(threads: int) -> None:
-    """Load torch, with that many threads. Accepting requests takes a third of the time without.
+    """Load torch, with that many threads, once requests are accepted.
 
     One thread loads it, and others wait: its modules import each other.
     """
@@ -105,9 +110,3 @@ def load_torch(threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
-
-
-def _stop_with_input(running: uvicorn.Server) -> None:
-    """Wait for the end of the standard input, then let the service finish."""
-    sys.stdin.read()
-    running.handle_exit(signal.SIGTERM, None)

@@ -7,13 +7,11 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +28,7 @@ from ...wall.guarantee import POOLED, protected
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
-from ..config.parts import PrivateSide
+from ..config.groups import PrivateSide
 from .console import Console
 from .places import publishable
 
@@ -38,7 +36,6 @@ from .places import publishable
 KEY = "LABELWALL_KEY"
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 PROGRAM = "labelwall.pipeline"
-STDERR_LINES = 20  # of a child, kept for its error message
 
 
 class Answering(Protocol):
@@ -106,9 +103,8 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    custodian = custody(side, directory, entropy.unsafe, known_dataset, adversaries)
-    report_new_anchor(custodian, console)
-    try:
+    known = entropy.unsafe, known_dataset, adversaries, console
+    with closing(custody(side, directory, *known)) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
@@ -119,8 +115,6 @@ def local_teacher(
             device=side.computing.device,
             progress=console.progress,
         )
-    finally:
-        custodian.close()
 
 
 def custody(
@@ -129,12 +123,14 @@ def custody(
     unsafe: bool,
     known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
+    console: Console | None = None,
 ) -> Custodian:
     """Open, or set up, the custodian's ``directory`` for the private side of a configuration.
 
-    ``adversaries``: as for ``open_custodian``. Raises LedgerMismatch, InvalidInput.
+    ``adversaries``: as for ``open_custodian``. The console hears of an anchor that was begun for a
+    ledger in use: a mistyped name begins one, too. Raises LedgerMismatch, InvalidInput.
     """
-    return open_custodian(
+    custodian = open_custodian(
         directory,
         data=publishable(side.data),
         plan=side.plan(None),
@@ -145,16 +141,12 @@ def custody(
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
-
-
-def report_new_anchor(custodian: Custodian, console: Console) -> None:
-    """Report an anchor that was begun for a ledger in use: a mistyped name begins one, too."""
-    begun = custodian.ledger.anchor_begun
-    if begun:
+    if console is not None and (begun := custodian.ledger.anchor_begun):
         console.say(
             f"there was no anchor of that name; one begins at entry {begun} of the ledger, "
             "which needs it from now on."
         )
+    return custodian
 
 
 def teacher_factory(
@@ -166,10 +158,10 @@ def teacher_factory(
     """
     if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
-        return partial(Teacher, lambda: open_records(side.data, task, reading, side.unit))
-    stream = partial(stream_records, side.data, task, unit=side.unit)
+        return partial(Teacher, partial(open_records, side.data, task, reading, side.unit))
     from ...teacher.sharded_rows import ShardedRows  # torch
 
+    stream = partial(stream_records, side.data, task, unit=side.unit)
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)
 
@@ -190,8 +182,7 @@ def remote(
     """
     if not key:
         raise InvalidInput(KEY, "an API key in the environment, from `labelwall keys add`", None)
-    teacher = RemoteTeacher(url, key, progress=console.progress)
-    try:
+    with closing(RemoteTeacher(url, key, progress=console.progress)) as teacher:
         budget = teacher.budget()
         plan = Plan.from_json(budget["plan"])
         if side.plan(plan) != plan or budget["unsafe"] != unsafe:
@@ -209,8 +200,6 @@ def remote(
         if budget["adversary"] != POOLED:
             console.say(f"the certificate holds against {budget['adversary']}")
         yield teacher
-    finally:
-        teacher.close()
 
 
 @contextmanager
@@ -225,30 +214,20 @@ def child(configuration: str) -> Iterator[tuple[str, str]]:
         settings = Path(folder) / "teacher.yaml"
         settings.write_text(configuration)
         options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", PROGRAM, *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        errors, command = Path(folder) / "errors.txt", [sys.executable, "-P", "-m", PROGRAM]
+        with errors.open("w") as said:
+            process = subprocess.Popen([*command, *options], stderr=said, **pipes)
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
-        errors: deque[str] = deque(maxlen=STDERR_LINES)
-        reader = threading.Thread(
-            target=lambda lines=process.stderr: errors.extend(lines), daemon=True
-        )
-        reader.start()
         try:
             process.stdin.write(secret + "\n")
             process.stdin.flush()
             url = process.stdout.readline().strip()
             if not url:
                 process.wait()
-                reader.join()
-                reason = errors[-1] if errors else "the teacher's process did not start."
-                raise LabelwallError(reason.strip().removeprefix("labelwall: "))
+                lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
+                raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
             yield url, token_of(CHILD, secret)
         finally:
             process.stdin.close()  # the child stops once it has finished its current request

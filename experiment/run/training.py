@@ -22,7 +22,7 @@ from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
-from ..config.parts import Round
+from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
 from .metrics import calibration, round_metrics
@@ -32,50 +32,38 @@ from .run_folder import CLASSIFIER, RunFolder
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """``pool``, ``test_inputs``: what the student sees of public and test rows."""
+    """What the student sees of public and test rows: ``pool``, ``test_inputs``.
+
+    A linear student sees standardised features, ``linear``, of the rows in ``plain``; ``network``
+    makes them of images.
+    """
 
     pool: Pool
     test_inputs: np.ndarray = field(repr=False)
     backbone: str
+    plain: Pool
+    linear: LinearRows | None = None
+    network: ExtractorSpec | None = None
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
+        rows = rows if self.linear is None else self.linear.unscaled(rows)
+        if self.network is not None:
+            return integers(extractor, rows)
         return Embedder(extractor, probe=rows[:1]).embed(rows)
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
         """An exported student's outputs for the test rows: float32 [n, c]."""
+        if self.linear is not None:
+            return self.linear.outputs(student.weights)  # by its last layer
         return outputs(student, self.test_inputs)
 
     def export(self, weights: bytes) -> ExtractorSpec:
-        """The trained student as it goes back to the teacher."""
-        return export(self.pool, self.backbone, weights)
-
-
-@dataclass(frozen=True, eq=False)
-class LinearTrainingRows(TrainingRows):
-    """``rows``: the features; ``network``: what makes them of images, None for vectors."""
-
-    rows: LinearRows
-    vectors: Pool
-    network: ExtractorSpec | None
-
-    def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of standardised features."""
-        plain = self.rows.unscaled(rows)
-        return (
-            super().embed(extractor, plain) if self.network is None else integers(extractor, plain)
-        )
-
-    def outputs(self, student: ExtractorSpec) -> np.ndarray:
-        """By its last layer, from stored features."""
-        return self.rows.outputs(student.weights)
-
-    def export(self, weights: bytes) -> ExtractorSpec:
-        """On plain rows."""
-        layer = self.rows.plain(weights)
+        """The trained student, on plain rows, as it goes back to the teacher."""
+        layer = weights if self.linear is None else self.linear.plain(weights)
         if self.network is not None:
             return with_head(self.network, layer)
-        return export(self.vectors, self.backbone, layer)
+        return export(self.plain, self.backbone, layer)
 
 
 def training_rows_of(experiment: Experiment) -> TrainingRows:
@@ -85,13 +73,13 @@ def training_rows_of(experiment: Experiment) -> TrainingRows:
     statistics = Preprocessing.of_public(plain)
     pool = Pool(plain, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
-        return TrainingRows(pool, test, backbone)
+        return TrainingRows(pool, test, backbone, pool)
     network = None
     if plain.ndim == 4:
         network, features = experiment.first_extractor, experiment.features
         plain, test = features.plain(network), features.plain(network, "test")
     rows = LinearRows.of(plain, test, labels)
-    return LinearTrainingRows(rows.pool, rows.test, backbone, rows, pool, network)
+    return TrainingRows(rows.pool, rows.test, backbone, pool, rows, network)
 
 
 def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:

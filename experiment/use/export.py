@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -85,7 +83,9 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     if find_spec("onnxscript") is None:
         raise MissingData("the format onnx needs more packages: pip install 'labelwall[export]'.")
     answers = Answers(student).eval()
-    with _quiet():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
             answers,
             (rows,),
@@ -112,20 +112,6 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
         if not same or not np.allclose(exported, expected, rtol=0, atol=TOLERANCE * (high - low)):
             raise LabelwallError("the exported model's outputs differ from the student's.")
     return f"onnxruntime says what torch says on {len(rows)} rows"
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporters' warnings."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 def timm_folder(student: StudentModel, out: Path) -> None:

@@ -120,7 +120,7 @@ def _hints(task: Task, usable: int, counts: np.ndarray, k: int, sample_rate: flo
             f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
             "every query."
         )
-    if not task.labels.voted_by_name:
+    if task.labels.kind == "value":  # which no neighbour votes on by name
         return hints
     short = (counts > 0) & (sample_rate * counts < k)
     for rows, what, so in (

@@ -129,7 +129,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
 
     for kind in (Refused, InvalidInput, LedgerMismatch, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)
-    app.add_middleware(Observed, requests, app.state.connections, service.shared.report, log)
+    app.add_middleware(Observed, requests, log)
     return app
 
 
@@ -253,16 +253,8 @@ class Observed:
     A client that goes away before its request is complete is no failure: it has status 499.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        requests: prometheus_client.Counter,
-        limits: ConnectionLimits,
-        report: Callable[[], None],
-        log: Log,
-    ) -> None:
-        self._app, self._requests, self._limits = app, requests, limits
-        self._report, self._log = report, log
+    def __init__(self, app: ASGIApp, requests: prometheus_client.Counter, log: Log) -> None:
+        self._app, self._requests, self._log = app, requests, log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -291,7 +283,7 @@ class Observed:
             if not status:
                 await response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
-            self._report()
+            scope["app"].state.service.shared.report()
             if not status:
                 await response(refused("teacher_failed"))(scope, receive, observed)
         finally:
@@ -300,7 +292,7 @@ class Observed:
     def _end(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})
         if "admitted" in state:
-            self._limits.end(*state["admitted"])
+            scope["app"].state.connections.end(*state["admitted"])
         pattern = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._requests.labels(method, pattern, str(status)).inc()

@@ -75,7 +75,7 @@ class RateLimiter:
         self.take(caller, 0.0, needed=1e-9)
 
     def spend(self, caller: str, tokens: float) -> None:
-        """Take tokens for what is done already, also where the caller has fewer."""
+        """Take tokens for what is done already, even more than there are."""
         self.take(caller, tokens, needed=float("-inf"))
 
     def _left(self, caller: str, now: float) -> float:

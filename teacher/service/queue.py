@@ -62,7 +62,7 @@ class Job:
     turns: int = 0
     done: int = 0
     started: bool = False
-    future: Future[Result] = field(default_factory=Future)
+    future: Future[Result | Refused] = field(default_factory=Future)
     work: Callable[[], Result] = dict
 
     def __post_init__(self) -> None:
@@ -72,16 +72,13 @@ class Job:
     @property
     def status(self) -> str:
         if self.future.done():
-            return "failed" if self.future.exception() else "done"
+            return "failed" if isinstance(self.future.result(), Refused) else "done"
         return "running" if self.started else "queued"
 
     def finish(self, outcome: Result | Refused) -> None:
         """End the job and drop its inputs: finished jobs are kept for a while."""
-        if isinstance(outcome, Refused):
-            self.future.set_exception(outcome)
-        else:
-            self.done = self.total
-            self.future.set_result(outcome)
+        self.done = self.done if isinstance(outcome, Refused) else self.total
+        self.future.set_result(outcome)
         self.extractor, self.work = None, dict
 
 

@@ -85,11 +85,6 @@ class Problem(BaseModel):
     message: str
 
 
-class Health(BaseModel):
-    status: str
-    version: str
-
-
 class Result(BaseModel):
     """The result of a finished job.
 
@@ -123,10 +118,7 @@ class Job(BaseModel):
 
 
 class Spent(BaseModel):
-    """What is spent of a ledger.
-
-    ``charged``: new queries noted for ``name``: the caller, or the analyst whose ledger it is.
-    """
+    """``charged``: new queries noted for ``name``: the caller, or the analyst of the ledger."""
 
     name: str
     dataset: str
@@ -138,9 +130,7 @@ class Spent(BaseModel):
 
 
 class Budget(Spent):
-    """The plan and what is spent of it.
-
-    ``epsilon`` is certified against the ``adversary`` for any queries and for the ``unit`` of
+    """``epsilon`` is certified against the ``adversary`` for any queries and for the ``unit`` of
     privacy (row, or person: all rows of one); null where nothing is certified. ``queries``: this
     key's own cap on new queries, null for none.
     """
@@ -164,9 +154,7 @@ class Charge(BaseModel):
 
 
 class Analysts(BaseModel):
-    """The analysts with a ledger of their own.
-
-    ``epsilon``: certified against the ``adversary``, for the ``unit`` of privacy; ``pooled``:
+    """``epsilon``: certified against the ``adversary``, for the ``unit`` of privacy; ``pooled``:
     epsilon at the same delta if that many of them pool their answers. Where all share one budget,
     ``analysts`` and ``pooled`` are empty.
     """

@@ -78,9 +78,9 @@ router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
 @router.get("/health")
-async def health() -> replies.Health:
+async def health() -> dict[str, str]:
     """Whether the service runs. Needs no key."""
-    return replies.Health(status="ok", version=VERSION)
+    return {"status": "ok", "version": VERSION}
 
 
 @router.get("/budget")
@@ -192,10 +192,10 @@ async def reply(job: Job, wait: float) -> Response:
     }
     if not job.future.done():
         return JSONResponse(state, 202)
-    refusal = job.future.exception()
-    if isinstance(refusal, Refused):
-        raise Refused(refusal.code, str(refusal))
-    return JSONResponse({**state, "status": "done", "result": job.future.result()})
+    outcome = job.future.result()
+    if isinstance(outcome, Refused):
+        raise Refused(outcome.code, str(outcome))
+    return JSONResponse({**state, "status": "done", "result": outcome})
 
 
 @router.post(

@@ -12,7 +12,6 @@ import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -87,7 +86,7 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     except (ssl.SSLError, OSError) as error:
         rule = "files of a certificate chain and its private key (PEM)"
         raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
-    return GuardedServer(settings, app.state.connections, app.state.service.stop)
+    return GuardedServer(settings, app)
 
 
 class ConnectionLimits:
@@ -177,13 +176,11 @@ class Listener(socket.socket):
 
 
 class GuardedServer(uvicorn.Server):
-    """uvicorn with limited connections. ``stop``: ends the work that requests wait for."""
+    """uvicorn with limited connections, which ends the work that requests wait for."""
 
-    def __init__(
-        self, config: uvicorn.Config, limits: ConnectionLimits, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._limits, self._stop = limits, stop
+        self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Let the service finish; the system ends this process after GRACE seconds in any case.
@@ -194,10 +191,11 @@ class GuardedServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([Listener(bound, self._limits) for bound in sockets or []])
+        limits = self._app.state.connections
+        await super().startup([Listener(bound, limits) for bound in sockets or []])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        stopping = asyncio.get_running_loop().run_in_executor(None, self._stop)
+        stopping = asyncio.create_task(asyncio.to_thread(self._app.state.service.stop))
         await super().shutdown(sockets)
         await stopping
 

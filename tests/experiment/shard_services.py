@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,32 +85,24 @@ def asked(url: str, key: str, seeds: range, rows: int = 4) -> list[Answers]:
 
 def plain(answers_of: list[Answers]) -> list[tuple[object, ...]]:
     """What does not name the ledger, whose data set is a new random number each time."""
-    receipts = [answers.receipt for answers in answers_of]
-    told = [(answers.labels.tolist(), answers.outcomes.tolist()) for answers in answers_of]
     return [
-        (*said, r.charged, r.left, r.ledger_position)
-        for said, r in zip(told, receipts, strict=True)
+        (a.labels.tolist(), a.outcomes.tolist(), r.charged, r.left, r.ledger_position)
+        for a, r in ((answers, answers.receipt) for answers in answers_of)
     ]
 
 
 def below(pid: int) -> dict[int, str]:
     """All processes that descend from one, by number: their command lines."""
     parents, lines = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                )
-                lines[int(entry.name)] = (
-                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                )
-            except (FileNotFoundError, ProcessLookupError):
-                continue
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            parents[int(entry.name)], lines[int(entry.name)] = parent, line
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
-    return {child: lines.get(child, "") for child in found - {pid}}
+    return {child: lines[child] for child in found - {pid}}
 
 
 def workers(pid: int) -> list[int]:

@@ -66,22 +66,11 @@ def free_ports(count: int) -> list[int]:
 def node(*options: str) -> Iterator[subprocess.Popen[str]]:
     """`ray start`, in the foreground, with its files in a directory of its own."""
     place = tempfile.mkdtemp(prefix="lw")  # short: a socket's path has 107 characters
-    command = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--block",
-        "--num-cpus",
-        "1",
-        "--temp-dir",
-        f"{place}/r",
-    ]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
+    command += ["--temp-dir", f"{place}/r", "--object-store-memory", "100000000", *options]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", **TOKEN, **QUICK}
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(
-        [*command, "--object-store-memory", "100000000", *options], env=environment(**quiet), **pipe
-    )
+    process = subprocess.Popen(command, env=environment(**quiet), **pipe)
     try:
         said = []
         while not said or "Ray runtime started" not in said[-1]:
@@ -107,14 +96,8 @@ def off(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     port, client, board, agent = free_ports(4)
-    own = [
-        "--ray-client-server-port",
-        str(client),
-        "--dashboard-port",
-        str(board),
-        "--dashboard-agent-listen-port",
-        str(agent),
-    ]
+    own = ["--ray-client-server-port", str(client), "--dashboard-port", str(board)]
+    own += ["--dashboard-agent-listen-port", str(agent)]
     address = f"127.0.0.1:{port}"
     with (
         node("--head", "--port", str(port), "--include-dashboard", "false", *own) as head,

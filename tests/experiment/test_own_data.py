@@ -16,7 +16,6 @@ from PIL import Image
 from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import load_config
-from tests.experiment import tiny
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
@@ -98,43 +97,41 @@ def test_options_override_a_configuration(folder: Path) -> None:
     assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
-def changed(folder: Path, **arrays: np.ndarray) -> None:
-    with np.load(folder / "data.npz") as stored:
-        rows = dict(stored)
-    np.savez(folder / "data.npz", **rows | arrays)
-
-
 def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    x = tiny.rows(40, 2)[0]
-    x[3, 1] = np.nan
-    changed(folder, public_x=x)
-    assert "public_x" in refused(capsys, "--data", "data.npz")
-    assert "`public` must be given" in refused(capsys, "--private", "somewhere")
-    assert "--epsilon" in refused(capsys, "--data", "data.npz", "--epsilon", "lots")
+    with np.load("data.npz") as stored:
+        rows = dict(stored)
+    np.savez("odd.npz", **rows | {"public_x": np.where(rows["public_x"] > 2, np.nan, 1.0)})
+    np.savez("without.npz", **{n: v for n, v in rows.items() if n != "test_y"})
+    assert "public_x" in refused(capsys, "--data", "odd.npz")
+    assert "an npz file with test_y" in refused(capsys, "--data", "without.npz")
     assert "expected one argument" in refused(capsys, "--private", "--public", "b")
-    Path("runs").write_text("a file where folders go")
-    changed(folder, public_x=tiny.rows(40, 2)[0])
-    assert "`run_dir` must be a folder that can be written" in refused(capsys, "--data", "data.npz")
+
+
+def test_places_that_can_not_be_written_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """/proc refuses new folders to every user."""
+    data, nowhere = ["--data", "data.npz"], "/proc/labelwall"
+    assert "`run_dir` must be a folder that" in refused(capsys, *data, "--run_dir", nowhere)
+    assert nowhere in refused(capsys, *data, "--run_dir", "here", "--custodian_dir", nowhere)
+    assert pipeline.main(["init", *data, "--out", f"{nowhere}.yaml"]) == 2
+    assert "`out` must be a file that can be written" in capsys.readouterr().err
 
 
 def test_bad_folders_are_one_line(
-    image_folders: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    image_folders: dict[str, str], tmp_path: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = named(image_folders)
-    (Path(image_folders["public"]) / "ünïcode ☃.png").write_bytes(b"no image")
-    hog = ["--features", "hog", "--student.backbone", "small_cnn"]
-    assert "ünïcode ☃.png" in refused(capsys, *options, *hog)
-    loose = Path(image_folders["test"]) / "loose.png"
-    loose.write_bytes((Path(image_folders["test"]) / "cat" / "0.png").read_bytes())
-    (Path(image_folders["public"]) / "ünïcode ☃.png").unlink()
-    assert "images in class folders only" in refused(capsys, *options, *hog)
-    loose.unlink()
-    Path(image_folders["test"], "dog").rename(tmp_path / "elsewhere")
-    assert "at least 2" in refused(capsys, *options, *hog)
+    public, test = (Path(image_folders[name]) for name in ("public", "test"))
+    run = [*named(image_folders), "--features", "hog", "--student.backbone", "small_cnn"]
+    (public / "ünïcode ☃.png").write_bytes(b"no image")
+    assert "ünïcode ☃.png" in refused(capsys, *run)
+    (public / "ünïcode ☃.png").unlink()
+    shutil.copy(test / "cat" / "0.png", test / "loose.png")
+    assert "images in class folders only" in refused(capsys, *run)
+    (test / "loose.png").unlink()
+    (test / "dog").rename(tmp_path / "elsewhere")
+    assert "at least 2" in refused(capsys, *run)
 
 
 def test_images_of_all_kinds_run_to_the_end(
@@ -163,26 +160,19 @@ def test_images_of_all_kinds_run_to_the_end(
     )
 
 
-def test_rows_without_labels_or_numbers_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+TABLES = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
+
+
+@pytest.mark.parametrize("bad", ["nan", "", "twelve", "inf", "1e999"])
+@pytest.mark.parametrize(("file", "named"), [("b.csv", "public"), ("c.csv", "test")])
+def test_cells_that_are_no_numbers_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], bad: str, file: str, named: str
 ) -> None:
-    with np.load("data.npz") as stored:
-        rows = dict(stored)
-    np.savez("without.npz", **{n: v for n, v in rows.items() if n != "test_y"})
-    assert "an npz file with test_y" in refused(capsys, "--data", "without.npz")
-    tables = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
-    good, header = "1,2,yes\n3,4,no\n", "x,y,kind\n"
-    for name in "abc":
-        Path(f"{name}.csv").write_text(header + good)
+    for name in ("a.csv", "b.csv", "c.csv"):
+        Path(name).write_text("x,y,kind\n1,2,yes\n3,4,no\n" + f"{bad},4,no\n" * (name == file))
+    assert f"`data.{named}`" in refused(capsys, *TABLES)
     Path("c.csv").write_text("x,y\n1,2\n")
-    assert "columns of data.test. Found 'kind'" in refused(capsys, *tables)
-    for bad in ("nan", "", "twelve", "inf", "1e999"):
-        Path("c.csv").write_text(f"{header}{good}{bad},4,no\n")
-        assert "`data.test`" in refused(capsys, *tables)
-        Path("c.csv").write_text(header + good)
-        Path("b.csv").write_text(f"{header}{good}{bad},4,no\n")
-        assert "`data.public`" in refused(capsys, *tables)
-        Path("b.csv").write_text(header + good)
+    assert "columns of data.test. Found 'kind'" in refused(capsys, *TABLES)
 
 
 def test_columns_of_texts_are_named_and_left_out(
@@ -191,29 +181,16 @@ def test_columns_of_texts_are_named_and_left_out(
     """The option that the error names works in the same command, and in `init`."""
     for name in "abc":
         Path(f"{name}.csv").write_text("x,town,y,who,kind\n1,Ulm,5,ann,yes\n3,Bonn,6,bob,no\n")
-    tables = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
-    assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
+    assert "Use --data.ignore '[town, who]'." in refused(capsys, *TABLES)
     assert "`data.ignore` must be a list, such as" in refused(
-        capsys, *tables, "--data.ignore", "town"
+        capsys, *TABLES, "--data.ignore", "town"
     )
-    asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
+    asked = [*TABLES, "--data.ignore=[town]", "--data.person", "who"]
     data = parse([*asked, "--privacy.unit", "person"])[0].data
     assert (data.ignore, data.person) == (["town"], "who")
-    command = ["init", *tables, "--out", "own.yaml", "--data.ignore", "[town, who]"]
+    command = ["init", *TABLES, "--out", "own.yaml", "--data.ignore", "[town, who]"]
     assert pipeline.main(command) == 0
     assert load_config(Path("own.yaml")).data.ignore == ["town", "who"]
-
-
-def test_places_that_can_not_be_written_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """/proc refuses new folders to every user."""
-    data = ["--data", "data.npz"]
-    assert "`run_dir` must be" in refused(capsys, *data, "--run_dir", "/proc/labelwall")
-    line = refused(capsys, *data, "--run_dir", "here", "--custodian_dir", "/proc/labelwall")
-    assert "/proc/labelwall" in line
-    assert pipeline.main(["init", *data, "--out", "/proc/labelwall.yaml"]) == 2
-    assert "`out` must be a file that can be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "compare", "serve", "predict"])

@@ -17,15 +17,13 @@ PERSONS = "for persons (all rows of one together)"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    arrays = dict(np.load(tmp_path / "data.npz"))
+def folder(folder: Path) -> Path:
+    arrays = dict(np.load("data.npz"))
     arrays["private_person"] = np.array([f"p{number % 40}" for number in range(200)])
-    np.savez(tmp_path / "data.npz", **arrays)
+    np.savez("data.npz", **arrays)
     settings = tiny.CONFIG + "privacy: {unit: person}\ncustodian_dir: custody\n"
-    (tmp_path / "config.yaml").write_text(settings)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    Path("config.yaml").write_text(settings)
+    return folder
 
 
 def output(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:

@@ -126,17 +126,12 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
         difference = added - without
         assert sorted(difference.tolist()) == [0] * (CELLS * tiny.CLASSES - 1) + [1]
         assert int(difference.argmax()) % tiny.CLASSES == 0
-    names = [
-        {p.relative_to(tmp_path / n / "out") for p in (tmp_path / n / "out").rglob("*")}
-        for n in ("without", "with")
-    ]
+    outs = [tmp_path / name / "out" for name in ("without", "with")]
+    names = [{path.relative_to(out) for path in out.rglob("*")} for out in outs]
     assert names[0] == names[1]
     for name in ("cells.npz", "answers.npz", "student.safetensors", "extractor.json"):
         for number in (1, 2):
-            pair = [
-                (tmp_path / n / f"out/round_{number}/{name}").read_bytes()
-                for n in ("without", "with")
-            ]
+            pair = [(out / f"round_{number}" / name).read_bytes() for out in outs]
             assert pair[0] == pair[1], (name, number)
 
 
@@ -145,10 +140,5 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
     folder.save_answers(1, np.array([0, 1, 2]), np.array([1, 2, 0]), np.zeros(3, dtype=np.uint8))
     outcomes = np.array([Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.CAP_REACHED], dtype=np.uint8)
     folder.save_answers(2, np.array([2, 1, 0]), np.array([-1, 1, -1]), outcomes)
-    # Row 0 was refused: its label stays
-    assert released(folder, 2, 4)[0].tolist() == [
-        1,
-        1,
-        -1,
-        -1,
-    ]
+    assert released(folder, 2, 4)[0].tolist() == [1, 1, -1, -1]  # row 0 was refused
+    assert released(folder, 2, 4, worse={2})[0].tolist() == [1, 2, 0, -1]

@@ -11,6 +11,7 @@ import pytest
 from labelwall import pipeline
 from tests.experiment.checks import QUICK
 from tests.ledgers import contents, extractors, parsed
+from tests.programs.kill_runner import kills
 
 
 def run(*options: str) -> int:
@@ -24,7 +25,9 @@ def test_two_rounds_end_to_end_and_resumption(
 ) -> None:
     assert run() == 0
     summary = json.loads((folder / "out/summary.json").read_text())
-    plan = describe(capsys)
+    capsys.readouterr()
+    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
     assert summary["epsilon"] == plan["epsilon"]
     assert summary["delta"] == 1e-5
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
@@ -64,12 +67,6 @@ def test_two_rounds_end_to_end_and_resumption(
     assert finding["consistent"]
     assert finding["epsilon"] == summary["epsilon"]
     assert finding["entries"] == len(log)
-
-
-def describe(capsys: pytest.CaptureFixture[str]) -> dict:
-    capsys.readouterr()
-    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
@@ -128,3 +125,21 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     assert run("--mechanism.threshold", "0", "--rounds", rounds, *QUICK) == 0
     summary = json.loads((folder / "out/summary.json").read_text())
     assert [r["asked"] for r in summary["rounds"]] == [36, 4]
+
+
+@pytest.mark.slow
+def test_kill_at_every_commit(tmp_path: Path) -> None:
+    """SIGKILL at any commit boundary: the same command finishes it, and pays nothing twice."""
+    deaths = kills("run_kill_sweep", tmp_path / "runs")
+    assert deaths[-1]["status"] == 0  # the sweep went on until a run was not killed any more
+    assert len(deaths) > 20
+    for kill in deaths:
+        assert kill["resumed"] == 0, kill
+        assert kill["kept"], kill  # what was answered before the kill is the answer after it
+        assert kill["asked"] == 24, kill
+        # Nothing answered is paid again; at most the batch in flight is
+        assert kill["again"] <= 5, kill
+        assert kill["exported"], kill
+        assert kill["audited"] == 0, kill
+    assert any(kill["again"] for kill in deaths)
+    assert deaths[-1]["again"] == 0

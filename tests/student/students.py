@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from labelwall.student.model import Privacy, StudentInfo, StudentModel, assembled, pack, unpack
+from labelwall.student.model import (
+    Privacy,
+    StudentInfo,
+    StudentModel,
+    assembled,
+    pack,
+    unpack,
+)
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.networks import build, to_safetensors

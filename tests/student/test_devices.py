@@ -18,7 +18,7 @@ from joblib.externals.loky import get_reusable_executor
 from labelwall.student import devices, held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
-from labelwall.student.devices import parallel, process_count, threads
+from labelwall.student.devices import parallel, process_count
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.train import TrainedStudent, train
 from labelwall.wall.errors import LabelwallError
@@ -44,18 +44,13 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
     labels, heard = np.arange(40) % 2, []
-    with threads(1):
-        one, two = (
-            drop_doubtful(
-                BRIEF,
-                IMAGES,
-                labels,
-                seed=3,
-                workers=workers,
-                progress=lambda *seen: heard.append(seen),
-            )
-            for workers in (1, 2)
-        )
+
+    def progress(*seen: int) -> None:
+        heard.append(seen)
+
+    one, two = (
+        drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress) for n in (1, 2)
+    )
     np.testing.assert_array_equal(one.labels, two.labels)
     assert one.agreement == two.agreement
     assert 0 < (one.labels < 0).sum() < 40
@@ -63,9 +58,9 @@ def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_has_its_share_of_the_threads_no_key_and_results_are_in_order() -> None:
-    with threads(4):
-        seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
-        assert torch.get_num_threads() == 4
+    torch.set_num_threads(4)
+    seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
+    assert torch.get_num_threads() == 4
     assert [number for number, *_ in seen] == [0, 1, 2]
     assert all(count == 2 and process != os.getpid() for _, count, process, _ in seen)
     assert [key for *_, key in seen] == [None] * 3
@@ -97,15 +92,6 @@ def test_short_trainings_and_those_with_processes_stay_here(
 ) -> None:
     assert process_count(3, replace(BRIEF, steps=2_000), IMAGES) == 3
     assert process_count(3, replace(BRIEF, **{"steps": 2_000, **changed}), pool) == 1
-
-
-def test_a_failure_beside_is_a_failure() -> None:
-    with pytest.raises(ZeroDivisionError):
-        list(parallel(2, [_fails]))
-
-
-def _fails() -> float:
-    return 1 / 0
 
 
 CONFIG = StudentConfig(

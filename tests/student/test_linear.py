@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import safetensors.torch
 import torch
 
@@ -67,8 +66,3 @@ def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
     )
     for name, tensor in load(student).trunk.state_dict().items():
         torch.testing.assert_close(tensor, below.trunk.state_dict()[name])
-
-
-def test_a_linear_network_is_for_vectors() -> None:
-    with pytest.raises(Exception, match="backbone"):
-        build("linear", input_shape=(8, 8, 1), num_classes=2)

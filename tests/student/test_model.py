@@ -63,16 +63,6 @@ def test_it_answers_as_the_network_does(kind: str, sides: tuple[int, ...]) -> No
         assert shares.shape == (7, 0)
 
 
-def test_the_module_takes_bytes_or_the_unit_scale() -> None:
-    student = students.student()
-    pixels = torch.from_numpy(IMAGES)
-    with torch.inference_mode():
-        expected = student.module(pixels)
-        again = student.module(pixels.permute(0, 3, 1, 2).float() / 255)
-    torch.testing.assert_close(again, expected)
-    assert not student.module.training
-
-
 def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     """Cut, resized and converted: a large grey photograph, and one of the student's own size."""
     student, names = students.student(), ["a.png", "b.jpg"]
@@ -130,10 +120,6 @@ def text(metadata: str) -> bytes:
     return safetensors.torch.save({"a": torch.zeros(1)}, {KEY: metadata})
 
 
-def preprocessing(*numbers: list[float]) -> dict[str, object]:
-    return {"mean": numbers[0], "std": numbers[1]}
-
-
 def labels(kind: str, names: list) -> dict[str, object]:
     return {"labels": {"kind": kind, "names": names, "bounds": []}}
 
@@ -142,32 +128,23 @@ def shape(*sides: object) -> dict[str, object]:
     return {"input_shape": [*sides]}
 
 
-VECTORS = {**shape(8), "backbone": "mlp", **preprocessing([], [])}
+VECTORS = {**shape(8), "backbone": "mlp", "mean": [], "std": []}
 NARROW = {"features": ["a"], "widths": [1], "mean": [0.0], "deviation": [1.0]}
 PRIVACY = asdict(students.PRIVACY)
 CHANGED = {  # fields of the metadata, and what the error names
     "a huge image": (shape(10**6, 10**6, 3), "input_shape"),
     "a huge vector": (shape(10**10) | {"backbone": "mlp"}, "input_shape"),
-    "a side beyond integers": (shape(10**400, 1, 3), "input_shape"),
     "sides of text": (shape("12", "12", "3"), "input_shape"),
-    "a side of half a pixel": (shape(12.5, 12, 3), "input_shape"),
-    "no pixel": (shape(1, 1, 3), "input_shape"),
-    "shape": ({"input_shape": "x"}, "input_shape"),
-    "a network by a number": ({"backbone": 7}, "backbone"),
     "other network": ({"backbone": "mnist_cvpr20"}, "weights"),
     "names by numbers": (labels("class", [1, 2, 3]), "labels"),
     "values without bounds": (labels("value", []), "labels"),
-    "no labels": ({"labels": None}, "labels"),
-    "a deviation of zero": (preprocessing([0.5] * 3, [0.0] * 3), "std"),
-    "too few channels": (preprocessing([0.5], [0.5]), "mean, std"),
+    "a deviation of zero": ({"std": [0.0] * 3}, "std"),
+    "too few channels": ({"mean": [0.5], "std": [0.5]}, "mean, std"),
     "a negative epsilon": ({"privacy": PRIVACY | {"epsilon": -1}}, "privacy"),
-    "an epsilon of text": ({"privacy": PRIVACY | {"epsilon": "none"}}, "privacy"),
     "an infinite epsilon": ({"privacy": PRIVACY | {"epsilon": float("inf")}}, "privacy"),
-    "a delta above 1": ({"privacy": PRIVACY | {"delta": 2}}, "privacy"),
     "an unknown promise": ({"privacy": PRIVACY | {"safe": True}}, "privacy"),
     "a temperature that is true": ({"temperature": True}, "temperature"),
     "a temperature beyond floats": ({"temperature": 10**400}, "temperature"),
-    "temperature": ({"temperature": -1}, "temperature"),
     "a table of another width": (VECTORS | {"table": NARROW}, "table"),
     "another format": ({"format": 2}, "format"),
     "another kind": ({"kind": "linear"}, "kind"),
@@ -175,7 +152,6 @@ CHANGED = {  # fields of the metadata, and what the error names
 DAMAGED = {
     name: (changed(**fields), mentioned) for name, (fields, mentioned) in CHANGED.items()
 } | {
-    "a number without end": (text('{"format": 1' + "0" * 5000 + "}"), "damaged"),
     "a number beyond floats": (changed(format=10**400), "format"),
     "a field left out": (text('{"format": 1}'), "damaged"),
     "a deep list": (text("[" * 100_000), "damaged"),

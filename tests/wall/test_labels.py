@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, multilabel_confusi
 from labelwall.student.module import STUDENT_MODULES
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import (
+    CELLS,
     MOST_ATTRIBUTES,
     STEPS,
     AttributeLabels,
@@ -63,7 +64,7 @@ def labels_of(case: Case) -> np.ndarray:
 def test_a_space_is_made_again_of_its_fields(case: Case) -> None:
     assert label_space(**case.space.fields()) == case.space
     assert case.space in {case.space}
-    assert case.space.loss in STUDENT_MODULES
+    assert case.space.kind in STUDENT_MODULES
     with pytest.raises(InvalidInput, match=r"data\.labels"):
         label_space("several")
 
@@ -121,7 +122,9 @@ def test_labels_have_the_shape_of_no_labels(case: Case) -> None:
     assert has_label(labels).all()
     half = np.where(np.arange(N) < 9, labels.T, none.T).T
     np.testing.assert_array_equal(has_label(half), np.arange(N) < 9)
-    np.testing.assert_array_equal(case.space.strata(half) >= 0, has_label(half))
+    strata = case.space.strata(half)
+    np.testing.assert_array_equal(strata >= 0, has_label(half))
+    assert case.space.kind == "class" or set(strata.tolist()) == {-1, 0}  # others take no turns
     assert case.space.text(none[0]) is None
     assert has_label(none[:0]).shape == (0,)
 
@@ -177,22 +180,19 @@ def test_a_network_has_an_output_for_each_name(case: Case) -> None:
     found = case.space.predict(outputs)
     assert (found.shape, found.dtype) == (case.truth.shape, case.truth.dtype)
     case.space.check_public("predicted", found, N)
+    if case.space.kind == "value":
+        assert {found.min(), found.max()} == {*case.space.bounds}  # what lies outside is clipped
 
 
-def test_labels_read_as_their_names() -> None:
+def test_spaces_are_named_by_numbers_and_labels_read_as_their_names() -> None:
+    assert label_space("class").numbered(np.array([0, 4])) == ClassLabels.of(5)
+    assert label_space("class").numbered(np.array([0])) == ClassLabels.of(2)
+    assert label_space("attributes").numbered(np.zeros((1, 3))) == AttributeLabels.of(3)
     classes, attributes = CASES["class"].space, CASES["attributes"].space
     assert classes.example(np.array(1), np.array(2)) == ("dog", "emu")
     assert attributes.text(np.array([1, -1])) == "red, round?"
     assert attributes.text(np.array([0, 0])) == "none of them"
     assert attributes.example(np.array([-1, -1]), None) == (None, None)
-
-
-def test_spaces_without_names_are_named_by_numbers() -> None:
-    assert label_space("class").numbered(np.array([0, 4])) == ClassLabels.of(5)
-    assert label_space("class").numbered(np.array([0])) == ClassLabels.of(2)
-    assert label_space("attributes").numbered(np.zeros((1, 3))) == AttributeLabels.of(3)
-    for case in CASES.values():
-        assert case.space.numbered(case.truth) == case.space
 
 
 def test_packing_is_binary_and_refuses_other_entries() -> None:
@@ -226,3 +226,29 @@ def test_probabilities_agree_with_what_is_predicted(case: Case, temperature: flo
         np.testing.assert_array_equal(certainty, np.where(predicted == 1, shares, 1 - shares))
     colder = case.space.certainty(case.space.probabilities(outputs, temperature / 2))
     assert (colder > certainty).all()
+
+
+def test_what_is_outside_the_bounds_is_at_the_edge() -> None:
+    labels = ValueLabels(-1.0, 2.0).steps(np.array([-7.0, -1.0, 0.5, 2.0, 9.0]))
+    assert labels.tolist() == [0, 0, STEPS // 2, STEPS, STEPS]
+    counts = ValueLabels(-10, 30).confusion(
+        np.array([-99.0, 30.0, 10.0]), np.array([-10.0, 99.0, 10.0])
+    )
+    assert counts.shape == (CELLS, CELLS)
+    assert counts[0, 0] == counts[-1, -1] == counts[CELLS // 2, CELLS // 2] == 1
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0), (-1e308, 1e308)]
+)
+def test_bounds_are_finite_and_ascend(bounds: tuple[float, float]) -> None:
+    with pytest.raises(InvalidInput, match=r"data\.bounds"):
+        ValueLabels(*bounds)
+
+
+def test_a_true_value_stands_beside_the_released_one() -> None:
+    space = ValueLabels(0.0, 4096.0)
+    label = np.array(7)
+    assert space.example(label, np.float64(9.5)) == ("7 (true 9.5)", None)
+    assert space.example(label, None) == ("7", None)
+    assert space.example(np.array(-1), np.float64(9.5)) == (None, "9.5")

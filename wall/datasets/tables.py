@@ -229,9 +229,12 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
         unknown = texts(test.columns[config.label])[codes < 0][:1]
         rule = f"rows with a known label in the column {config.label}"
         raise InvalidInput("data.test", rule, f"{unknown[0]}" if len(unknown) else "no rows")
-    inputs = _finite_inputs(scale, "data.public", public)
-    test_inputs = _finite_inputs(scale, "data.test", test)
-    return PublicData(inputs, labels, test_inputs, _truth(config, test, codes))
+    inputs = []
+    for name, rows in (("data.public", public), ("data.test", test)):
+        inputs.append(scale.inputs(name, rows))
+        columns = np.split(inputs[-1], np.cumsum(scale.widths)[:-1], axis=1)
+        _require_finite(name, rows, dict(zip(scale.features, columns, strict=True)))
+    return PublicData(inputs[0], labels, inputs[1], _truth(config, test, codes))
 
 
 def scaling(config: DataConfig) -> Scaling:
@@ -293,13 +296,6 @@ def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray
 
 def _truth(config: DataConfig, table: TableFile, codes: np.ndarray) -> np.ndarray:
     return numbers(table.columns[config.label], 1)[:, 0] if config.labels == "value" else codes
-
-
-def _finite_inputs(scale: Scaling, name: str, table: TableFile) -> np.ndarray:
-    rows = scale.inputs(name, table)
-    columns = np.split(rows, np.cumsum(scale.widths)[:-1], axis=1)
-    _require_finite(name, table, dict(zip(scale.features, columns, strict=True)))
-    return rows
 
 
 def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarray]) -> None:

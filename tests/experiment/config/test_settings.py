@@ -18,16 +18,7 @@ from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
-PERSON = PrivacyConfig("person")
 LINEAR, CELLS = PrivateLinear(noise_multiplier=9.0), ReverseKnn(sigma=9.0)
-
-
-def load(tmp_path: Path, text: str, *overrides: str) -> Config:
-    path = tmp_path / "c.yaml"
-    path.write_text("data: {source: mnist5k}\nbudget: {epsilon: 1000.0}\n" + text)
-    return parse(["--config", str(path), *overrides], "test")[0]
-
-
 RUN = "mechanism: {kind: gnmax, teachers: 9, sigma_vote: 3.0}\nrounds: [{queries: 3}]\n"
 ROUNDS = (
     "rounds: [{queries: 3}, {queries: 4, mechanism: {kind: gnmax, teachers: 7}}, "
@@ -35,10 +26,27 @@ ROUNDS = (
 )
 
 
-def test_a_files_kind_decides(tmp_path: Path) -> None:
-    assert load(tmp_path, RUN).mechanism == Gnmax(teachers=9, sigma_vote=3.0)
-    plain = "mechanism: {k: 9, threshold: 3}\nrounds: [{queries: 3}]\n"
-    assert load(tmp_path, plain).mechanism == PrivateKnn(k=9, threshold=3)
+def load(tmp_path: Path, text: str, *overrides: str) -> Config:
+    path = tmp_path / "c.yaml"
+    path.write_text("data: {source: mnist5k}\nbudget: {epsilon: 1000.0}\nseed: 7\n" + text)
+    return parse(["--config", str(path), *overrides], "test")[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "mechanism"),
+    [
+        ([], Gnmax(teachers=9, sigma_vote=3.0)),
+        (["--mechanism.teachers=5"], Gnmax(teachers=5, sigma_vote=3.0)),
+        (["--mechanism.teachers", "5"], Gnmax(teachers=5, sigma_vote=3.0)),
+        # Another kind replaces the file's mechanism, in any order of the options
+        (["--mechanism.kind", "private_knn", "--mechanism.k", "250"], PrivateKnn(k=250)),
+        (["--mechanism.k=250", "--mechanism.kind=private_knn"], PrivateKnn(k=250)),
+    ],
+)
+def test_overrides_reach_the_files_mechanism(tmp_path, options, mechanism) -> None:
+    config = load(tmp_path, RUN, *options)
+    assert (config.mechanism, config.seed) == (mechanism, 7)
+    assert load(tmp_path, to_yaml(config).replace("seed: 7\n", "")) == config
 
 
 def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
@@ -48,65 +56,38 @@ def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
     assert kinds == ["private_knn", "gnmax", "private_knn"]
 
 
-@pytest.mark.parametrize("option", [["--mechanism.teachers=5"], ["--mechanism.teachers", "5"]])
-def test_overrides_reach_the_files_mechanism(tmp_path: Path, option: list[str]) -> None:
-    assert load(tmp_path, RUN, *option).mechanism == Gnmax(teachers=5, sigma_vote=3.0)
+UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
 
 
 @pytest.mark.parametrize(
-    "option", [["--mechanism.kind", "private_knn"], ["--mechanism.kind=private_knn"]]
+    ("text", "options", "expected"),
+    [
+        (RUN, ["--mechanism.kind", "nonsense"], f"`{UNKNOWN}"),
+        (RUN.replace("gnmax", "nonsense"), [], f"`{UNKNOWN}"),
+        (ROUNDS.replace("gnmax", "nonsense"), [], f"`rounds.{UNKNOWN}"),
+        (
+            RUN,
+            ["--mechanism.kind", "private_knn", "--mechanism.teachers", "1"],
+            "unknown setting `mechanism.teachers`. Valid names: threshold, ",
+        ),
+        (
+            ROUNDS.replace("teachers", "teacherz"),
+            [],
+            "unknown setting `rounds.mechanism.teacherz`. Did you mean `rounds.mechanism.teachers`",
+        ),
+        (ROUNDS.replace("7", "many"), [], "`rounds.mechanism.teachers` must .*integer.*'many'"),
+        (RUN, ["--student", "3"], "`student` must be settings by name. Found '3'"),
+        (RUN, ["--rounds", "[{"], r"`rounds` must be a list, such as '\[a, b\]'"),
+        (RUN, ["--seed"], "`--seed` must have a value"),
+        (RUN, ["4"], "unexpected argument '4'"),
+        ("", [], "`rounds` must be given"),
+        ("", ["--config", "nowhere.yaml"], "existing YAML file. Found 'nowhere.yaml'"),
+        ("", ["--config", "broken.yaml"], "must be a YAML file"),
+    ],
 )
-def test_another_kind_replaces_the_files_mechanism_and_nothing_else(
-    tmp_path: Path, option: list[str]
-) -> None:
-    config = load(tmp_path, RUN + "seed: 7\n", *option, "--mechanism.k", "250")
-    assert (config.mechanism, config.seed) == (PrivateKnn(k=250), 7)
-
-
-def test_what_is_printed_loads_again(tmp_path: Path) -> None:
-    config = load(tmp_path, RUN + "caps: {asked: 3}\n")
-    assert load(tmp_path, to_yaml(config)) == config
-
-
-MISTAKES = {
-    "unknown kind": (
-        RUN,
-        ["--mechanism.kind", "nonsense"],
-        "`mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'",
-    ),
-    "unknown kind in a file": (
-        RUN.replace("gnmax", "nonsense"),
-        [],
-        "`mechanism.kind` must be one of .*'nonsense'",
-    ),
-    "unknown kind of a round": (
-        ROUNDS.replace("gnmax", "nonsense"),
-        [],
-        "`rounds.mechanism.kind` must be one of .*'nonsense'",
-    ),
-    "another kind's setting": (
-        RUN,
-        ["--mechanism.kind", "private_knn", "--mechanism.teachers", "1"],
-        "unknown .*mechanism.teachers",
-    ),
-    "a round's unknown setting": (
-        ROUNDS.replace("teachers", "teacherz"),
-        [],
-        "unknown setting `rounds.mechanism.teacherz`. Did you mean.*mechanism.teachers",
-    ),
-    "a round's bad value": (ROUNDS.replace("7", "many"), [], "mechanism.teachers.*many"),
-    "no file": ("", ["--config", "nowhere.yaml"], "nowhere.yaml"),
-    "no YAML": ("", ["--config", "broken.yaml"], "broken|YAML"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_clear_line(tmp_path, monkeypatch, text, options, expected) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.yaml").write_text("a: [")
-    text, options, expected = MISTAKES[name]
     with pytest.raises((BadSetting, InvalidInput), match=expected) as caught:
         load(tmp_path, text, *options)
     assert len(str(caught.value).splitlines()) == 1
@@ -120,11 +101,11 @@ def test_help_shows_the_chosen_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert "private_knn, " in " ".join(shown.split())
 
 
-def configured(mechanism: Mechanism, privacy: PrivacyConfig = PERSON) -> Config:
+def configured(mechanism: Mechanism, unit: str = "person") -> Config:
     bounds = [0.0, 1.0] if mechanism.label_space == "value" else []
     data = DataConfig(source="arrays", path="data.npz", labels=mechanism.label_space, bounds=bounds)
     rounds = [RoundConfig(), RoundConfig(mechanism=replace(mechanism))]
-    return Config(data=data, mechanism=mechanism, rounds=rounds, privacy=privacy)
+    return Config(data=data, mechanism=mechanism, rounds=rounds, privacy=PrivacyConfig(unit))
 
 
 @pytest.mark.parametrize(
@@ -135,23 +116,14 @@ def configured(mechanism: Mechanism, privacy: PrivacyConfig = PERSON) -> Config:
         (PrivateLinearValue(noise_multiplier=9.0), "gain", 1),
     ],
 )
-def test_a_plan_for_persons_names_what_rows_do_not_have(
-    mechanism: Mechanism, name: str, number: int
-) -> None:
-    """Values of persons are averaged alone."""
+def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number) -> None:
+    """Values of persons are averaged alone. A number that is left out is a ledger's; one that is
+    given is another plan.
+    """
     new = configured(mechanism)
     assert [slot.mechanism[name] for slot in new.plan().slots] == [number, number]
-    rows = configured(mechanism, PrivacyConfig()).plan().slots
-    assert all(slot.mechanism[name] is None for slot in rows)
-
-
-@pytest.mark.parametrize(("mechanism", "name"), [(CELLS, "parts"), (LINEAR, "gain")])
-def test_a_recorded_plan_is_kept(mechanism: Mechanism, name: str) -> None:
-    """A number that is left out is the ledger's; one that is given is another plan."""
-    new, single = configured(mechanism), configured(replace(mechanism, **{name: 1}))
-    plan = single.plan()
-    assert all(slot.mechanism[name] == 1 for slot in plan.slots)
-    assert new.plan() != plan
+    assert all(slot.mechanism[name] is None for slot in configured(mechanism, "row").plan().slots)
+    plan = configured(replace(mechanism, **{name: 1})).plan()
     assert new.recorded(plan).plan() == plan
     assert new.recorded(new.plan()).plan() == new.plan()
     given = configured(replace(mechanism, **{name: 3}))
@@ -160,7 +132,7 @@ def test_a_recorded_plan_is_kept(mechanism: Mechanism, name: str) -> None:
 
 
 def test_only_the_entries_of_a_run_take_all_of_a_configuration() -> None:
-    """Rooms below them have what they need of it (config/parts.py)."""
+    """Rooms below them have what they need of it (config/groups.py)."""
     run = Path(__file__).parents[3] / "experiment" / "run"
     takers = [path.stem for path in run.glob("*.py") if "config.config import" in path.read_text()]
     assert sorted(takers) == ["places", "predict", "rounds"]

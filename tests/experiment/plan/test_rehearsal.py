@@ -20,7 +20,7 @@ from labelwall.experiment.plan.rehearsal import (
     labelled_rows,
     public_box,
 )
-from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.matrices import ask_matrices, question_of
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import (
@@ -168,10 +168,8 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder.mkdir()
         asked = embedder.embed(test)[0]
         outputs = case.space.outputs
-        length = unit_length(spec, rows.shape[1])
-        question = MatrixRound(
-            config.asks_of(1), 0, config.seed * 1000 + 1, outputs, length, "", folder
-        )
+        current = config.public_side().rounds[0]
+        question = question_of(current, outputs, spec, rows.shape[1], folder)
         answers, _ = ask_matrices(records, question, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04

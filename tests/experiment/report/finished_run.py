@@ -25,15 +25,8 @@ from tests.ledgers import identity, use_extractor
 # Only text, whatever a browser or a plotting library may think
 CLASSES = ["cat", "$\\dog 犬", "<b>owl</b>"]
 ASKED, PUBLIC, SIDE = 12, 40, 8
-HISTORY = [
-    {
-        "step": 10.0 * n,
-        "loss/supervised": 1 / n,
-        "loss/unlabelled": 0.1 / n,
-        "accuracy/test": 1 - 0.5 / n,
-    }
-    for n in (1, 2, 3)
-]
+STEPS = [(10.0 * n, 1 / n, 0.1 / n, 0.9 - 0.5 / n) for n in (1, 2, 3)]
+MEASURES = ("step", "loss/supervised", "loss/unlabelled", "accuracy/test")
 
 
 def write_arrays(path: Path, *, images: bool = True) -> None:
@@ -99,9 +92,7 @@ def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:
         "calibration_error": 0.0421,
         "uncalibrated_error": 0.0873,
         "reliability": [[0, 0.0, 0.0]] * 13 + [[3, 0.9, 2 / 3], [6, 0.98, 1.0]],
-        "history": [
-            row | {"accuracy/test": row["accuracy/test"] - 0.1 / number} for row in HISTORY
-        ],
+        "history": [dict(zip(MEASURES, row, strict=True)) for row in STEPS],
         "seconds": 1.5,
     }
     folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics))
@@ -114,18 +105,15 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
     config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
     record(config, folder)
     plan = config.plan()
-    ledger = Ledger.create(
-        tmp_path / "live.sqlite", dataset="a-random-uuid", plan=plan, unsafe=unsafe
-    )
+    path = tmp_path / "live.sqlite"
+    ledger = Ledger.create(path, dataset="a-random-uuid", plan=plan, unsafe=unsafe)
     rounds = [write_round(folder, ledger, number) for number in (1, 2)]
     ledger.export(folder.ledger)
     summary = {
         "epsilon": None if unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "unsafe": unsafe,
-        "certificates": {
-            name: round_up(bound.epsilon) for name, bound in certificates(plan).items()
-        },
+        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "best_round": 2,
         "public_rows": PUBLIC,
         "date": "2026-11-23",
@@ -173,7 +161,8 @@ class Page(HTMLParser):
 
 
 def page_of(run_dir: Path) -> Page:
-    return Page(write_report(run_dir).read_text())
+    write_report(run_dir)
+    return page_in(run_dir)
 
 
 def page_in(run_dir: Path) -> Page:

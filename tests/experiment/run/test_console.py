@@ -24,17 +24,17 @@ def test_one_bar_at_a_time(console: Console) -> None:
         ("asking (running)", 16, 40),
     ):
         console.progress(what, done, total)
-        assert console._bars is not None
-        assert [(task.description, task.completed, task.total) for task in console._bars.tasks] == [
+        assert console._bar is not None
+        assert [(task.description, task.completed, task.total) for task in console._bar.tasks] == [
             (what, done, total)
         ]
     console.progress("asking", 40, 40)
-    assert console._bars is None
+    assert console._bar is None
     console.progress("training", 1, 2)
-    assert console._bars is not None
-    assert [task.description for task in console._bars.tasks] == ["training"]
+    assert console._bar is not None
+    assert [task.description for task in console._bar.tasks] == ["training"]
     console.progress("training", 2, 2)
-    assert console._bars is None
+    assert console._bar is None
 
 
 def test_lines_without_a_terminal_come_now_and_then(

@@ -10,8 +10,10 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.groups import FirstFeatures
+from labelwall.experiment.run import asking
 from labelwall.experiment.run.features import (
     box_extractor,
+    first_extractor,
     linear_power,
     principal_axes,
     starting_extractor,
@@ -54,8 +56,7 @@ def test_axes_give_every_direction_the_same_spread() -> None:
 
 
 def test_embedded_rows_have_no_main_direction() -> None:
-    rows = uneven(500)
-    integers, plain = whitened(rows, 5).astype(float), whitened(rows, 0)[:, :5].astype(float)
+    integers, plain = (whitened(uneven(500), axes)[:, :5].astype(float) for axes in (5, 0))
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
     assert np.linalg.cond(np.cov(plain, rowvar=False)) > 10
     assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
@@ -73,20 +74,14 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
     command = ["run", "--config", "config.yaml", "--run_dir", "out", "--whiten", "3", *QUICK]
     assert pipeline.main(command) == 0
-    spent = RunFolder(folder / "out").ledger_state().spent
-    kept = RunFolder(folder / "out").features(lambda: pytest.fail("built again"))
+    out = RunFolder(folder / "out")
+    spent, kept = out.ledger_state().spent, out.features(lambda: pytest.fail("built again"))
     assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
-    for path in (
-        folder / "out/summary.json",
-        folder / "out/round_1/metrics.json",
-        folder / "out/round_1/answers.npz",
-    ):
-        path.unlink()
-    monkeypatch.setattr(
-        "labelwall.experiment.run.asking.starting_extractor", lambda *_: pytest.fail("built again")
-    )
+    for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
+        (out.path / name).unlink()
+    monkeypatch.setattr(asking, "starting_extractor", lambda *_: pytest.fail("built again"))
     assert pipeline.main(command) == 0
-    assert RunFolder(folder / "out").ledger_state().spent == spent
+    assert out.ledger_state().spent == spent
 
 
 @pytest.mark.parametrize(
@@ -120,3 +115,18 @@ def test_clusters_of_public_rows() -> None:
     assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
     with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
         cluster(features[:4], 5, seed=1)
+
+
+def test_fourier_features_have_the_gaussian_kernel() -> None:
+    """Products of two rows' features, times 2 over their number, on average; in every run alike."""
+    rng, task = np.random.default_rng(0), Task(ClassLabels(("a", "b")), (6,))
+    spec = first_extractor(FirstFeatures(features="fourier"), task)
+    assert spec.sha256() == first_extractor(FirstFeatures(features="fourier"), task).sha256()
+    rows = rng.normal(size=(40, 6)).astype(np.float32)
+    features = Embedder(spec, probe=rows[:8]).features(rows)
+    products = 2 * features @ features.T / features.shape[1]
+    squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
+    expected = np.exp(-squares / 2 / (0.5 * (2 * 6) ** 0.5) ** 2)
+    assert np.abs(products - expected).max() < 5 / 1024**0.5
+    with pytest.raises(InvalidInput, match="fourier for feature vectors"):
+        first_extractor(FirstFeatures(features="fourier"), Task(task.labels, (8, 8, 1)))

@@ -15,8 +15,10 @@ from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import QueryForm
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
-from labelwall.wall.messages import Receipt
+from labelwall.wall.messages import Answers, Receipt
 from tests.experiment import tiny
+
+LINEAR = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
 
 
 class Killed(BaseException):
@@ -28,12 +30,13 @@ class Counter:
     count: Callable[[Matrix], NoisyCounts]
 
 
-def asked(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Receipt:
+def asked(
+    folder: Path, count: Callable[[Matrix], NoisyCounts], form: QueryForm = LINEAR
+) -> tuple[Answers, Estimate | None]:
     x, _ = tiny.rows(60, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    asks = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
-    question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
-    return ask_matrices(Counter(count), question, features)[0].receipt
+    question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
+    return ask_matrices(Counter(count), question, features)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -65,7 +68,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
         asked(tmp_path, count)
     inner = measure.to_integers
     monkeypatch.setattr(measure, "to_integers", lambda weights: inner(weights) // 2 + 1)
-    receipt = asked(tmp_path, count)
+    receipt = asked(tmp_path, count)[0].receipt
     assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
     assert len(set(sent)) == 3
     assert len(sent) == 2 + step + answered
@@ -116,7 +119,7 @@ def test_counts_within_their_noise_tell_nothing_of_the_labels(
     tmp_path: Path, asks: QueryForm, records: int
 ) -> None:
     """Whether there are any records is private: no count says so but by its own noise."""
-    rng, (x, _) = np.random.default_rng(0), tiny.rows(60, 3)
+    rng = np.random.default_rng(0)
 
     def count(matrix: Matrix) -> NoisyCounts:
         if asks.centroids:
@@ -126,9 +129,7 @@ def test_counts_within_their_noise_tell_nothing_of_the_labels(
             counts[0, -1] += records * COUNT
         return NoisyCounts(counts.astype(np.int64), Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
 
-    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
-    _, estimate = ask_matrices(Counter(count), question, features)
+    _, estimate = asked(tmp_path, count, asks)
     assert isinstance(estimate, Estimate)
     assert (estimate.by == UNKNOWN) == (records == 0)
     assert (estimate.text() == "unknown") == (records == 0)

@@ -35,13 +35,12 @@ def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLab
     certainty, right = space.certainty(shares), space.predict(outputs) == truth
     bins = reliability(certainty, right)
     oracle = torch.from_numpy
-    expected = (
-        multiclass_calibration_error(oracle(shares), oracle(truth), num_classes=4, n_bins=BINS)
-        if classes
-        else binary_calibration_error(
-            oracle(certainty).flatten(), oracle(right).flatten(), n_bins=BINS
-        )
-    )
+    if classes:
+        asked = oracle(shares), oracle(truth)
+        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=BINS)
+    else:
+        asked = oracle(certainty).flatten(), oracle(right).flatten()
+        expected = binary_calibration_error(*asked, n_bins=BINS)
     assert calibration_error(bins) == pytest.approx(float(expected), abs=1e-5)
     assert sum(count for count, _, _ in bins) == right.size
 

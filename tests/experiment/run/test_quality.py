@@ -20,62 +20,49 @@ from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
 
 
-def histogram(purity: float, cells: int = 40, votes: int = 100, classes: int = 5) -> np.ndarray:
-    """Votes of which ``purity`` fall on each cell's own class, the rest evenly on the others."""
-    counts = np.full((cells, classes), votes * (1 - purity) / (classes - 1))
-    counts[np.arange(cells), np.arange(cells) % classes] = votes * purity
-    return np.rint(counts).astype(np.int64)
-
-
 @pytest.mark.parametrize("noise", [1.0, 10.0, 40.0, 200.0])
 @pytest.mark.parametrize("purity", [0.3, 0.6, 0.9])
 def test_counts_tell_how_many_votes_the_labels_have(purity: float, noise: float) -> None:
-    """Against the share of true votes that the released labels have; never better by chance."""
-    true, rows = histogram(purity), np.repeat(np.arange(40), 3)[:, None]
+    """Against the share of true votes that the released labels have; never better by chance.
+
+    Of 100 votes in a cell ``purity`` fall on its own class, the rest evenly on the four others.
+    """
+    true, rows = np.full((40, 5), 25 * (1 - purity)), np.repeat(np.arange(40), 3)[:, None]
+    true[np.arange(40), np.arange(40) % 5] = 100 * purity
+    true = np.rint(true).astype(np.int64)
     found, real = [], []
     for seed in range(30):
         rng = np.random.default_rng(seed)
         noisy = true + np.rint(rng.normal(0, noise, true.shape)).astype(np.int64)
         labels, _ = inherit(noisy, rows, 0.0)
         real.append((true[rows[:, 0], labels] / true.sum(axis=1)[rows[:, 0]]).mean())
-        found.append(by_counts(noisy, rows, 0.0, noise))
-    estimated = np.mean([estimate.right for estimate in found])
-    assert estimated <= np.mean(real) + 0.05  # the labels scored have more noise
+        found.append(by_counts(noisy, rows, 0.0, noise).right)
+    assert np.mean(found) <= np.mean(real) + 0.05  # the labels scored have more noise
     if noise <= 10:
-        assert estimated == pytest.approx(np.mean(real), abs=0.03)
-    assert all(estimate.by == COUNTS for estimate in found)
+        assert np.mean(found) == pytest.approx(np.mean(real), abs=0.03)
+    assert by_counts(true - 200, rows, 0.0, noise).right == 0.0  # no votes are no error
 
 
-def test_no_votes_are_no_error() -> None:
-    estimate = by_counts(np.full((4, 3), -50), np.arange(4)[:, None], 0.0, 5.0)
-    assert estimate.right == 0.0
-
-
-def of(*shares: float | None) -> list[Estimate | None]:
-    return [None if share is None else Estimate(share, 0.01, COUNTS) for share in shares]
+def of(share: float | None, by: str = COUNTS) -> Estimate | None:
+    return None if share is None else Estimate(share, 0.01, by)
 
 
 @pytest.mark.parametrize(
-    ("shares", "kept"),
+    ("estimates", "kept"),
     [
-        ((0.5,), 1),
-        ((0.5, 0.7), 2),
-        ((0.58, 0.29), 1),
-        ((0.58, 0.57), 2),  # as good as the first, by what is known
-        ((0.58, 0.29, 0.7), 3),
-        ((0.58, 0.29, 0.3), 1),
-        ((None, 0.2), 2),
-        ((0.9, None), 2),  # nothing is known of it
+        ([of(0.5)], 1),
+        ([of(0.5), of(0.7)], 2),
+        ([of(0.58), of(0.29)], 1),
+        ([of(0.58), of(0.57)], 2),  # as good as the first, by what is known
+        ([of(0.58), of(0.29), of(0.7)], 3),
+        ([of(0.58), of(0.29), of(0.3)], 1),
+        ([of(None), of(0.2)], 2),
+        ([of(0.9), of(None)], 2),  # nothing is known of it
+        ([of(0.9), of(0.2, AGREEMENT)], 2),  # another measure
     ],
 )
-def test_the_last_round_that_is_not_worse_is_kept(
-    shares: tuple[float | None, ...], kept: int
-) -> None:
-    assert best_round(of(*shares)) == kept
-
-
-def test_other_measures_are_not_compared() -> None:
-    assert best_round([Estimate(0.9, 0.01, COUNTS), Estimate(0.2, 0.01, AGREEMENT)]) == 2
+def test_the_last_round_that_is_not_worse_is_kept(estimates, kept: int) -> None:
+    assert best_round(estimates) == kept
 
 
 def test_an_estimate_that_noise_moves_says_nothing() -> None:

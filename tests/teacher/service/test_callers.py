@@ -12,13 +12,15 @@ import pytest
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.usage import Call, OverCap, Usage
 from labelwall.wall.errors import LedgerMismatch, Refused
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from tests.teacher.ledger.test_ledger import plan
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import call, clients, rows, served
+from tests.teacher.service.tiny import DIMENSIONS, call, clients, rows, served
 
 NOTHING = "0" * 64
 # What an analyst and a custodian get; None: neither 401 nor 403.
@@ -81,6 +83,16 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
     again = tiny.make(tmp_path, place=place)  # the cap survives a restart
     assert again.service.queue.usage.charged == {"ann": 30, "bob": 40}
     again.custodian.close()
+
+
+def test_a_matrix_counts_against_a_keys_cap(tmp_path: Path) -> None:
+    mechanism = ReverseKnn(centroids=5, neighbours=2, sigma=2.0)
+    one, other = (Cells(np.full((5, DIMENSIONS), entry, np.int8)) for entry in (1, 2))
+    with clients(tiny.make(tmp_path, mechanism=mechanism, quota=1), "ann") as ann:
+        assert ann.count(one).receipt.served == 0
+        with pytest.raises(Refused, match="more new queries"):
+            ann.count(other)
+        assert ann.count(one).receipt.served == 1
 
 
 def noted(usage: Usage, ledger: Ledger, *requested: Call) -> Sequence[int]:

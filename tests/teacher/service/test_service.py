@@ -15,8 +15,12 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.records.persons import codes_of, row_ids
+from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import LedgerMismatch, Refused
+from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries
+from labelwall.wall.wire import SAFETENSORS, encode
 from tests.postgres import audited
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
@@ -117,3 +121,42 @@ def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path: Path) -> N
         remote.answer(Queries(rows(3, 1)))
     with pytest.raises(LedgerMismatch, match="anchor"):
         tiny.make(tmp_path / "custody")
+
+
+PEOPLE = [str(number % 20) for number in range(tiny.RECORDS)]
+ROWS = {"inputs": rows(3, 7), "labels": np.array([0, 1, 2]), "ids": np.arange(3)}
+
+
+def rows_of_persons() -> Records:
+    ids, persons = np.arange(tiny.RECORDS), codes_of(PEOPLE)
+    labels = ids % tiny.CLASSES
+    return Records(rows(tiny.RECORDS, 0), labels, row_ids(persons, ids), persons)
+
+
+@pytest.mark.parametrize("adversary", [POOLED, EACH])
+def test_rows_come_with_persons_and_persons_go(tmp_path: Path, adversary: str) -> None:
+    made = tiny.make(tmp_path, records=rows_of_persons, unit="person", adversary=adversary)
+    teacher = made.service.teacher
+
+    def present(*people: str) -> list[bool]:
+        return teacher.owning(codes_of([*people])).tolist()
+
+    def post(path: str, content: bytes, media: str = SAFETENSORS) -> tuple[int, str]:
+        reply = made.call("carol", f"{path}?wait=30", "POST", content, media)
+        return reply.status_code, reply.text
+
+    with clients(made, "ann") as client:
+        budget = made.call("ann").json()
+        assert budget["unit"] == budget["plan"]["unit"] == "person"
+        assert present("77", "3") == [False, True]
+        assert post("records", encode({**ROWS, "persons": np.array([77, 77, 3])}))[0] == 200
+        assert present("77", "3") == [True, True]
+        for wrong in ({}, {"persons": np.array([1, 2])}, {"persons": np.array([1.5, 2.5, 3.5])}):
+            status, text = post("records", encode({**ROWS, **wrong}))
+            assert status == 422
+            assert "persons" in text
+        removal = b'{"ids": [77, "3", "nobody"]}'
+        assert post("records/removals", removal, "application/json")[0] == 200
+        assert present("77", "3", "4") == [False, False, True]
+        assert client.answer(Queries(rows(4, 9))).receipt.unit == "person"
+    assert str(codes_of(["77"])[0]) not in str(made.lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import zipfile
 from pathlib import Path
 from urllib.error import URLError
 
@@ -47,9 +46,7 @@ def test_mnist5k_is_cut_once_and_keeps_labels_and_ids():
     np.testing.assert_array_equal(records.inputs, images[records.ids])
     np.testing.assert_array_equal(records.labels, labels[records.ids])
     assert digests(records.inputs, public.inputs, public.test_inputs) == digests(images)
-    order = sorted(
-        range(5000), key=lambda row: hashlib.sha256(f"mnist5k {row}".encode()).hexdigest()
-    )
+    order = sorted(range(5000), key=lambda n: hashlib.sha256(f"mnist5k {n}".encode()).digest())
     assert records.ids.tolist() == order[:3600]
     np.testing.assert_array_equal(public.labels, labels[order[3600:4500]])
     np.testing.assert_array_equal(public.test_labels, labels[order[4500:]])
@@ -62,23 +59,15 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes,
     bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(
-        size.to_bytes(4, "big") for size in array.shape
-    )
-    path.write_bytes(header + array.astype(np.uint8).tobytes())
+    sizes = np.array(array.shape, dtype=">i4").tobytes()
+    path.write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes())
 
 
 @pytest.mark.parametrize(
-    ("source", "folder", "labels"),
-    [
-        ("mnist", "MNIST", "class"),
-        ("fashion_mnist", "FashionMNIST", "class"),
-        ("fashion_mnist", "FashionMNIST", "attributes"),
-    ],
+    ("source", "labels"), [("mnist", "class"), ("fashion_mnist", "attributes")]
 )
-def test_mnist_train_is_private_and_test_is_halved(
-    tmp_path, monkeypatch, opened, source, folder, labels
-):
+def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened, source, labels):
+    folder = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[source]
     monkeypatch.setattr(published, "MNIST_PUBLIC", 4)
     rng = np.random.default_rng(0)
     train, test = rng.integers(0, 256, (9, 28, 28)), rng.integers(0, 256, (8, 28, 28))
@@ -105,10 +94,6 @@ def test_mnist_train_is_private_and_test_is_halved(
     assert unpack(records.labels, 10).tolist() == bits[:9]
 
 
-def test_fashion_mnists_attributes_name_its_classes():
-    assert {name for having in CLOTHES_ATTRIBUTES.values() for name in having} == set(CLOTHES)
-
-
 # --- SVHN's format
 
 
@@ -122,13 +107,8 @@ def write_svhn(
     from torchvision.datasets import SVHN
 
     path = root / f"{split}_32x32.mat"
-    savemat(
-        path,
-        {
-            "X": images.transpose(1, 2, 3, 0),
-            "y": np.where(digits == 0, 10, digits)[:, None].astype(np.uint8),
-        },
-    )
+    codes = np.where(digits == 0, 10, digits)[:, None].astype(np.uint8)
+    savemat(path, {"X": images.transpose(1, 2, 3, 0), "y": codes})
     entry = [*SVHN.split_list[split][:2], hashlib.md5(path.read_bytes()).hexdigest()]
     monkeypatch.setitem(SVHN.split_list, split, entry)
 
@@ -179,14 +159,12 @@ def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.nda
         flat = images[name].transpose(0, 3, 1, 2).reshape(4, 3072)  # channel planes, as published
         return [name, write(name, {"data": flat, "labels": [position] * 4})]
 
-    monkeypatch.setattr(
-        CIFAR10, "train_list", [entry(f"data_batch_{number}", number) for number in range(1, 6)]
-    )
+    train = [entry(f"data_batch_{number}", number) for number in range(1, 6)]
+    monkeypatch.setattr(CIFAR10, "train_list", train)
     monkeypatch.setattr(CIFAR10, "test_list", [entry("test_batch", 6)])
     names = write("batches.meta", {"label_names": list(OBJECTS)})
-    monkeypatch.setattr(
-        CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": names}
-    )
+    meta = {"filename": "batches.meta", "key": "label_names", "md5": names}
+    monkeypatch.setattr(CIFAR10, "meta", meta)
     return images
 
 
@@ -207,14 +185,11 @@ def test_cifar10_is_cut_along_its_files(tmp_path, monkeypatch, opened):
     np.testing.assert_array_equal(public.inputs, np.concatenate(kept))
     np.testing.assert_array_equal(public.test_inputs, images["test_batch"][3:])
     assert public.test_labels.tolist() == [6]
-
-
-def test_a_cifar_file_with_another_checksum_is_never_unpickled(tmp_path, monkeypatch):
-    write_cifar(tmp_path, monkeypatch)
+    # A file with another checksum is never unpickled
     changed = tmp_path / "cifar-10-batches-py" / "data_batch_4"
     changed.write_bytes(changed.read_bytes() + b" ")
     with pytest.raises(MissingData, match=r"data\.root"):
-        read_public(DataConfig(source="cifar10", root=str(tmp_path), download=False))
+        read_public(config)
 
 
 # --- CelebA
@@ -253,11 +228,6 @@ def test_celebas_splits_and_attributes(
         "celeba", labels="attributes", root=str(tmp_path), download=False, image_size=16
     )
     task = describe(config)
-    assert (task.num_classes, task.input_shape, task.labels.names) == (
-        40,
-        (16, 16, 3),
-        FACES_ATTRIBUTES,
-    )
     with opened() as paths:
         public = read_public(config)
     assert public.inputs.shape == public.test_inputs.shape == (2, 16, 16, 3)
@@ -287,12 +257,9 @@ def test_missing_files_are_one_clear_line(tmp_path, monkeypatch, source, downloa
     def refuse(*args: object, **kwargs: object) -> None:
         raise URLError("no network in this test")
 
-    for name in (
-        "mnist.download_and_extract_archive",
-        "svhn.download_url",
-        "cifar.download_and_extract_archive",
-        "celeba.download_file_from_google_drive",
-    ):
+    for name in ("mnist.download_and_extract_archive", "svhn.download_url"):
+        monkeypatch.setattr(f"torchvision.datasets.{name}", refuse)
+    for name in ("cifar.download_and_extract_archive", "celeba.download_file_from_google_drive"):
         monkeypatch.setattr(f"torchvision.datasets.{name}", refuse)
     labels = "attributes" if source == "celeba" else "class"
     config = DataConfig(source, labels=labels, root=str(tmp_path), download=download)
@@ -307,45 +274,18 @@ def test_missing_files_are_one_clear_line(tmp_path, monkeypatch, source, downloa
 
 
 @pytest.mark.realdata
-@pytest.mark.parametrize(
-    ("source", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")]
-)
-def test_real_mnist(realdata_root, source, folder):
-    raw = realdata_root / folder / "raw"
+@pytest.mark.parametrize("source", ["mnist", "fashion_mnist"])
+def test_real_mnist(realdata_root, source):
+    raw = realdata_root / {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[source] / "raw"
     if not raw.is_dir():
         pytest.skip(f"{raw} is not a folder")
     records, public = both_sides(DataConfig(source=source, root=str(realdata_root), download=False))
-    train, test, digits = (
-        np.frombuffer((raw / f"{name}-ubyte").read_bytes()[start:], dtype=np.uint8)
-        for name, start in (
-            ("train-images-idx3", 16),
-            ("t10k-images-idx3", 16),
-            ("t10k-labels-idx1", 8),
-        )
+    train, test = (
+        np.frombuffer((raw / f"{name}-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8)
+        for name in ("train", "t10k")
     )
-    train, test = (pixels.reshape(-1, 28, 28, 1) for pixels in (train, test))
-    np.testing.assert_array_equal(records.inputs, train)
-    np.testing.assert_array_equal(np.concatenate([public.inputs, public.test_inputs]), test)
+    digits = np.frombuffer((raw / "t10k-labels-idx1-ubyte").read_bytes()[8:], dtype=np.uint8)
+    np.testing.assert_array_equal(records.inputs.ravel(), train)
+    both = np.concatenate([public.inputs, public.test_inputs])
+    np.testing.assert_array_equal(both.ravel(), test)
     np.testing.assert_array_equal(public.test_labels, digits[5000:])
-    assert len(public.inputs) == 5000
-    if source == "fashion_mnist":  # 27 entries of the table, classes of about one size
-        config = DataConfig(source, labels="attributes", root=str(realdata_root), download=False)
-        assert read_public(config).test_labels.mean() == pytest.approx(0.27, abs=0.005)
-
-
-@pytest.mark.realdata
-def test_real_cifar10_images_by_the_folder_source(realdata_root, tmp_path):
-    archive = realdata_root / "CIFAR10-jpeg.zip"
-    if not archive.is_file():
-        pytest.skip(f"{archive} is not a file")
-    with zipfile.ZipFile(archive) as file:
-        members = [name for name in file.namelist() if name.endswith(("0001.jpg", "0002.jpg"))]
-        file.extractall(tmp_path, members)
-    train, test = str(tmp_path / "train"), str(tmp_path / "test")
-    records, public = both_sides(DataConfig(source="folder", private=train, public=test, test=test))
-    assert describe(DataConfig(source="folder", test=test)).labels.names == OBJECTS
-    assert records.inputs.shape == public.inputs.shape == (20, 32, 32, 3)
-    for member in members:
-        expected = np.asarray(Image.open(tmp_path / member).convert("RGB"))
-        inputs = records.inputs if member.startswith("train") else public.inputs
-        assert (inputs == expected).all(axis=(1, 2, 3)).sum() == 1

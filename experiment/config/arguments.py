@@ -1,0 +1,25 @@
+"""Options of commands, for argparse. Loads nothing, so that a help comes at once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from typing import Any
+
+Options = Mapping[str, Any]
+
+
+def option(does: str, **more: Any) -> dict[str, Any]:
+    """An option with a value; ``more``: arguments of ``add_argument``."""
+    return {"help": does, **more}
+
+
+def flag(does: str) -> dict[str, Any]:
+    """An option without a value."""
+    return option(does, action="store_true")
+
+
+def add_options(parser: ArgumentParser, options: Options) -> None:
+    """Adds ``options`` by name to a parser; a text is the help of a text option."""
+    for name, known in options.items():
+        parser.add_argument(name, **(option(known) if isinstance(known, str) else known))

