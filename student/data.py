@@ -5,6 +5,7 @@ A batch is a function of (seed, step), so a resumed training sees the same batch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -112,28 +113,22 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the public test split for reported metrics."""
+    """Training batches from the public pool, and the public test split for reported metrics.
+
+    ``batches``: ``Steps`` but for its steps and devices; ``steps``: how many there are in all.
+    """
 
     def __init__(
-        self,
-        config: StudentConfig,
-        pool: Pool,
-        labels: np.ndarray,
-        test: tuple[np.ndarray, np.ndarray] | None,
-        seed: int,
-        soft: np.ndarray | None,
+        self, batches: Callable[..., Steps], steps: int, test: tuple[np.ndarray, np.ndarray] | None
     ) -> None:
         super().__init__()
-        self._config, self._pool, self._labels, self._soft = config, pool, labels, soft
-        self._test, self._seed = test, seed
+        self._batches, self._steps, self._test = batches, steps, test
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        trainer, config = self.trainer, self._config
-        assert trainer is not None
-        first = trainer.global_step
-        span = self._seed, first, min(STEPS_A_CHAPTER, config.steps - first)
-        part = self._soft, trainer.global_rank, trainer.world_size
-        steps = Steps(self._pool, self._labels, config, *span, *part)
+        assert self.trainer is not None
+        first, device = self.trainer.global_step, self.trainer.global_rank
+        count, devices = min(STEPS_A_CHAPTER, self._steps - first), self.trainer.world_size
+        steps = self._batches(first=first, count=count, device=device, devices=devices)
         return DataLoader(steps, batch_size=None, shuffle=False)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:

@@ -30,13 +30,11 @@ WIDEST = math.log(20)  # of the logarithm of a temperature
 
 @dataclass(frozen=True, eq=False)
 class Cleaned:
-    """``labels``: those to train on. ``agreement``: share of held-out labels that students of the
-    others give, None where none was held out; ``judged``: how many were.
-    """
+    """Labels without the doubtful ones, and how their judges fared."""
 
-    labels: np.ndarray
-    agreement: float | None = None
-    judged: int = 0
+    labels: np.ndarray  # to train on
+    agreement: float | None = None  # share of held-out labels that students of the others give
+    judged: int = 0  # how many were held out
 
 
 def drop_doubtful(

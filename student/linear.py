@@ -23,15 +23,11 @@ CONSTANT = 1e-6  # deviation below which a feature is left out of the training, 
 
 @dataclass(frozen=True, eq=False)
 class LinearRows:
-    """Public rows as the linear student sees them.
-
-    ``pool``: standardised features; ``test``: those of the test rows, float32 [n, d]; ``mean``,
-    ``deviation``: float32 [d].
-    """
+    """Public rows as the linear student sees them: standardised features."""
 
     pool: Pool
-    test: np.ndarray = field(repr=False)
-    mean: np.ndarray = field(repr=False)
+    test: np.ndarray = field(repr=False)  # float32 [n, d]
+    mean: np.ndarray = field(repr=False)  # float32 [d], as the deviation
     deviation: np.ndarray = field(repr=False)
 
     @classmethod

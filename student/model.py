@@ -65,23 +65,17 @@ def _space(stored: Any) -> LabelSpace:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is guaranteed of a student. Public; every field is that of summary.json.
-
-    ``epsilon``: certified, rounded up; None where nothing is certified. ``certificate``: the name
-    of the one it comes from. ``adversary``: against whom. ``ledger_head``: hash (hex) that
-    `labelwall audit --expect_head` takes. ``dataset``: the random name of the private records.
-    ``unit``: what is protected.
-    """
+    """What is guaranteed of a student. Public; every field is that of summary.json."""
 
     __pydantic_config__ = STRICT
 
-    epsilon: Annotated[float, Field(ge=0, le=1e30)] | None
+    epsilon: Annotated[float, Field(ge=0, le=1e30)] | None  # rounded up; None: nothing is certified
     delta: Annotated[float, Field(ge=0, le=1)]
-    certificate: Text
-    adversary: Text
-    ledger_head: Text
-    dataset: Text
-    unit: Unit = "row"
+    certificate: Text  # its name
+    adversary: Text  # against whom it holds
+    ledger_head: Text  # hash (hex) that `labelwall audit --expect_head` takes
+    dataset: Text  # the random name of the private records
+    unit: Unit = "row"  # what is protected
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
 from .config import StudentConfig
-from .data import STEPS_A_CHAPTER, Pool, StudentData
+from .data import STEPS_A_CHAPTER, Pool, Steps, StudentData
 from .devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
 from .module import STUDENT_MODULES, StudentModule
 
@@ -41,13 +42,10 @@ EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfe
 
 @dataclass(frozen=True)
 class TrainedStudent:
-    """``weights``: the averaged weights after the last step, safetensors.
+    """What a training leaves."""
 
-    ``history``: one dict of metrics a chapter.
-    """
-
-    weights: bytes = field(repr=False)
-    history: list[dict[str, float]]
+    weights: bytes = field(repr=False)  # averaged, after the last step; safetensors
+    history: list[dict[str, float]]  # metrics of each chapter
 
 
 def train(
@@ -80,7 +78,8 @@ def train(
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     student = student_module(config, pool, seed)
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
-    data = StudentData(config, pool, labels, test, seed, soft)
+    batches = partial(Steps, pool, labels, config, seed, soft=soft)
+    data = StudentData(batches, config.steps, test)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
         hide_remarks()
         trainer = _trainer(config, last, progress, Path(meeting))

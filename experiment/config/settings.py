@@ -56,11 +56,14 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         if named := [kind for kind in inner if getattr(kind, "kind", None) == part]:
             inner = named  # says which of several dataclasses it is
             continue
+        if not inner:  # inside a value
+            break
         valid = [entry.name for kind in inner for entry in fields(kind)]
         hint = get_type_hints(inner[0]).get(part)
         inner = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
         words.append(part)
     name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
+    rule = rule.partition(", unable")[0]
     if error["type"] == "unexpected_keyword_argument":
         names = difflib.get_close_matches(words[-1], valid, n=1, cutoff=0.6)
         near = ".".join((*words[:-1], *names))
@@ -74,9 +77,10 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
     rules = {
         "list_type": "a list, such as '[a, b]'",
         "dataclass_type": "settings by name",
+        "invalid_key": "settings by name",
         "union_tag_not_found": "settings by name, with a kind",
     }
-    return InvalidInput(name, rules.get(error["type"], rule), error["input"])
+    return InvalidInput(name or "--config", rules.get(error["type"], rule), error["input"])
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,18 +24,14 @@ ROUND_KEYS = (
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run folder says.
-
-    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit;
-    ``choice``: candidates.json, where `auto` chose the method.
-    """
+    """What a run folder says."""
 
     folder: RunFolder
     config: Config
-    summary: dict[str, Any]
-    rounds: list[dict[str, Any]]
-    finding: Finding
-    choice: dict[str, Any] | None = None
+    summary: dict[str, Any]  # summary.json
+    rounds: list[dict[str, Any]]  # each metrics.json
+    finding: Finding  # the ledger's audit
+    choice: dict[str, Any] | None = None  # candidates.json, where `auto` chose the method
 
     @property
     def unsafe(self) -> bool:

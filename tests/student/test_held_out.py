@@ -112,15 +112,10 @@ def test_a_student_that_learns_noise_becomes_less_sure() -> None:
     assert unsure > 2 * sure
 
 
-@pytest.mark.parametrize("why", ["few labels", "not wanted", "values"])
-def test_without_enough_to_choose_by_it_is_one(why: str) -> None:
+def test_without_enough_to_choose_by_it_is_one() -> None:
     x, truth = tiny.rows(5 * FEWEST + 30, 5)
-    pool, labels, config = Pool(x, CLASSES), truth.copy(), CONFIG
-    if why == "few labels":
-        labels[4 * FEWEST :] = -1
-    if why == "not wanted":
-        config = replace(CONFIG, calibration_folds=0)
-    if why == "values":
-        pool = Pool(x, ValueLabels(0.0, 1.0))
-    assert temperature(config, pool, labels, seed=2) == 1.0
-    assert temperature(CONFIG, Pool(x, CLASSES), truth, seed=2) != 1.0
+    pool, few = Pool(x, CLASSES), np.where(np.arange(len(truth)) < 4 * FEWEST, truth, -1)
+    for rows, labels in ((pool, few), (Pool(x, ValueLabels(0.0, 1.0)), truth)):
+        assert temperature(CONFIG, rows, labels, seed=2) == 1.0
+    assert temperature(replace(CONFIG, calibration_folds=0), pool, truth, seed=2) == 1.0
+    assert temperature(CONFIG, pool, truth, seed=2) != 1.0

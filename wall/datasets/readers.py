@@ -34,15 +34,11 @@ CHUNK = 128  # images decoded by one task of the thread pool
 
 @dataclass(frozen=True)
 class Images:
-    """Decoded images.
+    """Decoded images."""
 
-    ``pixels``: uint8 [n, size, size, channels]; ``readable``: bool [n], the pixels of the others
-    are zero; ``sizes``: int32 [n, 2], width and height in pixels as stored, zero where unreadable.
-    """
-
-    pixels: np.ndarray
-    readable: np.ndarray
-    sizes: np.ndarray
+    pixels: np.ndarray  # uint8 [n, size, size, channels], zero where unreadable
+    readable: np.ndarray  # bool [n]
+    sizes: np.ndarray  # int32 [n, 2], width and height in pixels as stored, zero where unreadable
 
 
 def stable_hash(text: str) -> int:

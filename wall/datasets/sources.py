@@ -60,17 +60,12 @@ FACES_ATTRIBUTES = tuple(_FACES.split())
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Rows of a published data set.
+    """Rows of a published data set."""
 
-    ``inputs``: uint8 [n, h, w, c]. ``labels``: int64 [n], codes of the label space. ``ids``: int64
-    [n], positions in the published files. ``readable``: bool [n], false where an image file could
-    not be decoded (its pixels are zero).
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    ids: np.ndarray
-    readable: np.ndarray
+    inputs: np.ndarray  # uint8 [n, h, w, c]
+    labels: np.ndarray  # int64 [n], codes of the label space
+    ids: np.ndarray  # int64 [n], positions in the published files
+    readable: np.ndarray  # bool [n]; the pixels of an image that can not be decoded are zero
 
     @classmethod
     def of(cls, inputs: np.ndarray, labels: np.ndarray) -> Rows:
@@ -90,16 +85,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Listed:
-    """One side's rows, before they are read.
-
-    ``total``: how many there are. ``read``: a part of them; ``progress`` of images hears (done,
-    total). ``public``: how many of the analyst's rows, the first, are unlabelled; the others are
-    the test split.
-    """
+    """One side's rows, before they are read."""
 
     total: int
-    read: Callable[[slice, TaskProgress | None], Rows]
-    public: int = 0
+    read: Callable[[slice, TaskProgress | None], Rows]  # a part of them
+    public: int = 0  # how many of the analyst's, the first, are no test rows
 
     @classmethod
     def of(cls, rows: Rows, public: int = 0) -> Listed:
@@ -109,16 +99,11 @@ class Listed:
 
 @dataclass(frozen=True)
 class Published:
-    """A benchmark.
+    """A benchmark."""
 
-    ``names``: of its classes or attributes, by ``data.labels``. ``shape``: of an image; None for
-    square colour images of the configured size. ``_one_side``: the PRIVATE side's rows, or else the
-    analyst's.
-    """
-
-    names: Mapping[Labels, tuple[str, ...]]
-    shape: tuple[int, int, int] | None
-    _one_side: Callable[[DataConfig, bool], Listed]
+    names: Mapping[Labels, tuple[str, ...]]  # of its classes or attributes
+    shape: tuple[int, int, int] | None  # of an image; None: square, colour, of the configured size
+    _one_side: Callable[[DataConfig, bool], Listed]  # the PRIVATE side's rows, or the analyst's
 
     def describe(self, config: DataConfig) -> Task:
         """The task; opens no file."""

@@ -3,7 +3,6 @@ custodian's directory."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import ledgers
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
 from tests.seeded_noise import SeededNoise
@@ -23,39 +23,24 @@ DRIVER = PROGRAMS / "tape_run.py"
 def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, bytes]:
     """All public artefacts of a run on the tape, by relative path."""
     tiny.write(folder, extra)
-    done = subprocess.run(
-        [sys.executable, DRIVER, str(SEED), folder],
-        env=environment(PYTHONHASHSEED="0"),
-        capture_output=True,
-        text=True,
-    )
+    command, env = [sys.executable, DRIVER, str(SEED), folder], environment(PYTHONHASHSEED="0")
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     out = folder / "out"
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in sorted(out.rglob("*"))
-        if path.is_file()
-    } | {
-        "stdout": done.stdout.encode(),
-        "stderr": done.stderr.encode(),
-    }
+    files = [path for path in sorted(out.rglob("*")) if path.is_file()]
+    shown = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    return {str(path.relative_to(out)): path.read_bytes() for path in files} | shown
 
 
 def released(folder: Path) -> dict[tuple[str, str], int]:
     """(identity, release) -> value, from the exported ledger."""
-    values, names = {}, {}
-    with sqlite3.connect(folder / "out/ledger.sqlite") as connection:
-        for seq, kind, body in connection.execute(
-            "SELECT seq, kind, body FROM entries ORDER BY seq"
-        ):
-            entry = json.loads(body)
-            if kind == "charge":
-                names[seq] = entry["release"]
-            elif kind == "release":
-                values |= {
-                    (identity, names[entry["charge"]]): value
-                    for identity, value in entry["results"].items()
-                }
+    values, names = dict[tuple[str, str], int](), {}
+    for seq, (kind, entry) in enumerate(ledgers.parsed(folder / "out/ledger.sqlite")):
+        if kind == "charge":
+            names[seq] = entry["release"]
+        elif kind == "release":
+            name = names[entry["charge"]]
+            values |= {(identity, name): value for identity, value in entry["results"].items()}
     return values
 
 
@@ -124,8 +109,5 @@ def test_two_neighbours_under_individual_budgets(
     near = run(tmp_path / "near", (query, 1, 7))
     assert near["ledger.sqlite"] != before["ledger.sqlite"]  # the comparison can fail
     with sqlite3.connect(tmp_path / "nowhere/out/ledger.sqlite") as connection:
-        tables = {
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        }
-    assert tables == {"entries", "extractors", "head"}
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        assert {name for (name,) in tables} == {"entries", "extractors", "head"}

@@ -78,6 +78,8 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         (ROUNDS.replace("7", "many"), [], "`rounds.mechanism.teachers` must .*integer.*'many'"),
         (RUN, ["--student", "3"], "`student` must be settings by name. Found '3'"),
         (RUN, ["--rounds", "[{"], r"`rounds` must be a list, such as '\[a, b\]'"),
+        (f"{RUN}5: 3\n", [], "`--config` must be settings by name. Found 5"),
+        (RUN, ["--box", "[[low, 1]]"], "`box` must be a valid number. Found 'low'"),
         (RUN, ["--seed"], "`--seed` must have a value"),
         (RUN, ["4"], "unexpected argument '4'"),
         ("", [], "`rounds` must be given"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +16,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
     made = tiny.make(tmp_path_factory.mktemp("shared"))
     with tiny.served(made):
         yield made
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tiny.Made:
+    """A new service."""
+    return tiny.make(tmp_path)

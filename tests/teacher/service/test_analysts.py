@@ -110,8 +110,7 @@ def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
     assert 'labelwall_releases_left{analyst="bob",release="screen",slot="0"} 1000.0' in text
 
 
-def test_without_budgets_of_their_own_all_are_one_adversary(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path)
+def test_without_budgets_of_their_own_all_are_one_adversary(made: tiny.Made) -> None:
     with served(made):
         assert made.call("ann").json()["adversary"] == POOLED
         listed = made.call("carol", "analysts").json()

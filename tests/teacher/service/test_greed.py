@@ -95,10 +95,9 @@ def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
 
 
 def test_a_copy_of_the_ledger_is_made_once_for_each_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one at a time for each caller. Its bytes count in the caller's day."""
-    made = tiny.make(tmp_path)
     export, shared = Mock(wraps=made.service.ledger.export), made.service.shared
     monkeypatch.setattr(made.service.ledger, "export", export)
     with clients(made, "ann") as remote:
@@ -117,9 +116,8 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
 
 
 def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tiny.make(tmp_path)
     reading, charged = made.service.ledger._database.reading, list[int]()
     with clients(made, "bob") as bob:
         bob.answer(Queries(rows(3, 1)))
@@ -249,10 +247,9 @@ def test_features_do_not_depend_on_where_an_embedding_stopped(
 
 
 def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extractors, "MAX_ROW_SECONDS", 0.0)
-    made = tiny.make(tmp_path)
     with clients(made, "ann") as ann:
         for _ in range(2):
             with pytest.raises(Refused, match="seconds for a row"):

@@ -80,8 +80,7 @@ def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown: tiny
     assert "last failure (errors.log) never" in text
 
 
-def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path) -> None:
-    made = tiny.make(tmp_path)
+def test_names_are_text_and_a_revoked_key_ends_at_once(made: tiny.Made) -> None:
     with served(made):
         keys = made.app.state.callers.keys
         keeper = keys.add("dan", "custodian")

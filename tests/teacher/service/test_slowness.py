@@ -166,11 +166,10 @@ def test_an_analyst_and_silence_keep_no_place_from_the_custodian(
 
 
 def test_announced_and_dripping_bodies_take_no_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight requests announce all the room and send nothing. They are dropped, others answered."""
     monkeypatch.setattr(callers, "STALL_SECONDS", 1)
-    made = tiny.make(tmp_path)
     with clients(made, "bob"):
         with many(made.url, 9, upload(made.tokens["ann"], 64 << 20)) as silent:
             assert ask(made.url, made.tokens["bob"], rows(3, 1)).status_code == 200
@@ -179,9 +178,8 @@ def test_announced_and_dripping_bodies_take_no_room(
         assert made.service.bodies.in_use == 0
 
 
-def test_a_full_room_is_shared_by_callers(tmp_path: Path) -> None:
+def test_a_full_room_is_shared_by_callers(made: tiny.Made) -> None:
     """Who has more than an equal part of a full room is refused; others are not."""
-    made = tiny.make(tmp_path)
     made.service.bodies._room = 100_000
     with clients(made, "ann"):
         head = upload(made.tokens["ann"], 90_000)
@@ -209,9 +207,8 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(
 
 
 def test_a_client_that_goes_away_is_no_failure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    made: tiny.Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = tiny.make(tmp_path)
     with clients(made, "ann"):
         connected(made.url, upload(made.tokens["ann"], 1000) + b"x" * 10).close()
         until(lambda: any(line.get("status") == 499 for line in made.lines))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +11,10 @@ from PIL import Image
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.config import DataConfig, Task
-from labelwall.wall.datasets.readers import constant_order, decode
+from labelwall.wall.datasets.readers import decode
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
-
-
-def test_the_constant_order_is_sha256_of_the_names():
-    names = [f"row {number}" for number in range(100)]
-    digests = [hashlib.sha256(name.encode()).hexdigest() for name in names]
-    assert constant_order(names).tolist() == sorted(range(100), key=lambda row: digests[row])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
