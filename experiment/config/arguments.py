@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import _ActionsContainer
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +19,7 @@ def flag(does: str) -> dict[str, Any]:
     return option(does, action="store_true")
 
 
-def add_options(parser: ArgumentParser, options: Options) -> None:
+def add_options(parser: _ActionsContainer, options: Options) -> None:
     """Adds ``options`` by name to a parser; a text is the help of a text option."""
     for name, known in options.items():
         parser.add_argument(name, **(option(known) if isinstance(known, str) else known))

@@ -21,7 +21,7 @@ from ...wall.errors import InvalidInput
 from ...wall.guarantee import Unit
 
 STAGES = "efficientnet_lite0_stages"
-FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")
+FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -105,7 +105,8 @@ class FirstFeatures:
             "efficientnet_lite0_stages" for the same with those of earlier stages, better where
             images are unlike ImageNet's,
             "timm/NAME" for images by a timm model with its published weights, "box" for feature
-            vectors in a declared box.
+            vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
+            deviation about 1, as a table's are: classes with curved borders.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
             null.
         box: the public domain of feature vectors (the vectors' units), required by "box": [low,

@@ -17,7 +17,7 @@ import yaml
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
 from .arguments import Options, add_options
 from .config import Config
-from .own import OWN, TYPES, names_rows, overrides, own_settings, run_name
+from .own import OWN, names_rows, overrides, own_settings, run_name
 from .settings import BadSetting, build, config_of, merged, read_settings, settings_of
 
 HELP, HELP_ALL = {"-h", "--help", "--help-all"}, "--help-all"
@@ -87,8 +87,7 @@ def read(
     add_options(parser, options)
     if Config in groups.values():
         section = parser.add_argument_group("your data, without a configuration file")
-        for name, what in OWN.items():
-            section.add_argument(f"--{name}", type=TYPES.get(name, str), help=what, metavar="")
+        add_options(section, {f"--{name}": known for name, known in OWN.items()})
     if HELP & set(args):
         _add_settings(parser, args, groups)
         print(parser.format_help(), end="")

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,26 +31,12 @@ from ...wall.datasets.readers import (
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ..linear.measure import MAX_AXES, ROWS_AN_AXIS, carried_axes
+from ..linear.measure import AXES_BY_ROWS, MAX_AXES, carried_axes
+from .arguments import option
 from .groups import STAGES
 from .settings import build
 
 SPLITS = ("private", "public", "test")
-# Options for one's own data: what they are for. Dotted options override what follows from these.
-OWN = {
-    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
-    "public": "folder of images, or a table; no labels needed",
-    "test": "folder with one folder of images a class, or a table with labels; public",
-    "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
-    "private, public and test",
-    "label": "name of a table's column with the label (default: label)",
-    "split": "name of one table's column that says private, public or test (default: split)",
-    "epsilon": "the guarantee: how far one record may change what is released, at most by a "
-    "factor e^epsilon (default: 1)",
-    "delta": "probability added to that bound (default: 1e-5, less for many public rows)",
-    "expected_records": "a public guess of the number of private records, a count (default: the "
-    "published split's, or the public rows')",
-}
 
 
 def _count(text: str) -> int:
@@ -59,10 +45,28 @@ def _count(text: str) -> int:
     return int(text)
 
 
-TYPES: dict[str, Callable[[str], Any]] = {
-    "epsilon": float,
-    "delta": float,
-    "expected_records": _count,
+# Options for one's own data. Dotted options override what follows from these.
+OWN: dict[str, Any] = {
+    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
+    "public": "folder of images, or a table; no labels needed",
+    "test": "folder with one folder of images a class, or a table with labels; public",
+    "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
+    "private, public and test",
+    "label": "name of a table's column with the label (default: label)",
+    "split": "name of one table's column that says private, public or test (default: split)",
+    "epsilon": option(
+        "the guarantee: how far one record may change what is released, at most by a factor "
+        "e^epsilon (default: 1)",
+        type=float,
+    ),
+    "delta": option(
+        "probability added to that bound (default: 1e-5, less for many public rows)", type=float
+    ),
+    "expected_records": option(
+        "a public guess of the number of private records, a count (default: the published "
+        "split's, or the public rows')",
+        type=_count,
+    ),
 }
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
@@ -221,7 +225,7 @@ def default_mechanism(
     strength = records / (sigma * len(facts.classes))
     drawable = max(1.0, (0.99 * MAX_MULTIPLIER / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
-    most = min(max(1, facts.rows // ROWS_AN_AXIS), facts.dimensions or MAX_AXES)
+    most = min(max(1, int(facts.rows * AXES_BY_ROWS)), facts.dimensions or MAX_AXES)
     axes = carried_axes(strength, len(facts.classes), most)
     return {"kind": "private_linear", "steps": steps, "axes": axes}
 

@@ -31,7 +31,7 @@ from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
-from ..linear.measure import ROWS_AN_AXIS
+from ..linear.measure import AXES_BY_ROWS
 from ..run.features import (
     MAX_ROWS,
     embedder_of,
@@ -155,7 +155,7 @@ class Features:
         box = tuple((low, high) for low, high in self.box)
         if self.box:
             return (View(name, 0, width, 0, rows, box),)
-        axes = max(1, min(self.directions, rows // ROWS_AN_AXIS))
+        axes = max(1, min(self.directions, int(rows * AXES_BY_ROWS)))
         if self.config.whiten:
             return (View(name, self.config.whiten, width, axes, rows),)
         counts = sorted({min(count, axes) for count in WHITENED})

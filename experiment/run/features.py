@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
@@ -25,6 +26,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
 
+FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 
 
@@ -92,12 +94,14 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     images, name = len(task.input_shape) == 3, first.features
     if name == "auto":
         name = "hog" if images else "raw"
-    if (name in ("raw", "box")) == images:
+    if (name in ("raw", "box", FOURIER)) == images:
         networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw or box for feature vectors"
+        rule = f"hog, {networks} for images, raw, box or fourier for feature vectors"
         raise InvalidInput("features", rule, name)
     if name == "box":
         return box_extractor(first.box, task)
+    if name == FOURIER:
+        return fourier_extractor(task)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -108,6 +112,25 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
         weights = None if first.weights is None else Path(first.weights)
         return timm_model(name.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
     return ExtractorSpec(name, task.input_shape, task.num_classes)
+
+
+def fourier_extractor(task: Task) -> ExtractorSpec:
+    """Random Fourier features of vectors whose entries have a deviation of about 1.
+
+    Their products are about half the Gaussian kernel of half the median distance of such rows,
+    sqrt(2 d) / 2. The projections are the same in every run.
+    """
+    (dimensions,), rng = task.input_shape, np.random.default_rng(0)
+    weight = rng.normal(0, 2 / math.sqrt(2 * dimensions), (FOURIER_FEATURES, dimensions))
+    tensors = {
+        "trunk.weight": weight,
+        "trunk.bias": rng.uniform(0, 2 * math.pi, FOURIER_FEATURES),
+        "head.weight": np.zeros((task.num_classes, FOURIER_FEATURES)),
+        "head.bias": np.zeros(task.num_classes),
+    }
+    content = safetensors.numpy.save({k: v.astype(np.float32) for k, v in tensors.items()})
+    scale = RAW_UNIT * math.sqrt(FOURIER_FEATURES)
+    return ExtractorSpec(FOURIER, task.input_shape, task.num_classes, content, scale=scale)
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:

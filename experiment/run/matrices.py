@@ -30,7 +30,7 @@ from ...wall.matrices import (
 )
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
-from ..linear.measure import MAX_ROWS, ROWS_AN_AXIS, FitSettings, carried_axes
+from ..linear.measure import AXES_BY_ROWS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import k_means
@@ -121,7 +121,7 @@ def axes_by_count(
     if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
         return None
     strength = records * math.sqrt(steps) / (form.noise * asked.classes)
-    most = max(1, min(len(plain) // ROWS_AN_AXIS, plain.shape[1]))
+    most = max(1, min(int(len(plain) * AXES_BY_ROWS), plain.shape[1]))
     axes = carried_axes(strength, asked.classes, most)
     return None if axes == kept else axes
 

@@ -13,6 +13,7 @@ from labelwall.experiment.config.groups import FirstFeatures
 from labelwall.experiment.run import asking
 from labelwall.experiment.run.features import (
     box_extractor,
+    first_extractor,
     linear_power,
     principal_axes,
     starting_extractor,
@@ -114,3 +115,18 @@ def test_clusters_of_public_rows() -> None:
     assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
     with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
         cluster(features[:4], 5, seed=1)
+
+
+def test_fourier_features_have_the_gaussian_kernel() -> None:
+    """Products of two rows' features, times 2 over their number, on average; in every run alike."""
+    rng, task = np.random.default_rng(0), Task(ClassLabels(("a", "b")), (6,))
+    spec = first_extractor(FirstFeatures(features="fourier"), task)
+    assert spec.sha256() == first_extractor(FirstFeatures(features="fourier"), task).sha256()
+    rows = rng.normal(size=(40, 6)).astype(np.float32)
+    features = Embedder(spec, probe=rows[:8]).features(rows)
+    products = 2 * features @ features.T / features.shape[1]
+    squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
+    expected = np.exp(-squares / 2 / (0.5 * (2 * 6) ** 0.5) ** 2)
+    assert np.abs(products - expected).max() < 5 / 1024**0.5
+    with pytest.raises(InvalidInput, match="fourier for feature vectors"):
+        first_extractor(FirstFeatures(features="fourier"), Task(task.labels, (8, 8, 1)))

@@ -80,7 +80,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
         (1_000, 20.0, None),  # as the guess says
         (1_900, 20.0, None),  # not twice as many
         (200, 20.0, 11),  # 0.75 times a class's records in deviations of one step's noise
-        (100_000, 20.0, 64),  # a quarter of the public rows
+        (100_000, 20.0, 192),  # three quarters of the public rows
         (200, 500.0, None),  # hidden by the noise
         (0, 20.0, 6),  # two a class
     ],
