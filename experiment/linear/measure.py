@@ -21,6 +21,7 @@ MAX_ROWS = 10_000  # public rows that a fit looks at
 MIN_RECORDS = 1.0  # what a noisy count is at least taken for
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
 MIN_AXES, MAX_AXES, AXES_BY_STRENGTH = 32, 512, 0.75
+MANY_STEPS = 10  # of which one may count the records
 AXES_BY_ROWS = 0.75  # of the public rows: chosen on texts and HOG of two sets of images
 
 # (step from 1, weights int16 [d + 1, c]) -> (weights that were sent, their noisy sum int64

@@ -26,7 +26,7 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
-    fixed.
+    fixed; ``told``: whether somebody made the guess.
     """
 
     epsilon: float
@@ -37,6 +37,7 @@ class Goal:
     min_accuracy: float = 0.0
     seed: int = 0
     asked: int | None = None
+    told: bool = True
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""

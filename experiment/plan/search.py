@@ -100,6 +100,7 @@ def best_plan(
         min_accuracy,
         config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
+        bool(config.records(0)),
     )
     optimum = search(config, task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)

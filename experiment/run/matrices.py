@@ -30,7 +30,7 @@ from ...wall.matrices import (
 )
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
-from ..linear.measure import AXES_BY_ROWS, MAX_ROWS, FitSettings, carried_axes
+from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import k_means
@@ -38,7 +38,6 @@ from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
-MANY_STEPS = 10  # of which one may count the records
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 

@@ -83,3 +83,19 @@ def test_least_accuracy_raises_the_margin() -> None:
     assert found.chosen.answered == 200
     with pytest.raises(BudgetRefused):
         planned(ReverseKnn(), replace(GOAL, min_accuracy=0.99), public(score))
+
+
+@pytest.mark.parametrize(
+    ("told", "behind", "steps"), [(True, 0.01, 1), (False, 0.01, 30), (False, 0.2, 1)]
+)
+def test_a_run_may_count_records_that_nobody_guessed(told: bool, behind: float, steps: int) -> None:
+    """By the first of many steps, where these are about as good."""
+
+    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+        assert isinstance(mechanism, PrivateLinear)
+        worse = 0.0 if mechanism.steps == 1 else behind + 0.001 * abs(mechanism.steps - 30)
+        return Score(1.0, 0.9 - worse, 0.02 if times > 1 else 0.0)
+
+    found = planned(PrivateLinear(), replace(GOAL, told=told), public(score))
+    assert found.chosen.mechanism.steps == steps
+    assert found.tried[0].mechanism == found.chosen.mechanism
