@@ -36,6 +36,7 @@ from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by
 from .query_selection import k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
+SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
@@ -122,7 +123,7 @@ def axes_by_count(
     strength = records * math.sqrt(steps) / (form.noise * asked.classes)
     most = max(1, min(int(len(plain) * AXES_BY_ROWS), plain.shape[1]))
     axes = carried_axes(strength, asked.classes, most)
-    return None if axes == kept else axes
+    return None if kept / SIMILAR < axes < kept * SIMILAR else axes
 
 
 def one_step_fewer(asked: Round) -> Round:

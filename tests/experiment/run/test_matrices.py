@@ -82,7 +82,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
         (200, 20.0, 11),  # 0.75 times a class's records in deviations of one step's noise
         (100_000, 20.0, 192),  # three quarters of the public rows
         (200, 500.0, None),  # hidden by the noise
-        (0, 20.0, 6),  # two a class
+        (0, 20.0, None),  # two a class are hardly more than there are
     ],
 )
 def test_axes_follow_from_the_count_of_a_first_sum(
@@ -92,17 +92,17 @@ def test_axes_follow_from_the_count_of_a_first_sum(
 
     def count(matrix: Matrix) -> NoisyCounts:
         sent.append(matrix.entries)
-        sums = np.zeros((1, 10 * tiny.CLASSES + 1), dtype=np.int64)
+        sums = np.zeros((1, 6 * tiny.CLASSES + 1), dtype=np.int64)
         sums[0, -1] = records * COUNT
         return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
 
-    form = PrivateLinear(steps=20, noise_multiplier=noise, axes=9).query_form
+    form = PrivateLinear(steps=20, noise_multiplier=noise, axes=5).query_form
     question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
     plain = np.zeros((256, 500))
-    assert axes_by_count(Counter(count), question, 9, 1_000, plain) == axes
+    assert axes_by_count(Counter(count), question, 5, 1_000, plain) == axes
     assert not np.any(sent)
     few = replace(question, query_form=replace(form, steps=9))
-    assert axes_by_count(Counter(count), few, 9, 1_000, plain) is None  # too few to spare one
+    assert axes_by_count(Counter(count), few, 5, 1_000, plain) is None  # too few to spare one
     assert len(sent) == 1
 
 
