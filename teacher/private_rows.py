@@ -134,8 +134,10 @@ class PrivateRows:
 
         What removed records left is deleted.
         """
-        from .search.devices import device_of  # torch
-        from .search.gpu import index_on
+        from .search.devices import (
+            device_of,  # torch
+            index_on,
+        )
 
         records, device = self.records(), device_of(self.device)
         features, rows = embed_records(self.directory, records, spec, embedder, self.embedding)

@@ -11,8 +11,7 @@ import numpy as np
 from ...wall.matrices import bias, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
-from ..search.by_person import ByPerson
-from ..search.index import Count, Index
+from ..search.index import ByPerson, Count, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
 from .counts import BallCounts, BallVotes, CellVotes, GridCounts, OneRowEach

@@ -15,8 +15,7 @@ from ...wall.progress import Progress, TaskProgress
 from ..classifiers.linear_ensemble import shard_key, shard_numbers
 from ..features.cache import forget_shards
 from ..records.sources import Records
-from ..search.by_person import ByPerson
-from ..search.index import Count, PrefixCache, Ranked, check_queries
+from ..search.index import ByPerson, Count, PrefixCache, Ranked, check_queries
 from ..search.kernels import Select, Similar
 from .config import ScaleConfig
 from .growing import append, finish, journal

@@ -24,8 +24,7 @@ from ..features.embedder import Embedder
 from ..private_files import log_failure
 from ..records.sources import Records
 from ..search.cpu import ExactIndex
-from ..search.devices import device_of
-from ..search.gpu import index_on
+from ..search.devices import device_of, index_on
 from ..search.index import Count
 from ..search.kernels import Select, Similar
 from .growing import Journal, append, finish, has, journal, read

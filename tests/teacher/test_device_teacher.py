@@ -11,7 +11,7 @@ import torch
 from labelwall.teacher.features.cache import embed_records
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.search import gpu
-from labelwall.teacher.search.gpu import DeviceIndex
+from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
