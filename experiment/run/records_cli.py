@@ -73,7 +73,7 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
     with local_teacher(
         side, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
-        present = int(teacher.owning(ids).sum())
+        present = int(teacher.present(ids, owners=True).sum())
         if not dry_run:
             remove_for_all(teacher, directory, ids)
     named = "ids" if side.unit == "row" else "persons"

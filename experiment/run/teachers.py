@@ -168,7 +168,7 @@ def teacher_factory(
         reading = partial(progress, "reading private rows (percent)")
         return partial(Teacher, lambda: open_records(side.data, task, reading, side.unit))
     stream = partial(stream_records, side.data, task, unit=side.unit)
-    from ...teacher.sharded_rows import ShardedRows  # torch
+    from ...teacher.shards.shards import ShardedRows  # torch
 
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)

@@ -22,7 +22,6 @@ from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
@@ -31,7 +30,14 @@ from labelwall.teacher.mechanisms.sums import (
     ReverseKnn,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
+from labelwall.teacher.mechanisms.votes import (
+    ConfidentGnmax,
+    Gnmax,
+    Lnmax,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes

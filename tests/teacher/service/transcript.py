@@ -29,8 +29,8 @@ from labelwall.teacher.service import limits
 from labelwall.teacher.service.jobs import Job
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.service import Service
-from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.guarantee import EACH, POOLED
