@@ -41,7 +41,7 @@ SAMPLED = 0.005  # seconds between two readings of the memory
 
 def write(folder: Path, rows: int, shards: int) -> list[Path]:
     """The shards' folders, written if they are not there."""
-    from labelwall.teacher.shards.growing import append, finish, journal
+    from labelwall.teacher.shards.worker import append, finish, journal
 
     folders = [folder / f"{number:04d}" for number in range(shards)]
     if all(journal(path / "rows").complete for path in folders):
@@ -93,7 +93,7 @@ def peak_memory() -> Iterator[list[int]]:
 
 def nearest(folders: list[Path], query: np.ndarray, m: int) -> np.ndarray:
     """Ids of the m nearest of all shards by (squared distance, id), from differences in int64."""
-    from labelwall.teacher.shards.growing import read
+    from labelwall.teacher.shards.worker import read
 
     distances, ids = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     for path in folders:

@@ -49,7 +49,7 @@ def blocks(rows: int, dimensions: int) -> Iterator[np.ndarray]:
 
 def written(folder: Path, rows: int, dimensions: int) -> np.ndarray:
     """The rows, mapped into memory."""
-    from labelwall.teacher.shards.growing import append, finish, journal, read
+    from labelwall.teacher.shards.worker import append, finish, journal, read
 
     for done, block in enumerate(blocks(rows, dimensions), start=1):
         if journal(folder).done < done:

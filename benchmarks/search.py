@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from clocks import Clocks
@@ -35,6 +35,9 @@ from clocks import Clocks
 if TYPE_CHECKING:
     import torch
     from limits import Limits
+
+    from labelwall.teacher.noise.entropy import SystemEntropy
+    from labelwall.teacher.search.cpu import ExactIndex
 
 K = 300
 CLASSES = 10
@@ -85,7 +88,7 @@ def methods(
     import torch
     from sklearn.neighbors import NearestNeighbors
 
-    from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.devices import index_on
     from labelwall.teacher.search.kernels import cosine
     from labelwall.teacher.search.poisson_sampling import prefix_length
 
@@ -102,50 +105,49 @@ def methods(
     tensor, norms = torch.from_numpy(floats), torch.from_numpy((floats**2).sum(axis=1))
     index = index_on(device, task.records, np.arange(len(task.records)))
 
-    def run_faiss(batch: np.ndarray, found: faiss.Index = flat) -> int:
-        found.search(batch.astype(np.float32), K)
-        return len(batch)
-
-    def run_ours(batch: np.ndarray) -> int:
-        index.prefix(batch, prefix_length(K, GAMMA))
-        return len(batch)
-
     some = task.queries[:16].astype(np.float32)
     cosines = some @ floats.T / np.outer(np.linalg.norm(some, axis=1), norms.sqrt())
     select = cosine(float(np.median(np.sort(cosines, axis=1)[:, -K])))
 
-    def run_similar(batch: np.ndarray) -> int:
-        index.similar(batch, select)
-        return len(batch)
+    def top(batch: np.ndarray) -> None:
+        torch.topk(norms - 2 * torch.from_numpy(batch) @ tensor.T, K, largest=False)
 
-    def run_sklearn(batch: np.ndarray) -> int:
-        brute.kneighbors(batch.astype(np.float32), return_distance=False)
-        return len(batch)
+    def on_floats(search: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], int]:
+        return whole_batch(lambda batch: search(batch.astype(np.float32)))
 
-    def run_torch(batch: np.ndarray) -> int:
-        torch.topk(
-            norms - 2 * torch.from_numpy(batch.astype(np.float32)) @ tensor.T, K, largest=False
-        )
-        return len(batch)
-
-    def run_loop(batch: np.ndarray) -> int:
-        return published_loop(floats, batch[:LOOP_QUERIES].astype(np.float32))
-
+    length = prefix_length(K, GAMMA)
     return {
-        FAISS: run_faiss,
-        "FAISS IndexScalarQuantizer, k=300, the same int8": partial(run_faiss, found=int8),
-        OURS: run_ours,
+        FAISS: on_floats(lambda batch: flat.search(batch, K)),
+        "FAISS IndexScalarQuantizer, k=300, the same int8": on_floats(
+            lambda batch: int8.search(batch, K)
+        ),
+        OURS: whole_batch(lambda batch: index.prefix(batch, length)),
         PATH: path(task, device, workplace),
-        "labelwall: Ind-KNN's neighbours and weights, about 300": run_similar,
-        "float32 torch: product and topk, k=300": run_torch,
-        "scikit-learn brute force, k=300": run_sklearn,
-        "Private-kNN's published loop, one query at a time": run_loop,
+        "labelwall: Ind-KNN's neighbours and weights, about 300": whole_batch(
+            lambda batch: index.similar(batch, select)
+        ),
+        "float32 torch: product and topk, k=300": on_floats(top),
+        "scikit-learn brute force, k=300": on_floats(
+            lambda batch: brute.kneighbors(batch, return_distance=False)
+        ),
+        "Private-kNN's published loop, one query at a time": partial(published_loop, floats),
     }
+
+
+def whole_batch(search: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], int]:
+    """A method that works on all queries of a batch."""
+
+    def run(batch: np.ndarray) -> int:
+        search(batch)
+        return len(batch)
+
+    return run
 
 
 def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
     """The published Private-kNN code's work for a query: a sample, all differences, a full sort."""
     rng = np.random.default_rng(0)
+    queries = queries[:LOOP_QUERIES].astype(np.float32)
     for query in queries:
         sample = rng.choice(len(records), int(GAMMA * len(records)))
         np.argsort(np.linalg.norm(records[sample] - query, axis=1))[:K]
@@ -163,25 +165,22 @@ def path(
     """Charge; sample and screen; record and charge; sample and vote; record.
 
     Three commits, as a teacher makes them (charging.py). Every query takes both stages, the most
-    expensive case. ``split``: clock the search's products
-    and selection as well.
+    expensive case. ``split``: clock the search's products and selection, too.
     """
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
-    from labelwall.teacher.mechanisms import voters as voters_module
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.teacher.search import cpu
-    from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.devices import index_on
 
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
     mechanism = PrivateKnn(k=K, sample_rate=GAMMA, **noise)
     entropy, asked = SystemEntropy(), 0
     first, second = mechanism.stages
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
-    ledger = Ledger.create(
-        workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
-    )
+    file = workplace / "ledger.sqlite"
+    ledger = Ledger.create(file, dataset="benchmark", plan=plan, unsafe=False)
     ledger.use_extractor({})
     # Not shared: a batch searched before would be free.
     index = index_on(device, task.records, np.arange(len(task.records)))
@@ -189,20 +188,14 @@ def path(
     if clocks is None:
         clocks = Clocks()
     else:
-        clocks.around(index, "prefix", "search: bounds and the rest" if split else "search")
-        clocks.around(entropy, "inclusion", "inclusion bits")
-        clocks.around(entropy, "discrete_gaussian", "noise")
-        clocks.around(voters_module, "sampled_votes", "votes")
-    if split:
-        clocks.around(index, "_product", "search: products")
-        clocks.around(cpu, "_collect", "search: selection")
+        clock(clocks, index, entropy, split)
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
         with clocks.part("the rest"):
             keys = [f"{asked + i:064x}" for i in range(len(batch))]
             asked += len(batch)
-            voters = voters_module.Voters(index, task.labels, CLASSES, batch)
+            voters = Voters(index, task.labels, CLASSES, batch)
             with clocks.part("ledger: charge"):
                 charge = ledger.charge(0, first, keys)
             for stage, following in ((first, second), (second, None)):
@@ -218,6 +211,20 @@ def path(
         return len(batch)
 
     return run_path
+
+
+def clock(clocks: Clocks, index: ExactIndex, entropy: SystemEntropy, split: bool) -> None:
+    """Clock the parts of the path; ``split``: of the search, too."""
+    from labelwall.teacher.mechanisms import voters
+    from labelwall.teacher.search import cpu
+
+    clocks.around(index, "prefix", "search: bounds and the rest" if split else "search")
+    clocks.around(entropy, "inclusion", "inclusion bits")
+    clocks.around(entropy, "discrete_gaussian", "noise")
+    clocks.around(voters, "sampled_votes", "votes")
+    if split:
+        clocks.around(index, "_product", "search: products")
+        clocks.around(cpu, "_collect", "search: selection")
 
 
 def batches(queries: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -5,10 +5,10 @@ Nothing is drawn before its charge is committed, and nothing is sent before it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +22,7 @@ from .mechanisms.base import Charging, Mechanism
 from .mechanisms.ind_knn import EarlierAnswers, IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
+from .private_files import failures_hidden
 
 
 def is_settled(state: LedgerState, mechanism: Mechanism, identity: str) -> bool:
@@ -34,7 +35,7 @@ class Call:
     """One call of a teacher to one slot: settles queries, counts what was charged, replies.
 
     Receipts state what this process entered for the call, so those of several processes over one
-    ledger add up as well. ``failures``: surrounds private work.
+    ledger add up as well. ``directory``: the custodian's, whose log has what failed.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class Call:
         slot: int,
         mechanism: Mechanism,
         entropy: Entropy,
-        failures: Callable[[], AbstractContextManager[None]],
+        directory: Path,
     ) -> None:
         self._ledger, self._slot, self._mechanism = ledger, slot, mechanism
-        self._entropy, self._failures = entropy, failures
+        self._entropy, self._directory = entropy, directory
         self._entries: list[tuple[str, Charge]] = []  # (release, what was entered)
         self._reused = 0  # queries on which earlier answers voted
 
@@ -61,13 +62,13 @@ class Call:
 
         ``serials``: int64 [n_records], the voters' places among the enrolled, where prepaid.
         ``memory``: answers that vote on later queries. Raises LedgerMismatch where the ledger
-        refuses, and what ``failures`` makes of the rest.
+        refuses, TeacherFailed for any other failure.
         """
         mechanism = self._mechanism
         if not isinstance(mechanism, IndKnn):
             self._settle_by_stage(keys, voters)
             return
-        with self._failures():
+        with failures_hidden(self._directory):
             self._settle_prepaid(mechanism, keys, voters, serials, memory)
 
     def _settle_by_stage(self, keys: Sequence[str], voters: Voters) -> None:
@@ -91,7 +92,7 @@ class Call:
             if not charge.granted:
                 charge = None
                 continue
-            with self._failures():
+            with failures_hidden(self._directory):
                 some = voters.select([row[i] for i in charge.granted])
                 drawn = mechanism.draw(stage, some, charge.granted, self._entropy)
                 results = dict(zip(charge.granted, drawn.tolist(), strict=True))

@@ -66,12 +66,11 @@ class PrivateRows:
             )
         return self._records
 
-    def of(self, ids: np.ndarray) -> Records:
-        """The current records, at least those of ``ids`` (int64 [n]) that exist."""
-        return self.records()
+    def of(self, ids: np.ndarray, owners: bool = False) -> Records:
+        """The current records, at least those of ``ids`` (int64 [n]) that exist.
 
-    def owned(self, owners: np.ndarray) -> Records:
-        """The current records, at least those of ``owners`` (int64 [n]) that exist."""
+        ``owners``: ids are of persons where the unit of privacy is one.
+        """
         return self.records()
 
     def store(self, records: Records) -> None:
@@ -86,7 +85,7 @@ class PrivateRows:
 
     def delete(self, ids: np.ndarray) -> None:
         """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added."""
-        present = self.owned(ids)  # what fails to open fails before anything is written
+        present = self.of(ids, owners=True)  # what fails to open fails before anything is written
         if present.persons is not None:
             ids = present.ids[np.isin(present.persons, ids)]
         self._ledger.in_custody(
@@ -134,8 +133,10 @@ class PrivateRows:
 
         What removed records left is deleted.
         """
-        from .search.devices import device_of  # torch
-        from .search.gpu import index_on
+        from .search.devices import (
+            device_of,  # torch
+            index_on,
+        )
 
         records, device = self.records(), device_of(self.device)
         features, rows = embed_records(self.directory, records, spec, embedder, self.embedding)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
 from .mechanisms.ind_knn import EarlierAnswers, IndKnn
 from .mechanisms.registry import from_slot, space_of
-from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
-from .private_files import failures_hidden
 from .private_rows import PrivateRows
 from .records.sources import Records
 
@@ -198,15 +195,14 @@ class Teacher:
         with self._lock:
             self._change(lambda: records)
 
-    def present(self, ids: np.ndarray) -> np.ndarray:
-        """Which of ``ids`` (int64 [n]) are of rows now: bool [n]. Private, for the custodian."""
-        with self._lock:
-            return np.isin(ids, self._rows.of(ids).ids)
+    def present(self, ids: np.ndarray, owners: bool = False) -> np.ndarray:
+        """Which of ``ids`` (int64 [n]) are of rows now: bool [n]. Private, for the custodian.
 
-    def owning(self, owners: np.ndarray) -> np.ndarray:
-        """Which of ``owners`` (int64 [n]: ids of rows, or persons) have rows now: bool [n]."""
+        ``owners``: ids are of persons where the guarantee is for those.
+        """
         with self._lock:
-            return np.isin(owners, self._rows.owned(owners).owners)
+            rows = self._rows.of(ids, owners)
+            return np.isin(ids, rows.owners if owners else rows.ids)
 
     def _change(self, changed: Callable[[], Records]) -> None:
         spec, self._spec = self._spec, None  # if anything below fails, no removed record votes
@@ -333,7 +329,7 @@ class Teacher:
         served = is_settled(self._ledger.state, mechanism, identity)
         if not served:
             one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
-            self._settle(matrix.slot, [identity], self._voters(one))
+            self._settle(matrix.slot, [identity], one)
         receipt = self._call.receipt(1, int(served), self._call.charged())
         state = self._ledger.state  # another object after a failure
         if identity in state.refused:
@@ -355,20 +351,19 @@ class Teacher:
             batch = todo[start : start + size]
             inputs = np.stack([row[identity] for identity in batch])
             embedded, _ = self._embedder.embed(inputs)  # features that are not finite become zeros
-            self._settle(slot, batch, self._voters(embedded, inputs))
+            self._settle(slot, batch, embedded, inputs)
         if todo:
             self._progress("answering queries", len(todo), len(todo))
         return self._call.replies(self._space, identities, todo)
 
     def _begin(self, slot: int) -> Mechanism:
-        mechanism = self._mechanisms[slot]
-        hidden = partial(failures_hidden, self._rows.directory)
-        self._call = Call(self._ledger, slot, mechanism, self._entropy, hidden)
+        mechanism, directory = self._mechanisms[slot], self._rows.directory
+        self._call = Call(self._ledger, slot, mechanism, self._entropy, directory)
         return mechanism
 
-    def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Voters:
-        """The records before int8 [n_queries, d], of ``inputs``, or before matrices [1, m, n]."""
-        return replace(self._prepared, queries=queries, inputs=inputs)
-
-    def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:
+    def _settle(
+        self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None
+    ) -> None:
+        """``queries``: int8 [n_queries, d], of ``inputs``, or matrices [1, m, n]."""
+        voters = replace(self._prepared, queries=queries, inputs=inputs)
         self._call.settle(keys, voters, self._serials, self._memories[slot])

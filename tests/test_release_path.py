@@ -126,7 +126,7 @@ def forbidden(name: str) -> str:
 
 def test_an_answer_loads_neither_planning_nor_audits() -> None:
     code = (
-        "import sys, labelwall.teacher.teacher, labelwall.teacher.sharded_rows\n"
+        "import sys, labelwall.teacher.teacher, labelwall.teacher.shards.shards\n"
         "import labelwall.teacher.service.server\n"
         "print(*sys.modules)"
     )

@@ -62,7 +62,7 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
     An unknown id is no error. Raises InvalidInput, MissingData.
     """
     with _teacher(side, console) as (teacher, _):
-        present = int(teacher.owning(ids).sum())
+        present = int(teacher.present(ids, owners=True).sum())
         if not dry_run:
             remove_for_all(teacher, side.directory or Path(), ids)
     named = "ids" if side.unit == "row" else "persons"

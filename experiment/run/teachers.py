@@ -159,7 +159,7 @@ def teacher_factory(
     if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
         return partial(Teacher, partial(open_records, side.data, task, reading, side.unit))
-    from ...teacher.sharded_rows import ShardedRows  # torch
+    from ...teacher.shards.shards import ShardedRows  # torch
 
     stream = partial(stream_records, side.data, task, unit=side.unit)
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)

@@ -13,7 +13,7 @@ from numba.extending import register_jitable
 
 from ...wall.errors import InvalidInput
 from ...wall.progress import TaskProgress
-from ..search.compiled import compiled
+from ..search.loops import compiled
 
 ORIENTATIONS = 9
 BLOCK = 2  # cells of a block, each way

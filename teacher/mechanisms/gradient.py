@@ -15,8 +15,8 @@ import numpy as np
 
 from ...wall.label_kinds import STEPS, unpack
 from ...wall.matrices import CLIP, COUNT, FRACTION
-from ..search.compiled import compiled
 from ..search.index import Counted
+from ..search.loops import compiled
 
 ROWS = 4096  # records whose gradients are computed together
 PARTS = 1 << 22  # entries of persons' parts in memory together

@@ -17,9 +17,8 @@ import numpy as np
 from ...wall.matrices import bias, nearest_cells, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
-from ..search.by_person import ByPerson
 from ..search.cpu import ExactIndex
-from ..search.index import Count, Counted, Index
+from ..search.index import ByPerson, Count, Counted, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
 from .gradient import gradient_sums

@@ -11,13 +11,18 @@ import numpy as np
 from numba import int32, int64, uint64
 
 from ...wall.errors import InvalidInput
-from .by_person import ByPerson
-from .compiled import compiled
-from .index import Count, PrefixCache, Ranked, check_features, check_queries, squared_norms
+from .index import (
+    ByPerson,
+    Count,
+    PrefixCache,
+    Ranked,
+    check_features,
+    check_queries,
+    squared_norms,
+)
 from .int8_matmul import Product, best_product, minus_twice
-from .kernels import Select, Similar
-from .lsh import HashTables, codes, gathered_products
-from .threads import default_threads, parallel_map
+from .kernels import HashTables, Select, Similar, codes, gathered_products
+from .loops import compiled, default_threads, parallel_map
 
 COMPARED_IDS = 1 << 20  # ids compared together
 QUERY_BATCH = 256  # queries searched together

@@ -1,18 +1,41 @@
-"""Products of int8 rows on the processor: exact in int32, in any batch and number of threads."""
+"""Exact products of int8 rows on the processor, in any batch and number of threads.
+
+Up to 16 queries have a kernel of their own. oneDNN copies both factors into a layout of its own,
+which pays where each row is used often; the kernel reads every record once, where it is stored. The
+instruction vpdpbusd adds the products of four unsigned bytes with four signed ones to an int32, 16
+times at once. The 16 lanes are the queries. Their entries plus 128 are the unsigned bytes u, and
+q.x = u.x - 128 sum(x), all of it exact: |u.x| <= 255 * 128 d < 2^31. numba has no vectors, so the
+inner loop is written in LLVM's language (llvmlite).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
-from . import vnni
+from .loops import compiled
 
 LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
 MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below
 FLOAT32_ROWS = 4096  # records of a float32 block: at most 64 MiB, and its products stay in cache
 FAST_INT8 = {"avx512vnni", "avxvnni", "amx-int8"}  # without them, oneDNN's int8 kernel is slow
+
+QUERIES = 16  # of the kernel: int32 lanes of a register
+RECORDS = 8  # multiplied together, with two registers of sums each
+BYTES = 4 * QUERIES  # of a register
+I32, I64 = ir.IntType(32), ir.IntType(64)
+LANES = ir.VectorType(I32, QUERIES)
+NOTHING = ir.Constant(LANES, [0] * QUERIES)
+BYTES_OF_ONE = ir.Constant(LANES, [0x01010101] * QUERIES)
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
@@ -28,14 +51,13 @@ def minus_twice(queries: np.ndarray) -> np.ndarray:
 def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """out[i, j] = left[i] . right[j]: int8 [a, d], int8 [b, d] into int32 [a, b].
 
-    Few rows on the left are multiplied where the others are stored, if the processor can
-    (vnni.py); else oneDNN's int8 kernel through torch.
+    By the kernel of few queries where it fits, else by oneDNN's through torch.
     """
+    if fits(left, right, out) and has_kernel():
+        few_queries_product(left, right, out)
+        return
     import torch
 
-    if vnni.fits(left, right, out) and vnni.is_available():
-        vnni.product(left, right, out)
-        return
     rows, columns = torch.from_numpy(left), torch.from_numpy(right)
     torch._int_mm(rows, columns.T, out=torch.from_numpy(out))
 
@@ -57,16 +79,118 @@ def best_product() -> Product:
     """``int8_product`` where the processor has instructions for it and torch's private function is
     there and right; else ``float32_product``.
     """
-    if not FAST_INT8 & vnni.instructions():
-        return float32_product
-    shape = 40, MAX_DIMENSIONS
-    right = np.arange(40 * MAX_DIMENSIONS).reshape(shape) * 97 % (2 * LARGEST + 1) - LARGEST
+    fast = FAST_INT8 & instructions() and _is_exact(int8_product, 40)
+    return int8_product if fast else float32_product
+
+
+@lru_cache(maxsize=1)
+def has_kernel() -> bool:
+    """Whether numba compiles for a processor with AVX-512 VNNI, and the kernel is right."""
+    return "avx512vnni" in instructions() and _is_exact(few_queries_product, 3)
+
+
+def instructions() -> set[str]:
+    """LLVM's names of the processor's instruction sets."""
+    features = cpu_target.target_context.codegen().magic_tuple()[2]
+    return {feature[1:] for feature in features.split(",") if feature.startswith("+")}
+
+
+def _is_exact(product: Product, queries: int) -> bool:
+    """Whether a product is there, and right at the largest entries and dimensions."""
+    entries = np.arange(43 * MAX_DIMENSIONS).reshape(43, MAX_DIMENSIONS)
+    right = (entries * 97 % (2 * LARGEST + 1) - LARGEST).astype(np.int8)
     right[0], right[1] = LARGEST, -LARGEST
-    right = right.astype(np.int8)
-    left, out = minus_twice(right), np.zeros((40, 40), dtype=np.int32)
+    left, out = minus_twice(right[:queries]), np.zeros((queries, 43), dtype=np.int32)
     try:
-        int8_product(left, right, out)
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return float32_product
-    exact = left.astype(np.int32) @ right.astype(np.int32).T
-    return int8_product if np.array_equal(out, exact) else float32_product
+        product(left, right, out)
+    except (AttributeError, NumbaError, NotImplementedError, RuntimeError):
+        return False
+    return np.array_equal(out, left.astype(np.int32) @ right.astype(np.int32).T)
+
+
+def few_queries_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+    """``int8_product`` by the kernel. Raises ValueError for arrays that ``fits`` refuses."""
+    if not fits(left, right, out):
+        raise ValueError(f"no product of {left.shape} and {right.shape} into {out.shape}")
+    unsigned = np.zeros((QUERIES, left.shape[1]), dtype=np.uint8)
+    unsigned[: len(left)] = left.view(np.uint8) ^ 128
+    # Four dimensions of all queries together: uint32 [d / 4, 16]
+    lanes = np.ascontiguousarray(unsigned.view(np.uint32).T)
+    _multiply(right, lanes, np.empty((2 * RECORDS, QUERIES), dtype=np.int32), out)
+
+
+def fits(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
+    """Whether the kernel takes these: 1 to 16 rows and 8 or more, of 4, 8, ... 4000 dimensions.
+
+    The kernel computes addresses itself: rows lie one behind the other.
+    """
+    kinds = left.dtype == right.dtype == np.int8 and out.dtype == np.int32
+    matches = left.shape[1] == right.shape[1] and out.shape == (len(left), len(right))
+    enough = 0 < len(left) <= QUERIES and len(right) >= RECORDS
+    dimensions = right.shape[1] % 4 == 0 < right.shape[1] <= MAX_DIMENSIONS
+    return kinds and right.flags.c_contiguous and matches and enough and dimensions
+
+
+@compiled
+def _multiply(right: np.ndarray, lanes: np.ndarray, tile: np.ndarray, out: np.ndarray) -> None:
+    """The last records are multiplied again where their number is no multiple of RECORDS."""
+    count, dimensions = right.shape
+    for number in range((count + RECORDS - 1) // RECORDS):
+        first = min(RECORDS * number, count - RECORDS)
+        _multiply_tile(right, first, lanes, tile)
+        for record in range(RECORDS):
+            total = tile[RECORDS + record].sum()
+            for column in range(dimensions - dimensions % BYTES, dimensions):
+                total += right[first + record, column]
+            for query in range(len(out)):
+                out[query, first + record] = tile[record, query] - 128 * total
+
+
+def _tile_of(typing: Any, right: Any, first: Any, lanes: Any, tile: Any) -> Any:
+    """For the RECORDS records x from ``first`` on: u.x of all queries, then lanes of sum(x).
+
+    The lanes leave out a last part of a register.
+    """
+
+    def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        records, queries, target = (
+            context.make_array(signature.args[n])(context, build, values[n]) for n in (0, 2, 3)
+        )
+        steps = build.sdiv(build.extract_value(records.shape, 1), I64(4))
+        rows = [build.mul(steps, build.add(values[1], I64(n))) for n in range(RECORDS + 1)]
+        entries = build.bitcast(records.data, I32.as_pointer())
+        unsigned = build.bitcast(queries.data, LANES.as_pointer())
+        totals = [cgutils.alloca_once_value(build, NOTHING) for _ in range(2 * RECORDS)]
+        with cgutils.for_range(build, steps) as loop:
+            query = build.load(build.gep(unsigned, [loop.index]), align=1)
+            next_tile = build.add(rows[-1], build.mul(loop.index, I64(RECORDS)))
+            ahead = build.bitcast(build.gep(entries, [next_tile]), ir.IntType(8).as_pointer())
+            _call(build, "llvm.prefetch.p0", ir.VoidType(), [ahead, I32(0), I32(2), I32(1)])
+            for row, total in zip(rows[:-1], totals[:RECORDS], strict=True):
+                four = build.load(build.gep(entries, [build.add(row, loop.index)]), align=1)
+                one = build.insert_element(ir.Constant(LANES, ir.Undefined), four, I32(0))
+                _add_products(build, total, query, build.shuffle_vector(one, one, NOTHING))
+        with cgutils.for_range(build, build.sdiv(steps, I64(QUERIES))) as loop:
+            for row, total in zip(rows[:-1], totals[RECORDS:], strict=True):
+                place = build.add(row, build.mul(loop.index, I64(QUERIES)))
+                there = build.bitcast(build.gep(entries, [place]), LANES.as_pointer())
+                _add_products(build, total, BYTES_OF_ONE, build.load(there, align=1))
+        lines = build.bitcast(target.data, LANES.as_pointer())
+        for n, total in enumerate(totals):
+            build.store(build.load(total), build.gep(lines, [I64(n)]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(right, first, lanes, tile), generate
+
+
+def _add_products(build: ir.IRBuilder, total: Any, unsigned: Any, signed: Any) -> None:
+    arguments = [build.load(total), unsigned, signed]
+    build.store(_call(build, "llvm.x86.avx512.vpdpbusd.512", LANES, arguments), total)
+
+
+def _call(build: ir.IRBuilder, name: str, returns: ir.Type, arguments: list[Any]) -> Any:
+    kind = ir.FunctionType(returns, [argument.type for argument in arguments])
+    return build.call(cgutils.get_or_insert_function(build.module, kind, name), arguments)
+
+
+_multiply_tile: Any = intrinsic(_tile_of)

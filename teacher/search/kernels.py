@@ -1,13 +1,16 @@
-"""Similarity kernels in integers: which records are similar to a query, and with which weight.
+"""Similarity in integers: which records are similar to a query, with which weight, and which
+share a bucket of random-hyperplane hashing with it.
 
 Features are integers in -63..63 in at most 4,000 dimensions, so |x|^2 and |q|^2 are at most
 M = 4000 * 63^2 < 2^23.93, and (q.x)^2 <= |x|^2 |q|^2 <= M^2 < 2^47.85. Weights are multiples of
 1/GRID, rounded down. A record's result depends on that record, the query and public constants
-alone: integer arithmetic is exact, so the batch it is computed in does not matter.
+alone: integer arithmetic is exact, so the batch it is computed in does not matter. So do its
+buckets: none is capped, balanced or trained.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -16,9 +19,13 @@ from typing import Protocol
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from .int8_matmul import LARGEST, Product, minus_twice
 
 GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
 STEPS = 4096  # steps of a threshold: its square is 2^24
+HASH_ROWS = 8192  # records hashed together
+GATHER_ROWS = 512  # candidates copied together: their rows stay in the processor's cache
+DIVISOR = 8  # the sum of four random bytes has deviation 148: 18.5 after this, far inside -63..63
 _BITS, _MASK = 24, (1 << 24) - 1
 
 
@@ -142,3 +149,85 @@ class _Rbf:
 def _roots() -> np.ndarray:
     """floor(sqrt(v)) for v in 0..GRID^2: uint8 [GRID^2 + 1]."""
     return np.array([math.isqrt(v) for v in range(GRID * GRID + 1)], dtype=np.uint8)
+
+
+def hyperplanes(count: int, dimensions: int, seed: int) -> np.ndarray:
+    """int8 [count, dimensions]: nearly Gaussian integers from SHAKE-256 of the public seed.
+
+    They are the same on every machine.
+    """
+    name = f"labelwall hyperplanes {seed} {count} {dimensions}"
+    stream = hashlib.shake_256(name.encode()).digest(4 * count * dimensions)
+    entries = np.frombuffer(stream, dtype=np.uint8).reshape(count, dimensions, 4)
+    sums = entries.sum(axis=2, dtype=np.int16) - 510
+    return np.clip(sums // DIVISOR, -LARGEST, LARGEST).astype(np.int8)
+
+
+def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product) -> np.ndarray:
+    """Bucket of each row of int8 [n, d] in each table: uint16 [n, tables].
+
+    Bit j is set if r.x >= 0 for the table's plane j. ``planes``: int8 [tables * bits, d].
+    """
+    tables = len(planes) // bits
+    buckets = np.empty((len(features), tables), dtype=np.uint16)
+    weights = (1 << np.arange(bits)).astype(np.uint16)
+    doubled = minus_twice(planes)
+    for start in range(0, len(features), HASH_ROWS):
+        part = features[start : start + HASH_ROWS]
+        cross = np.empty((len(planes), len(part)), dtype=np.int32)
+        product(doubled, part, cross)  # -2 r.x
+        sides = (cross <= 0).reshape(tables, bits, len(part))
+        buckets[start : start + HASH_ROWS] = np.einsum("tbn,b->nt", sides, weights)
+    return buckets
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HashTables:
+    """Rows by bucket: ``order``, int32 [tables, n].
+
+    ``starts``: int64 [tables, 2^bits + 1], where each bucket begins.
+    """
+
+    planes: np.ndarray = field(repr=False)
+    bits: int
+    order: np.ndarray = field(repr=False)
+    starts: np.ndarray = field(repr=False)
+
+    @classmethod
+    def build(
+        cls, features: np.ndarray, tables: int, bits: int, seed: int, product: Product
+    ) -> HashTables:
+        """Tables of int8 [n, d] features; seconds for a million records."""
+        planes = hyperplanes(tables * bits, features.shape[1], seed)
+        buckets = codes(features, planes, bits, product)
+        order = np.argsort(buckets, axis=0, kind="stable").T.astype(np.int32)
+        edges = np.arange((1 << bits) + 1)
+        columns = buckets.T.astype(np.int64)
+        starts = np.stack([np.searchsorted(np.sort(column), edges) for column in columns])
+        return cls(planes, bits, order, starts)
+
+    def candidates(self, buckets: np.ndarray) -> np.ndarray:
+        """Rows in the query's bucket of at least one table (uint16 [tables]): int64, ascending."""
+        marked = np.zeros(self.order.shape[1], dtype=bool)
+        tables = np.arange(len(buckets))[:, None]
+        edges = self.starts[tables, buckets[:, None] + np.array([0, 1], dtype=np.int64)].tolist()
+        rows = [order[start:stop] for order, (start, stop) in zip(self.order, edges, strict=True)]
+        marked[np.concatenate(rows)] = True
+        return np.flatnonzero(marked)
+
+
+def gathered_products(
+    features: np.ndarray, rows: np.ndarray, query: np.ndarray, product: Product
+) -> np.ndarray:
+    """-2 q.x for ``rows`` of int8 [n, d] and one query, int8 [d]: int32 [len(rows)]."""
+    cross = np.empty((1, len(rows)), dtype=np.int32)
+    doubled = minus_twice(query[np.newaxis])
+    gathered = np.empty((GATHER_ROWS, features.shape[1]), dtype=np.int8)
+    for start in range(0, len(rows), GATHER_ROWS):
+        part = rows[start : start + GATHER_ROWS]
+        block = gathered[: len(part)]
+        np.take(features, part, axis=0, out=block, mode="clip")  # other modes copy a second time
+        own = np.empty((1, len(part)), dtype=np.int32)
+        product(doubled, block, own)
+        cross[:, start : start + len(part)] = own
+    return cross[0]

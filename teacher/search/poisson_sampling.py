@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..noise.entropy import BITS, Entropy, inclusion_bound
-from .compiled import compiled
 from .index import Ranked
+from .loops import compiled
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 

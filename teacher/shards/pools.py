@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from .config import ScaleConfig
-from .growing import journal
-from .worker import ROWS, Shard, ShardFailed, program
+from .worker import ROWS, Shard, ShardFailed, journal, program
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -10,8 +10,8 @@ import torch
 
 from labelwall.teacher.features.cache import embed_records
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.search import gpu
-from labelwall.teacher.search.gpu import DeviceIndex
+from labelwall.teacher.search import devices as search_devices
+from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
@@ -19,7 +19,6 @@ from labelwall.teacher.shards.pools import RayPool
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
-from tests.teacher.test_sharded_rows import asked
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -40,11 +39,11 @@ def test_answers_are_the_processors(
     results = []
     for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
         if place == "whole":  # from here on the device index, also on the processor
-            monkeypatch.setattr(gpu, "index_on", on_device)
+            monkeypatch.setattr(search_devices, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
         teacher = tiny.ready(tmp_path / place, mechanism, records, shards, device=on)
-        results.append(asked(teacher, mechanism))
+        results.append(tiny.asked(teacher, mechanism))
     assert results[1:] == results[:1] * 2
     assert devices == [device] * 3
 

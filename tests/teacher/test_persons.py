@@ -66,9 +66,10 @@ def test_a_person_who_is_removed_leaves_no_row(tmp_path: Path, name: str, shards
     late, early = split(records)
     teacher = ready(tmp_path / "d", name, early, shards)
     teacher.add(late)
-    assert teacher.owning(np.array([PERSON, code_of("nobody")])).tolist() == [True, False]
-    teacher.remove(np.array([PERSON, code_of("nobody")]))
-    assert not teacher.owning(np.array([PERSON])).any()
+    both = np.array([PERSON, code_of("nobody")])
+    assert teacher.present(both, owners=True).tolist() == [True, False]
+    teacher.remove(both)
+    assert not teacher.present(np.array([PERSON]), owners=True).any()
     assert answers(teacher) == expected
     assert answers(ready(tmp_path / "d", name, early, shards)) == expected
 

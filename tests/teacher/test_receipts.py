@@ -52,14 +52,14 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
     for teacher in (first, second):
         teacher.use_extractor(SPEC)
     others: list[Receipt] = []
-    voters: Callable[..., Any] = first._voters
+    settle: Callable[..., Any] = first._settle
 
     def meanwhile(*arguments: Any) -> Any:
         if not others:
             others.append(asks(second, mechanism, 1))
-        return voters(*arguments)
+        return settle(*arguments)
 
-    first._voters = meanwhile
+    first._settle = meanwhile
     receipts = [asks(first, mechanism, 2), *others]
     receipts += [asks(teacher, mechanism, n) for teacher in (first, second) for n in (1, 2)]
     charged = sum((Counter(receipt.charged) for receipt in receipts), Counter())

@@ -22,8 +22,8 @@ from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.index import ByPerson
 from labelwall.teacher.search.kernels import Similar
 from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.wall.label_kinds import STEPS, unpack

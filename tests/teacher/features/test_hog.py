@@ -30,16 +30,6 @@ def test_any_image_of_any_size(images):
     assert same(images)
 
 
-@pytest.mark.parametrize(
-    "shape", [(28, 28, 1), (32, 32, 3), (64, 64, 1), (4, 5, 1), (97, 33, 3), (100, 224, 1)]
-)
-@pytest.mark.parametrize("levels", [2, 5, 256])
-def test_noise_from_black_and_white_to_all_levels(shape, levels):
-    rng = np.random.default_rng(levels)
-    values = np.linspace(0, 255, levels).astype(np.uint8)
-    assert same(values[rng.integers(0, levels, (8, *shape))])
-
-
 def test_every_gradient():
     """In the middle of an image of 4 x 4 pixels, with another gradient in the pixel beside it."""
     steps = np.arange(-255, 256, 15)
@@ -61,18 +51,10 @@ def test_no_orientation_is_near_the_edge_of_a_bin():
     assert not bins[down == 0].any()
 
 
-@pytest.mark.parametrize("layout", [np.asfortranarray, lambda x: x[::-1], lambda x: x[:, :, ::-1]])
-def test_the_layout_in_memory_does_not_matter(layout):
-    images = layout(np.random.default_rng(0).integers(0, 256, (6, 28, 28, 3), dtype=np.uint8))
-    features = hog_features(images, 1)
-    assert np.array_equal(features, hog_features(images.copy(order="C"), 1))
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST"])
-def test_all_of_a_published_set(realdata_root, name):
+def test_all_of_mnist(realdata_root):
     from torchvision import datasets
 
-    images = getattr(datasets, name)(realdata_root, train=True).data.numpy()[..., None]
+    images = datasets.MNIST(realdata_root, train=True).data.numpy()[..., None]
     assert all(same(images[start : start + 1000]) for start in range(0, len(images), 1000))

@@ -49,12 +49,6 @@ class _CompanyDependent(_Plain):
         return super().features(x - x.mean())
 
 
-class _Overflowing(_Plain):
-    def features(self, x: torch.Tensor) -> torch.Tensor:
-        y = super().features(x)
-        return torch.where(x.amax(dim=(1, 2, 3), keepdim=True)[:, :, 0, 0] > 2.9, y * torch.inf, y)
-
-
 def _network_embedder(monkeypatch, module, probe, batch_size=8, device="cpu"):
     monkeypatch.setattr(network, "load", lambda spec: module)
     spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,), scale=100.0)
@@ -117,14 +111,6 @@ def test_a_network_without_a_probe_runs_one_row_at_a_time_and_hog_on_the_process
     assert _network_embedder(monkeypatch, _Plain(), None).batch_size == 1
     assert _network_embedder(monkeypatch, _Plain(), bars(0)).batch_size == 1
     assert Embedder(HOG, probe=None, device="cuda").device == "cpu"
-
-
-def test_features_that_overflow_are_dropped(monkeypatch):
-    images = bars(6)
-    images[2] = 255
-    integers, finite = _network_embedder(monkeypatch, _Overflowing(), images[:2]).embed(images)
-    np.testing.assert_array_equal(finite, np.arange(6) != 2)
-    assert not integers[2].any()
 
 
 @pytest.mark.parametrize("device", DEVICES)

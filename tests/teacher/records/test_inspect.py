@@ -48,6 +48,7 @@ def test_too_few_records_and_empty_classes_are_hinted(tmp_path):
     assert "a sample holds about 2 records, fewer than k = 4" in text
     assert "classes without a record: 2." in text
     assert preview(config, k=5, sample_rate=1.0).count("hint: ") == 1  # the empty class
+    assert "0 rows, 0 usable" in preview(arrays(tmp_path, x[:0], y[:0], y[:0]))
 
 
 def test_an_image_folder_with_bad_files(image_folders):
@@ -66,8 +67,3 @@ def test_an_image_folder_with_bad_files(image_folders):
     assert counted(text, "usable rows by class") == [("cat", "5"), ("dog", "6")]
     assert "widths  12 / 12 / 40 pixels" in text
     assert "heights 10 / 10 / 30 pixels" in text
-
-
-def test_an_empty_data_set_is_shown_not_an_error(tmp_path):
-    config = arrays(tmp_path, np.zeros((0, 2)), np.zeros(0, dtype=int), np.zeros(0, dtype=int))
-    assert "0 rows, 0 usable" in preview(config)

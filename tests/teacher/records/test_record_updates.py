@@ -162,19 +162,6 @@ def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path:
     assert files_with(tmp_path, victim) == []
 
 
-def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, seen = teacher(tmp_path, range(0, 40)), []
-    plain = made._embedder.embed
-    monkeypatch.setattr(
-        made._embedder,
-        "embed",
-        lambda inputs, progress=None: (seen.append(len(inputs)), plain(inputs))[1],
-    )
-    made.add(records(range(50, 53)))
-    made.remove(np.array([3, 51]))
-    assert sum(seen) == 3
-
-
 def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
     """Counts calls of functions and steps of SQLite's machine, not time."""
     calls = 0

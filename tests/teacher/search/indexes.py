@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.gpu import DeviceIndex
+from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
 
 PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}

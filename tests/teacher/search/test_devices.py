@@ -1,15 +1,27 @@
-"""Absent devices are refused, process settings are restored, inexact products are not used."""
+"""Devices: absent ones are refused, settings are restored, inexact products are not used, and the
+index equals the processor's for any blocks and order.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.search import devices
-from labelwall.teacher.search.devices import PRODUCTS, aligned, device_of, product_on, reproducible
+from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
+from labelwall.teacher.search import cpu, devices
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.devices import (
+    PRODUCTS,
+    DeviceIndex,
+    device_of,
+    product_on,
+    reproducible,
+)
+from labelwall.teacher.search.kernels import cosine, rbf
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES, PRESENT
 
@@ -88,5 +100,91 @@ def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
         choose(processor)
 
 
-def test_sizes_are_rounded_up_to_eights():
-    assert [aligned(count) for count in (0, 1, 8, 9, 4000)] == [0, 8, 8, 16, 4000]
+@pytest.fixture(params=[16, 3000], ids=["small blocks", "larger blocks"])
+def blocks(request, monkeypatch):
+    """Copies of 16 or 3,000 records, and scores for little more."""
+    monkeypatch.setattr(devices, "UPLOAD", request.param)
+    monkeypatch.setattr(devices, "MAX_SCORES", 64 * request.param + 5)
+    monkeypatch.setattr(cpu, "SELECTED_PAIRS", 10_000)
+
+
+@pytest.fixture(params=[None, 0], ids=["resident", "streamed"])
+def resident_bytes(request):
+    return request.param
+
+
+def _records(n: int = 2000, d: int = 13, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Few values, so that distances tie; ids that neither ascend nor are dense or positive."""
+    rng = np.random.default_rng(seed)
+    features = rng.integers(-2, 3, (n, d)).astype(np.int8)
+    return features, rng.permutation(5 * n)[:n].astype(np.int64) - n
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_largest_entries_and_dimensions(name):
+    features = np.array([[63], [-63], [0]], dtype=np.int8).repeat(4000, axis=1)
+    index = DeviceIndex(features, np.array([5, 4, 3]), device=torch.device(name))
+    rows, distances = index.nearest(features[:2], 3)
+    assert rows.tolist() == [[0, 2, 1], [1, 2, 0]]
+    assert distances.tolist() == [[0, 63**2 * 4000, 126**2 * 4000]] * 2
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize(
+    "select", [cosine(0.3), cosine(1.0), rbf(0.5, 0.7, 8.0), rbf(0.9, 0.5, 8.0, near=0.4)]
+)
+@pytest.mark.parametrize("hashing", [None, (3, 2, 7)])
+def test_similar_records_are_the_processors(blocks, resident_bytes, name, select, hashing):
+    features, ids = _records()
+    queries = np.concatenate([features[:35], _records(35, seed=1)[0]])
+    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
+    expected = ExactIndex(features, ids, threads=1).similar(queries, select, hashing)
+    assert sum(len(near.rows) for near in expected) >= 35
+    for found, wanted in zip(index.similar(queries, select, hashing), expected, strict=True):
+        np.testing.assert_array_equal(found.rows, wanted.rows)
+        np.testing.assert_array_equal(found.weights, wanted.weights)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_sums_and_features_are_the_processors(blocks, resident_bytes, name):
+    (features, ids), queries = _records(900), _records(30, seed=1)[0]
+    labels = np.random.default_rng(2).integers(0, 4, len(ids))
+    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
+    exact = ExactIndex(features, ids)
+    np.testing.assert_array_equal(index.features, features)
+    for own, wanted in zip(index.distances(queries), exact.distances(queries), strict=True):
+        np.testing.assert_array_equal(own, wanted)
+    assert index.dimensions == 13
+    for count in (
+        partial(ball_votes, queries, np.full(30, 25), 4),
+        partial(ball_counts, queries, np.array([9, 25, 36])),
+        partial(cell_votes, queries[None], 2, 4, 1),
+    ):
+        np.testing.assert_array_equal(index.total(count, labels), exact.total(count, labels))
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_nobody(name):
+    features, ids = np.zeros((0, 5), dtype=np.int8), np.zeros(0, dtype=np.int64)
+    index = DeviceIndex(features, ids, device=torch.device(name))
+    queries = np.ones((2, 5), dtype=np.int8)
+    assert index.prefix(queries, 3).shape == (2, 0)
+    assert [len(row) for row in index.distances(queries)] == [0, 0]
+    for hashing in (None, (3, 2, 7)):
+        assert [len(near.rows) for near in index.similar(queries, cosine(0.5), hashing)] == [0, 0]
+        assert index.similar(queries[:0], cosine(0.5), hashing) == []
+    assert repr(index) == "DeviceIndex()"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no cuda device")
+def test_device_memory_is_bounded_in_the_worst_case():
+    """Records by falling distance, short and complete lists: all scores of a block enter them."""
+    column = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 2000, axis=0)
+    features = column.repeat(64, axis=1)
+    ids = np.arange(len(features))
+    index = DeviceIndex(features, ids, device=torch.device("cuda"), resident_bytes=0)
+    for m in (10, len(features)):
+        torch.cuda.reset_peak_memory_stats()
+        index.nearest(np.full((256, 64), 60, dtype=np.int8), m)
+        # 2 GiB for a block, 256 MiB of features and what was there before
+        assert torch.cuda.max_memory_allocated() < 5 << 29

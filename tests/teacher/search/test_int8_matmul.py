@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.search import int8_matmul, vnni
-from labelwall.teacher.search.int8_matmul import best_product, float32_product, minus_twice
+from labelwall.teacher.search import int8_matmul
+from labelwall.teacher.search.int8_matmul import (
+    best_product,
+    few_queries_product,
+    fits,
+    float32_product,
+    has_kernel,
+    minus_twice,
+)
 from tests.teacher.search.indexes import PRODUCTS, int_features
 
-needs_vnni = pytest.mark.skipif(
-    not vnni.is_available(), reason="this processor has no AVX-512 VNNI"
-)
+needs_vnni = pytest.mark.skipif(not has_kernel(), reason="this processor has no AVX-512 VNNI")
 
 
 def exact(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -46,11 +51,11 @@ def absent(left, right, out):
 
 @pytest.mark.parametrize("broken", [wrong, absent])
 def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch, broken):
-    monkeypatch.setattr(vnni, "instructions", lambda: {"avx512vnni"})
+    monkeypatch.setattr(int8_matmul, "instructions", lambda: {"avx512vnni"})
     monkeypatch.setattr(int8_matmul, "int8_product", broken)
     assert best_product.__wrapped__() is float32_product
     monkeypatch.undo()
-    monkeypatch.setattr(vnni, "instructions", lambda: {"avx2"})
+    monkeypatch.setattr(int8_matmul, "instructions", lambda: {"avx2"})
     assert best_product.__wrapped__() is float32_product
 
 
@@ -69,7 +74,7 @@ def test_products_of_few_queries_are_exact(queries, records, dimensions):
     # Rows of a larger array: what surrounds them must not be read into a sum, nor written.
     right = rng.integers(-128, 128, (records + 2, dimensions)).astype(np.int8)[1:-1]
     out = np.full((queries + 2, records), 7, dtype=np.int32)
-    vnni.product(left, right, out[1:-1])
+    few_queries_product(left, right, out[1:-1])
     np.testing.assert_array_equal(out[1:-1], exact(left, right))
     assert (out[[0, -1]] == 7).all()
 
@@ -79,7 +84,7 @@ def test_products_of_few_queries_are_exact(queries, records, dimensions):
 def test_the_largest_entries_and_dimensions_do_not_overflow(entries):
     left, right = (np.full((9, 4000), entry, dtype=np.int8) for entry in entries)
     out = np.empty((9, 9), dtype=np.int32)
-    vnni.product(left, right, out)
+    few_queries_product(left, right, out)
     assert (out == entries[0] * entries[1] * 4000).all()
 
 
@@ -97,7 +102,7 @@ def test_the_largest_entries_and_dimensions_do_not_overflow(entries):
 def test_other_shapes_are_refused(queries, records, shape):
     left, right = np.zeros(queries, dtype=np.int8), np.zeros(records, dtype=np.int8)
     with pytest.raises(ValueError, match="no product"):
-        vnni.product(left, right, np.zeros(shape, dtype=np.int32))
+        few_queries_product(left, right, np.zeros(shape, dtype=np.int32))
 
 
 @needs_vnni
@@ -105,18 +110,18 @@ def test_rows_that_do_not_lie_one_behind_the_other_are_left_to_onednn():
     left, wide = int_features(0, 3, 8), int_features(1, 40, 16)
     out = np.empty((3, 20), dtype=np.int32)
     for right in (wide[::2, :8], wide[:20, 8:]):
-        assert not vnni.fits(left, right, out)
+        assert not fits(left, right, out)
         int8_matmul.int8_product(left, right, out)
         np.testing.assert_array_equal(out, exact(left, right))
     with pytest.raises(ValueError, match="no product"):
-        vnni.product(left, wide[:20, :8].astype(np.int16), out)
+        few_queries_product(left, wide[:20, :8].astype(np.int16), out)
 
 
 @pytest.mark.parametrize("broken", [wrong, absent])
 def test_without_the_instructions_onednn_multiplies(monkeypatch, broken):
-    monkeypatch.setattr(vnni, "product", broken)
-    monkeypatch.setattr(vnni, "is_available", vnni.is_available.__wrapped__)
-    assert not vnni.is_available()
+    monkeypatch.setattr(int8_matmul, "few_queries_product", broken)
+    monkeypatch.setattr(int8_matmul, "has_kernel", has_kernel.__wrapped__)
+    assert not int8_matmul.has_kernel()
     left, right, out = int_features(2, 5, 8), int_features(3, 20, 8), np.zeros((5, 20), np.int32)
     int8_matmul.int8_product(left, right, out)
     np.testing.assert_array_equal(out, exact(left, right))

@@ -139,7 +139,7 @@ def test_rows_come_with_persons_and_persons_go(tmp_path: Path, adversary: str) -
     teacher = made.service.teacher
 
     def present(*people: str) -> list[bool]:
-        return teacher.owning(codes_of([*people])).tolist()
+        return teacher.present(codes_of([*people]), owners=True).tolist()
 
     def post(path: str, content: bytes, media: str = SAFETENSORS) -> tuple[int, str]:
         reply = made.call("carol", f"{path}?wait=30", "POST", content, media)

@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.growing import Journal, append
 from labelwall.teacher.shards.pools import RayPool, WorkersLost
-from labelwall.teacher.shards.worker import ROWS, ShardFailed
+from labelwall.teacher.shards.shards import ShardedRows
+from labelwall.teacher.shards.worker import ROWS, Journal, ShardFailed, append
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import MissingData, TeacherFailed
 from labelwall.wall.messages import Queries

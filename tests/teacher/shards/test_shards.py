@@ -1,16 +1,347 @@
-"""How shards are put together in the process that answers."""
+"""Shards answer as one process: for every mechanism, number of shards, update, interruption."""
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import shards
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.votes import Gnmax
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records, stream_records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.poisson_sampling import sampled_votes
+from labelwall.teacher.shards import shards as shards_module
+from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.pools import LocalPool
+from labelwall.teacher.shards.shards import ShardedIndex, Shards
+from labelwall.teacher.shards.worker import ShardFailed, journal
+from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.guarantee import UNITS, Unit
+from labelwall.wall.label_kinds import ClassLabels
+from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.progress import no_progress
+from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
+
+COUNTS = (1, 2, 5, 16)
+
+
+@pytest.mark.parametrize("name", tiny.MECHANISMS)
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+    """For persons; for rows, see the contract of mechanisms."""
+    records = tiny.records(attributes=name.endswith("attributes"), unit="person")
+    expected, *others = (
+        tiny.asked(tiny.ready(tmp_path / str(count), name, records, count, "person"), name)
+        for count in (0, *COUNTS)
+    )
+    assert others == [expected] * len(COUNTS)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("m", [0, 7, 1000])
+def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int) -> None:
+    records = tiny.records(300, 3)
+    index = tiny.index_of(tmp_path / "d", records, count)
+    features, finite = Embedder(tiny.RAW, probe=None).embed(records.inputs)
+    whole = ExactIndex(features[finite], records.ids[finite])
+    asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
+    rows = index.prefix(asked, m)
+    assert rows.shape == (9, min(m, 297))
+    np.testing.assert_array_equal(index.ids[rows], whole.ids[whole.prefix(asked, m)])
+
+
+def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are in memory once a tape asks, and not before: rows and labels take five bytes."""
+    monkeypatch.setattr(shards_module, "MERGED_ROWS", 1 << 10)
+    asked, keys, peaks = np.zeros((2, tiny.DIMENSIONS), dtype=np.int8), ["a", "b"], []
+    for n in (2000, 42_000):
+        pool = tiny.index_of(tmp_path / str(n), tiny.records(n), 3)._pool
+        extractor = tiny.RAW.sha256()
+        pool.ask("summary", extractor, n)  # opens the shards, whose memory is another
+        peaks.append(peak_of(partial(ShardedIndex, pool, extractor)))
+        index = ShardedIndex(pool, extractor)
+        for entropy in (SystemEntropy(), SeededNoise(0)):
+            assert "ids" not in vars(index)
+            votes = sampled_votes(
+                index,
+                index.labels,
+                asked,
+                k=5,
+                num_classes=tiny.CLASSES,
+                sample_rate=0.5,
+                entropy=entropy,
+                keys=keys,
+                release="screen",
+            )
+            assert votes.sum(axis=1).tolist() == [5, 5]
+        assert "ids" in vars(index)
+    assert 5 <= (peaks[1] - peaks[0]) / 40_000 < 8
+
+
+def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard's share of the list is too few here: ids follow the distance, and shards the ids."""
+    monkeypatch.setattr(shards_module, "shard_numbers", lambda ids, key, count: ids * count // 2000)
+    angle, ids = np.arange(2000) / 1000, np.arange(2000)
+    x = np.stack([np.cos(angle), np.sin(angle), np.zeros(2000)], axis=1).astype(np.float32)
+    index = tiny.index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), ids), 5)
+    query = np.array([[63, 0, 0]], dtype=np.int8)
+    np.testing.assert_array_equal(index.prefix(query, 300)[0], np.arange(300))
+
+
+def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
+    index = tiny.index_of(tmp_path / "d", tiny.records(50), 2)
+    with pytest.raises(ValueError, match="their own"):
+        index.total(lambda part, labels: labels, index.labels.copy())
+
+
+# --- ingestion, features, updates ---
+
+
+@pytest.mark.parametrize("step", [1, 2, 5])
+def test_an_interrupted_start_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Killed every few blocks, in ingestion and embedding: the same answers, no row twice."""
+    monkeypatch.setattr(worker_module, "BLOCK", 37)
+    records = tiny.records()
+    expected = tiny.asked(tiny.ready(tmp_path / "whole", "private_knn", records), "private_knn")
+    blocks, killed = [0], 0
+    append = shards_module.append
+
+    def killing(*arguments: object) -> None:
+        blocks[0] += 1
+        if blocks[0] > step:
+            raise KeyboardInterrupt
+        append(*arguments)
+
+    for module in (shards_module, worker_module):
+        monkeypatch.setattr(module, "append", killing)
+    while True:
+        try:
+            teacher = tiny.ready(tmp_path / "d", "private_knn", records, 3)
+            break
+        except KeyboardInterrupt:
+            killed, blocks[0] = killed + 1, 0
+    assert killed > 3
+    assert tiny.asked(teacher, "private_knn") == expected
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """Peak of the allocated bytes, without mapped files."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n", [2048, 32_768])
+def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """The guide's formula, for 4 blocks and for 64.
+
+    Blocks of raw rows, 4,096 rows for their lengths, and bytes for a record's id, label and place.
+    All rows together are 64 blocks, their features 16.
+    """
+    monkeypatch.setattr(worker_module, "BLOCK", 512)
+    block, rng = 512 * 256 * 4, np.random.default_rng(0)
+    tiny.index_of(tmp_path / "small", tiny.records(20), 2)  # imports are not measured
+    path, x = tmp_path / "a.npz", rng.normal(size=(n, 256)).astype(np.float32)
+    np.savez(path, private_x=x, private_y=np.arange(n) % 2)
+    task = Task(ClassLabels(("a", "b")), (256,))
+    config = DataConfig(source="arrays", path=str(path))
+    shards = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
+    assert peak_of(lambda: shards.open(no_progress)) < 5 * block
+    spec = ExtractorSpec("raw", (256,), 2)
+    peak = peak_of(lambda: shards.index(spec, None, 16, lambda done, total: None))
+    assert peak < 12 * block + 4096 * 256 * 4 + 60 * n
+
+
+def test_rows_of_one_id_in_several_blocks_are_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "BLOCK", 40)
+    records = tiny.records(100)
+    twice = Records(
+        np.concatenate([records.inputs, -records.inputs]),
+        np.tile(records.labels, 2),
+        np.tile(records.ids, 2),
+    )
+    once, again = (
+        tiny.asked(tiny.ready(tmp_path / name, "private_knn", rows, 3), "private_knn")
+        for name, rows in (("once", records), ("twice", twice))
+    )
+    assert once == again
+
+
+def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(
+    tmp_path: Path,
+) -> None:
+    """One removed and one added row change some of the teachers, in shards as in one process."""
+    records, weights = tiny.records(60), []
+    for count in (0, 3):
+        teacher = tiny.ready(tmp_path / str(count), "gnmax", records, count)
+        before = teacher._prepared.ensembles[7].weights
+        teacher.remove(records.ids[4:5])
+        teacher.add(Records(records.inputs[5:6] + 1, records.labels[5:6], np.array([10_000])))
+        weights.append(teacher._prepared.ensembles[7].weights)
+        assert 1 <= (before != weights[-1]).any(axis=(1, 2)).sum() <= 2
+    np.testing.assert_array_equal(*weights)
+
+
+def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
+    tmp_path: Path,
+) -> None:
+    records, new, results = tiny.records(), tiny.records(30, seed=9), []
+    new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
+    gone = np.concatenate([records.ids[5:60], [10_003, 77_777]])
+    for count in (0, 3):
+        teacher = tiny.ready(tmp_path / str(count), "ind_knn", records, count)
+        first = tiny.asked(teacher, "ind_knn")
+        teacher.add(new)
+        teacher.add(new)  # again: nothing
+        assert teacher.present(np.array([10_003, records.ids[7], 55_555])).tolist() == [
+            True,
+            True,
+            False,
+        ]
+        teacher.remove(gone)
+        with pytest.raises(InvalidInput, match="no present record"):
+            teacher.add(Records(new.inputs[:1] + 1, new.labels[:1], new.ids[:1]))
+        assert teacher.present(gone).tolist() == [False] * len(gone)
+        again = teacher.answer(Queries(tiny.queries(30, 7)))
+        teacher._ledger.close()
+        reopened = tiny.ready(tmp_path / str(count), "ind_knn", records, count)
+        last = reopened.answer(Queries(tiny.queries(30, 8)))
+        later = [(answers.labels.tolist(), answers.receipt) for answers in (again, last)]
+        results.append((first, later))
+    assert results[0] == results[1]
+    victim, others = new.inputs[3].tobytes(), new.inputs[4].tobytes()
+    files = [path.read_bytes() for path in (tmp_path / "3").rglob("*.npy")]
+    assert any(others in content for content in files)
+    assert not any(victim in content for content in files)
+
+
+def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> None:
+    for count in (3, 2):
+        tiny.ready(tmp_path, "private_knn", tiny.records(), count)
+    assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
+    folders = sorted((tmp_path / "shards-2").iterdir())
+    assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
+    # Without shards no copy is needed.
+    tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig()).open()
+    assert not list(tmp_path.glob("shards-*"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_few_records_and_empty_shards(tmp_path: Path, n: int) -> None:
+    records = tiny.records(20)
+    records = Records(records.inputs[3 : 3 + n], records.labels[3 : 3 + n], records.ids[3 : 3 + n])
+    whole, sharded = (
+        tiny.asked(tiny.ready(tmp_path / str(count), "private_knn", records, count), "private_knn")
+        for count in (0, 5)
+    )
+    assert whole == sharded
+
+
+# --- failures ---
+
+
+def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = tiny.ready(tmp_path, "private_knn", tiny.records(), 3)
+    nearest, calls = ExactIndex.nearest, [0]
+
+    def failing(self: ExactIndex, queries: np.ndarray, m: int) -> object:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError(f"about a record: {queries}")
+        return nearest(self, queries, m)
+
+    monkeypatch.setattr(ExactIndex, "nearest", failing)
+    with pytest.raises(TeacherFailed) as caught:
+        teacher.answer(Queries(tiny.queries(10)))
+    assert "record:" not in str(caught.value)
+    # Only the shard's own log has the cause.
+    assert "about a record" not in (tmp_path / "errors.log").read_text()
+    assert teacher._ledger.state.spent == {(0, "screen"): 10}
+    assert teacher._ledger.state.results == {}
+    answers = teacher.answer(Queries(tiny.queries(10)))
+    assert answers.receipt.charged["screen"] == 10
+    # As after a crash: charged again, answered once.
+    assert teacher._ledger.state.spent[0, "screen"] == 20
+
+
+@pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])
+def test_a_shard_does_only_what_is_listed(tmp_path: Path, name: str) -> None:
+    tiny.index_of(tmp_path / "d", tiny.records(50), 2)
+    pool = LocalPool([tmp_path / "d" / "shards-2" / "0000"])
+    with pytest.raises(ShardFailed):
+        pool.ask(name, tiny.RAW.sha256())
+
+
+def test_mechanisms_that_need_all_rows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, sigma_vote=40.0, classifier="cnn")
+    )
+    with pytest.raises(InvalidInput, match=r"scale\.shards.*gnmax"):
+        tiny.teacher(tmp_path, "gnmax", tiny.records(), ScaleConfig(shards=2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"backend": "spark"}, "backend"),
+        ({"backend": "ray"}, "shards"),
+        ({"shards": -1}, "shards"),
+        ({"shards": 10_001}, "shards"),
+        ({"shards": 2, "ray_address": "h:1"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "auto"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "ray://h:1"}, "ray_address"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"scale.{name}"):
+        ScaleConfig(**fields)
+
+
+def test_where_shards_can_not_leave_a_record_out_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal is durable by then, so the record must not vote again."""
+    records = tiny.records()
+    teacher = tiny.ready(tmp_path, "private_knn", records, 2)
+
+    def fails(*_: object) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shards, "apply", fails)
+        with pytest.raises(OSError, match="no space"):
+            teacher.remove(records.ids[5:6])
+    with pytest.raises(InvalidInput, match="extractor"):
+        teacher.answer(Queries(tiny.queries(2)))
+    teacher.remove(records.ids[5:6])
+    teacher.use_extractor(tiny.RAW)
+    assert records.ids[5] not in teacher._index.ids
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -19,7 +350,7 @@ def test_shards_are_merged_by_ranges_of_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: int, unit: Unit
 ) -> None:
     """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
-    monkeypatch.setattr(shards, "MERGED_ROWS", merged)
+    monkeypatch.setattr(shards_module, "MERGED_ROWS", merged)
     records = tiny.records(200, unit=unit)
     index = tiny.index_of(tmp_path / "d", records, 5, unit)
     records = records.take(3 + np.argsort(records.ids[3:]))

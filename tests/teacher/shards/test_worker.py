@@ -1,4 +1,4 @@
-"""A change of a shard's rows may be interrupted anywhere and repeated."""
+"""A shard's files: growing them and changing its rows may be interrupted anywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.growing import append, finish, journal, read
-from labelwall.teacher.shards.worker import ROWS, Shard, columns_of
+from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.worker import (
+    ROWS,
+    Journal,
+    Shard,
+    append,
+    columns_of,
+    finish,
+    journal,
+    read,
+)
 
 NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
@@ -71,3 +80,40 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
     np.testing.assert_array_equal(read(tmp_path / ROWS, "inputs")[:, 0], expected)
     # Nothing of a removed record is left.
     assert {path.name for path in tmp_path.iterdir()} == {ROWS}
+
+
+def block(rows: int, start: int = 0) -> dict[str, np.ndarray]:
+    x = np.arange(start, start + rows, dtype=np.int64)
+    return {"x": np.stack([x, -x], axis=1).astype(np.float32), "y": x}
+
+
+def test_blocks_add_up_and_stay_as_npy_files(tmp_path):
+    folder = tmp_path / "grown"
+    # The number of rows gains digits, the header keeps its length.
+    for start, rows in ((0, 3), (3, 0), (3, 1000), (1003, 99_000)):
+        append(folder, block(rows, start), start + rows)
+    assert journal(folder) == Journal(100_003, 100_003, False)
+    finish(folder)
+    assert journal(folder).complete
+    for name, expected in block(100_003).items():
+        np.testing.assert_array_equal(read(folder, name), expected)
+        np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), expected)
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_torn_block_is_written_over(tmp_path, monkeypatch):
+    append(tmp_path, block(5), 5)
+
+    def killed(directory, content):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_module, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path, block(7, 1000), 12)
+    assert journal(tmp_path) == Journal(5, 5, False)
+    append(tmp_path, block(2, 5), 7)
+    np.testing.assert_array_equal(read(tmp_path, "y"), np.arange(7))
+    read(tmp_path, "y")[:] = 77  # never written back
+    assert (tmp_path / "y.npy").stat().st_size == 128 + 7 * 8
+    np.testing.assert_array_equal(read(tmp_path, "y"), np.arange(7))

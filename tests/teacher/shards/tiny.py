@@ -33,14 +33,13 @@ from labelwall.teacher.mechanisms.votes import (
 )
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.shards import ShardedIndex, Shards, Stream
+from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Shards, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.matrices import Cells, Matrix, Weights
-from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from tests import make
 from tests.seeded_noise import SeededNoise
@@ -182,3 +181,13 @@ def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> 
     shards = Shards(directory, scale, streamed(rows), shape, unit=unit)
     shards.open(no_progress)
     return shards.index(RAW, None, 16, lambda done, total: None)
+
+
+def asked(teacher: Teacher, name: str) -> tuple[object, ...]:
+    """All answers, with receipts, which contain the ledger's head."""
+    if (counting := matrix(MECHANISMS[name])) is not None:
+        answer = teacher.count(counting)
+        assert answer.counts is not None
+        return answer.counts.tolist(), answer.receipt
+    answers = [teacher.answer(Queries(queries(30, seed))) for seed in (1, 2)]
+    return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)

@@ -1,4 +1,4 @@
-"""A parallel map over threads that are kept, since new ones stay on their creator's core."""
+"""Loops that numba compiles, and a parallel map over threads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,33 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
+from threading import Lock
 from typing import TypeVar
 
+from numba import njit
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """``function``, compiled at its first call, so that an import writes nothing.
+
+    It releases the GIL. The result is cached on disk for the next process. Without a writable
+    place, each process compiles anew.
+    """
+    lock, built = Lock(), list[Callable[..., None]]()
+
+    def call(*arrays: object) -> None:
+        with lock:
+            if not built:
+                try:
+                    built.append(njit(nogil=True, cache=True)(function))
+                except RuntimeError:  # neither beside the source nor in the user's cache
+                    built.append(njit(nogil=True)(function))
+        built[0](*arrays)
+
+    return call
 
 
 def default_threads() -> int:
@@ -46,7 +68,9 @@ def parallel_map(threads: int, function: Callable[..., T], *columns: Iterable[ob
 
 @lru_cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """``process``: the process id, since a fork inherits the cache but no threads."""
+    """Threads are kept, since new ones stay on their creator's core. ``process``: the process id,
+    since a fork inherits the cache but no threads.
+    """
     return ThreadPoolExecutor(threads, initializer=_use_one_thread)
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelwall.teacher.search import by_person
-from labelwall.teacher.search.by_person import ByPerson
+from labelwall.teacher.search import index as index_file
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.index import ByPerson
 from labelwall.teacher.search.kernels import Similar
 from labelwall.teacher.search.poisson_sampling import sampled_votes
 from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import everywhere, int_features
 
 
-def persons_of(sizes: list[int], seed: int = 5) -> np.ndarray:
+def persons_of(sizes: list[int]) -> np.ndarray:
     """Codes by row, mixed: int64 [sum of sizes]."""
-    codes = np.random.default_rng(seed).integers(-(2**62), 2**62, len(sizes))
-    return np.random.default_rng(seed + 1).permutation(np.repeat(codes, sizes))
+    codes = np.random.default_rng(5).integers(-(2**62), 2**62, len(sizes))
+    return np.random.default_rng(6).permutation(np.repeat(codes, sizes))
 
 
 def nearest_persons(
@@ -25,10 +25,10 @@ def nearest_persons(
 ) -> list[int]:
     """Rows of the k nearest persons, by a walk over all rows in order."""
     distance = ((features.astype(np.int64) - query.astype(np.int64)) ** 2).sum(axis=1)
-    found: dict[int, int] = {}
+    rows: dict[int, int] = {}
     for row in np.lexsort((ids, distance)).tolist():
-        found.setdefault(int(persons[row]), row)
-    return list(found.values())[:k]
+        rows.setdefault(int(persons[row]), row)
+    return list(rows.values())[:k]
 
 
 SIZES = {
@@ -36,15 +36,14 @@ SIZES = {
     "one to a thousand": [1, 2, 3, 10, 30, 100, 300, 1000, *[1] * 40, *[7] * 20],
     "one person": [50],
     "nobody": [],
-    "all near": [1000, *[1] * 5],
 }
 
 
 @everywhere
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize(("k", "entries"), [(0, 9), (1, 9), (6, 64), (60, 1 << 23), (5000, 64)])
+@pytest.mark.parametrize(("k", "entries"), [(1, 9), (60, 1 << 23), (5000, 64)])
 def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k, entries, monkeypatch):
-    monkeypatch.setattr(by_person, "LIST_ENTRIES", entries)
+    monkeypatch.setattr(index_file, "LIST_ENTRIES", entries)
     persons, n = persons_of(sizes), sum(sizes)
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
     ids = np.random.default_rng(2).permutation(n).astype(np.int64)
@@ -53,14 +52,12 @@ def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k, entries, mo
     assert len(ranked) == len(sizes)
     expected = [nearest_persons(features, ids, persons, query, k) for query in queries]
     for _ in range(2):  # once searched, once from what is kept
-        found = ranked.prefix(queries, k)
-        assert found.tolist() == expected
-    assert ranked.prefix(queries[:3], min(k, 4)).tolist() == [
-        row[: min(k, 4)] for row in expected[:3]
-    ]
+        assert ranked.prefix(queries, k).tolist() == expected
+    few = min(k, 4)
+    assert ranked.prefix(queries[:3], few).tolist() == [row[:few] for row in expected[:3]]
 
 
-def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch):
     """A thousand rows of one person lie before the second person's one row."""
     features = np.zeros((1009, 2), dtype=np.int8)
     features[1000:, 0] = np.arange(1, 10)
@@ -69,17 +66,15 @@ def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch: pytest.Monkey
     lengths, prefix = [], index.prefix
     monkeypatch.setattr(index, "prefix", lambda queries, m: lengths.append(m) or prefix(queries, m))
     queries = np.zeros((30, 2), dtype=np.int8)
-    found = index.units.prefix(queries, 3)
-    assert found.tolist() == [[0, 1000, 1001]] * 30
+    assert index.units.prefix(queries, 3).tolist() == [[0, 1000, 1001]] * 30
     assert lengths[0] == 3
-    assert max(lengths) >= 1002
     lengths.clear()
     index.units.prefix(queries + 1, 3)
     assert len(lengths) == 1  # what the first lists needed is known
 
 
 @everywhere
-@pytest.mark.parametrize(("k", "gamma"), [(5, 0.3), (20, 0.5), (300, 0.5), (4, 1.0)])
+@pytest.mark.parametrize(("k", "gamma"), [(20, 0.5), (300, 0.5), (4, 1.0)])
 def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     """One bit a person; the sampled persons' nearest rows vote, of the k nearest persons."""
     persons = persons_of([1, 2, 3, 5, 8, 13, 200, *[4] * 60])
@@ -101,22 +96,19 @@ def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     )
     codes = np.unique(persons)
     for row, key in enumerate(keys):
-        bits = tape.inclusion(gamma, [key], "screen", codes[None, :])[0]
-        if gamma == 1:
-            bits[:] = True
+        bits = tape.inclusion(gamma, [key], "screen", codes[None, :])[0] | (gamma == 1)
         held = np.isin(persons, codes[bits])
         near = nearest_persons(features[held], ids[held], persons[held], queries[row], k)
         assert votes[row].tolist() == np.bincount(labels[held][near], minlength=4).tolist()
 
 
-def test_a_person_is_as_similar_as_its_most_similar_row() -> None:
+def test_a_person_is_as_similar_as_its_most_similar_row():
     """By weight, then by the row's id, wherever the row lies."""
     persons = np.array([7, 3, 7, 3, 9], dtype=np.int64)
     ids, labels = np.array([40, 30, 10, 20, 50]), np.array([0, 1, 2, 3, 4])
     ranked = ByPerson(ExactIndex(int_features(0, 5, 2), ids), persons)
     near = Similar(np.array([0, 1, 2, 3], dtype=np.int32), np.array([9, 255, 9, 3], dtype=np.uint8))
-    found = ranked.strongest(near, ids, labels)
-    assert found.labels is not None
-    assert found.rows.tolist() == [0, 1]  # persons 3 and 7
-    assert found.weights.tolist() == [255, 9]
-    assert found.labels.tolist() == [1, 2]
+    strongest = ranked.strongest(near, ids, labels)
+    assert strongest.rows.tolist() == [0, 1]  # persons 3 and 7
+    assert strongest.weights.tolist() == [255, 9]
+    assert strongest.labels.tolist() == [1, 2]
