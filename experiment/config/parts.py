@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger.url import LedgerUrl
+from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import DataConfig

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from ..accounting.accountant import odometer
 from ..accounting.conversion import round_up
-from ..ledger import event_times
+from ..ledger import tables
 from ..private_files import ERRORS
 from ..records import record_updates
 from .auth import BrowserCustodian, OfAnalyst, service_for
@@ -65,7 +65,7 @@ def show(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
     service = service_for(request, key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()
-    kinds = event_times.ADDED, event_times.REMOVED
+    kinds = tables.ADDED, tables.REMOVED
     text = TEMPLATE.render(
         style=Markup(STYLE),
         service=service,
@@ -78,7 +78,7 @@ def show(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         callers=_callers(request.app.state.callers.keys, [service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
-            lambda opened: event_times.listed(opened, *kinds, newest=MAX_CHANGES)
+            lambda opened: tables.events(opened, *kinds, newest=MAX_CHANGES)
         ),
         failed=log.stat().st_mtime if log.exists() else None,
     )
