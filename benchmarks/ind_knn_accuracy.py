@@ -45,8 +45,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon, require_a
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
-from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import EarlierAnswers, IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, NaiveKnn, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy

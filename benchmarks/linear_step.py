@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.search.cpu import ExactIndex
 
 
@@ -24,7 +24,7 @@ def seconds(records: int, dimensions: int, classes: int, rounds: int) -> list[fl
     for _ in range(rounds):
         weights = rng.integers(-500, 501, (1, dimensions + 1, classes)).astype(np.int16)
         start = time.perf_counter()
-        index.total(GradientSum(weights, (2000,), 60), labels)
+        gradient_sums(weights, (2000,), 60, "class", 1, index, labels)
         found.append(time.perf_counter() - start)
     return found
 

@@ -39,9 +39,9 @@ from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
-from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.registry import Auto, mechanism_class
 from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.teacher.mechanisms.votes import Gnmax
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public

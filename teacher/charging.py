@@ -18,8 +18,7 @@ from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
 from .mechanisms.base import Charging, Mechanism
-from .mechanisms.earlier_answers import EarlierAnswers
-from .mechanisms.ind_knn import IndKnn, Reused
+from .mechanisms.ind_knn import EarlierAnswers, IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 

@@ -20,8 +20,7 @@ from .charging import Call, is_settled
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
-from .mechanisms.earlier_answers import EarlierAnswers
-from .mechanisms.ind_knn import IndKnn
+from .mechanisms.ind_knn import EarlierAnswers, IndKnn
 from .mechanisms.registry import from_slot, space_of
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.experiment import tiny
@@ -53,7 +54,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(REPOSITORY / "tests" / "nearest_record" / name, root / room)
     registry = root / "teacher" / "mechanisms" / "registry.py"
     text = registry.read_text()
-    place = "from .pate import"
+    place = "from .sums import"
     text = text.replace(place, IMPORT + place, 1).replace(
         "    IndKnn,\n", "    IndKnn,\n    NearestRecord,\n", 1
     )
@@ -70,16 +71,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def of_copy(copy: Path) -> dict[str, str]:
-    """Environment variables of programs that import the copy."""
-    return {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
+def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A program that imports the copy."""
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-def run(copy: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "labelwall.pipeline", *arguments]
-    work, environment = copy.parent / "work", of_copy(copy)
-    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
+def run(copy: Path, *arguments: str) -> str:
+    done = python(copy, copy.parent / "work", "-m", "labelwall.pipeline", *arguments)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -100,8 +102,7 @@ def test_every_command_knows_it(copy: Path) -> None:
 
 def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
     work = copy.parent / "work"
-    save = "import numpy as np; np.savez('q.npz', x=np.load('data.npz')['test_x'][:5])"
-    subprocess.run([sys.executable, "-c", save], cwd=work, check=True)
+    np.savez(work / "q.npz", x=np.load(work / "data.npz")["test_x"][:5])
     predict = ("predict", "--config", "config.yaml", "--custodian_dir", "other", "--quiet")
     assert run(copy, *predict, "--queries", "q.npz", "--out", "a.npz").startswith("5 of 5 answered")
     (work / "compare.yaml").write_text(
@@ -117,9 +118,6 @@ def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
 def test_the_contract_holds(copy: Path) -> None:
     """In the copy, where its registration alone makes it a case."""
     tests = ["tests/test_mechanism_contract.py", "-k", "nearest_record", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "-q", *tests]
-    environment = of_copy(copy)
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    done = python(copy, copy, "-m", "pytest", "-q", *tests)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout or "[100%]" in done.stdout

@@ -15,7 +15,9 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import OPTIONS
 from labelwall.experiment.compare.config import parse_comparison
-from labelwall.experiment.config.settings import add_mechanism, config_parser, parse
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.config.settings import settings_of as named_settings
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.guarantee import POOLED
@@ -63,9 +65,8 @@ def options(command: str) -> set[str]:
 @cache
 def settings_of(kind: str) -> set[str]:
     """Dotted names of all settings with one mechanism."""
-    parser = config_parser("test")
-    add_mechanism(parser, kind)
-    return {action.dest for action in parser._actions}
+    settings = *named_settings(Config), *named_settings(MECHANISMS[kind], "mechanism.")
+    return {name for name, _, _ in settings}
 
 
 @pytest.mark.parametrize("line", EXAMPLES)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -62,8 +63,7 @@ class Queries:
         """
         shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
         prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape})
-        rows = np.ascontiguousarray(self.inputs)
-        little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+        little = self.inputs.astype(self.inputs.dtype.newbyteorder("<"), copy=False)
         return [hashlib.sha256(prefix + b"\0" + row.tobytes()).hexdigest() for row in little]
 
 
@@ -204,6 +204,10 @@ class ExtractorSpec:
 
     def sha256(self) -> str:
         """Identity of the extractor (hex)."""
+        return self._sha256
+
+    @cached_property
+    def _sha256(self) -> str:
         return hashlib.sha256(canonical_json(self.public_fields())).hexdigest()
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config
-from ..config.settings import parse, short_yaml, to_yaml
+from ..config.options import parse
+from ..config.settings import short_yaml, to_yaml
 from ..run.console import Console
 
 CONFIGS = resources.files("labelwall.configs")

@@ -92,7 +92,7 @@ def _attack(args: Sequence[str]) -> int:
     from ...teacher.audits.cases import audit_mechanisms
     from ...teacher.ledger.ledger import Ledger
     from ...teacher.mechanisms.registry import from_slot
-    from ..config.settings import parse
+    from ..config.options import parse
 
     command = "audit --empirical"
     options: Any

@@ -5,15 +5,10 @@ Loads without torch.
 
 from __future__ import annotations
 
-import itertools
 import re
-from argparse import ArgumentError
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Literal
-
-import jsonargparse
 
 from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
@@ -23,8 +18,8 @@ from ...wall.datasets.config import DataConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
-from ..config.help import print_help, wants_help
-from ..config.settings import BadSetting
+from ..config.options import read
+from ..config.settings import build, merged
 
 Reference = Literal["non_private", "true_labels"]
 
@@ -167,30 +162,11 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
     Prints a help that ``args`` ask for, and exits. Raises BadSetting, or the InvalidInput of the
     field that breaks a rule.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="labelwall compare",
-        description="Run every method of a file on the same split, students and budgets; "
-        "one table, comparison.json and plots. "
-        "The same command continues a comparison that was interrupted.",
-        exit_on_error=False,
-        allow_abbrev=False,
+    does = (
+        "Run every method of a file on the same split, students and budgets; one table, "
+        "comparison.json and plots. The same command continues a comparison that was interrupted."
     )
-    parser.add_argument(
-        "--config", action="config", help="YAML file with the comparison; later options override it"
-    )
-    parser.add_class_arguments(CompareConfig)
-    parser.add_argument(
-        "--out", type=str, required=True, help="folder for the results; the same folder resumes"
-    )
-    if wants_help(args):
-        print_help(parser, args, {entry.name for entry in fields(CompareConfig)})
-        raise SystemExit(0)
-    for option, file in itertools.pairwise(args):
-        if option == "--config" and not Path(file).is_file():
-            raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
-    try:
-        parsed = parser.instantiate(parser.parse_args(list(args)))
-    except (ArgumentError, ValueError) as error:  # ValueError: a baseline breaks its kind's rule
-        raise BadSetting(" ".join(str(error).split())) from error
-    out = parsed["out"]
-    return CompareConfig(**{entry.name: parsed[entry.name] for entry in fields(CompareConfig)}), out
+    folder = "folder for the results; the same folder resumes"
+    options = {"--out": {"required": True, "help": folder}}
+    given, files, dotted = read(args, "compare", does, options, {"": CompareConfig})
+    return build(CompareConfig, merged(files, dotted)), given.out

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,9 +29,40 @@ from ...wall.datasets.readers import (
     require_folder,
 )
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import InvalidInput
+from ...wall.datasets.tables import is_table
+from ...wall.errors import InvalidInput, MissingData
 from .groups import STAGES
+from .settings import build
 
+SPLITS = ("private", "public", "test")
+# Options for one's own data: what they are for. Dotted options override what follows from these.
+OWN = {
+    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
+    "public": "folder of images, or a table; no labels needed",
+    "test": "folder with one folder of images a class, or a table with labels; public",
+    "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
+    "private, public and test",
+    "label": "name of a table's column with the label (default: label)",
+    "split": "name of one table's column that says private, public or test (default: split)",
+    "epsilon": "the guarantee: how far one record may change what is released, at most by a "
+    "factor e^epsilon (default: 1)",
+    "delta": "probability added to that bound (default: 1e-5, less for many public rows)",
+    "expected_records": "a public guess of the number of private records, a count (default: the "
+    "published split's, or the public rows')",
+}
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise InvalidInput("expected_records", "a count, at least 1", text)
+    return int(text)
+
+
+TYPES: dict[str, Callable[[str], Any]] = {
+    "epsilon": float,
+    "delta": float,
+    "expected_records": _count,
+}
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -60,17 +91,14 @@ class Findings:
     labelled: int = 0
 
 
-def own_settings(
-    data: dict[str, Any],
-    epsilon: float = 1.0,
-    delta: float | None = None,
-    expected_records: int | None = None,
-) -> dict[str, Any]:
-    """Settings by name, those of a group as a dict; ``data``: where the rows are.
+def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings by name, those of a group as a dict, that options for one's own data stand for.
 
-    ``expected_records``: a PUBLIC guess of the number of private records; the public rows' number
-    by default. Raises InvalidInput, MissingData for what ``data`` names.
+    ``own``: the options by name; ``columns``: of a table, those that are no features. Raises
+    InvalidInput, MissingData.
     """
+    data, epsilon, delta = rows_of(own, columns), own.get("epsilon", 1.0), own.get("delta")
+    expected_records = own.get("expected_records")
     facts = look(data)
     records = expected_records or facts.rows
     delta = default_delta(max(facts.rows, records)) if delta is None else delta
@@ -95,6 +123,67 @@ def own_settings(
         "batch_size": 256 if features == "raw" else 32,
         "student": default_student(facts),
     }
+
+
+def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by name that options for one's own data override in a file."""
+    data = {name: own[name] for name in (*SPLITS, "label", "split") if name in own}
+    if "data" in own:
+        data = rows_of(own, {})
+    budget = {name: own[name] for name in ("epsilon", "delta") if name in own}
+    records = {name: own[name] for name in ("expected_records",) if name in own}
+    return {"data": data, "budget": budget, **records}
+
+
+def names_rows(own: Mapping[str, Any]) -> bool:
+    """Whether options for one's own data say where rows are."""
+    return any(name in own for name in (*SPLITS, "data"))
+
+
+def run_name(own: Mapping[str, Any], files: Sequence[str]) -> str:
+    """A name for a run: of its data or of its file; empty where nothing names it."""
+    if files and "data" not in own:
+        return Path(files[-1]).stem
+    path = Path(own.get("data") or own.get("private") or "").absolute()
+    generic = "data" not in own and path.stem.lower() in SPLITS
+    return (path.parent if generic else path).stem if names_rows(own) else ""
+
+
+def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings under ``data`` that options for one's own data stand for.
+
+    Raises InvalidInput unless they name all of the rows in one of the known ways.
+    """
+    table = {"source": "table", "label": own.get("label", "label"), **columns}
+    places = {name: own.get(name) for name in SPLITS}
+    if "data" in own:
+        for name in SPLITS:
+            if name in own:
+                raise InvalidInput(name, "left out with --data, which has all rows", own[name])
+        path = Path(own["data"])
+        if not path.exists():
+            raise MissingData(f"`data` must be an existing file or folder. Found {own['data']!r}.")
+        if is_table(path):
+            return table | {"path": str(path.absolute()), "split": own.get("split", "split")}
+        if not path.is_dir() and path.suffix.lower() != ".npz":
+            rule = "an npz, CSV or parquet file, or a folder with private, public and test"
+            raise InvalidInput("data", rule, own["data"])
+        if not path.is_dir() or list(path.glob("*.npy")):
+            return {"source": "arrays", "path": str(path.absolute())}
+        places = {name: str(path / name) for name in SPLITS}
+    for name, value in places.items():
+        if value is None:
+            raise InvalidInput(name, "given, with the other two, or --data FILE", None)
+        if name != "private" and not Path(value).exists():
+            raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
+    absolute = {name: str(Path(str(value)).absolute()) for name, value in places.items()}
+    test = Path(absolute["test"])
+    if is_table(test):
+        return table | absolute
+    if test.is_dir():
+        return {"source": "folder", **absolute}
+    rule = "a folder with one folder of images a class, or a table"
+    raise InvalidInput("test", rule, str(test))
 
 
 def default_delta(rows: int) -> float:
@@ -145,7 +234,7 @@ def look(data: dict[str, Any]) -> Findings:
     """
     if data["source"] == "folder":
         return _look_at_folders(Path(str(data["public"])), Path(str(data["test"])))
-    config = DataConfig(**data)
+    config = build(DataConfig, data, "data")
     names, public = describe(config).labels.names, read_public(config)
     rows, known = len(public.inputs), 0 if public.labels is None else (public.labels >= 0).sum()
     labelled = max(int(known), len(public.test_labels))

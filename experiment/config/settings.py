@@ -1,152 +1,107 @@
-"""From YAML files and options to a Config, by jsonargparse.
-
-Files, and the options for one's own data, become one dict of settings, which dotted options
-override. A mistake is reported in one line.
+"""From settings by name to a Config, and back: pydantic makes dataclasses of them, and what it
+refuses is one line.
 """
 
 from __future__ import annotations
 
 import difflib
 import textwrap
-from argparse import SUPPRESS, ArgumentError
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
-import jsonargparse
 import yaml
 from docstring_parser import parse as docstring
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
-from ...teacher.mechanisms.registry import (
-    AUTO,
-    DEFAULT_KIND,
-    MECHANISMS,
-    mechanism_class,
-)
+from ...teacher.mechanisms.registry import DEFAULT_KIND
+from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import FORMAT, other_format
 from .config import Config
-from .groups import RoundConfig
-from .help import print_help, wants_help
-from .own_options import BadSetting, Given, own_parser, split_options
 
-Options = Mapping[str, Any]
+RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+T = TypeVar("T")
 
 
-def config_parser(
-    command: str, description: str = "", options: Options | None = None
-) -> jsonargparse.ArgumentParser:
-    """Every field of Config but the mechanism as a dotted option, and a command's own ``options``:
+class BadSetting(LabelwallError):
+    """A configuration file or an option that is not valid."""
 
-    arguments of ``add_argument`` by flag, or a dataclass of settings by its group's name.
+
+def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
+    """A dataclass of ``settings`` by name; texts stand for numbers, too.
+
+    ``group``: the name of these settings, empty at the top. Raises BadSetting for an unknown name,
+    InvalidInput for a value that breaks a rule.
     """
-    names = ", ".join((*MECHANISMS, AUTO))
-    kinds = f" Settings of another mechanism: --mechanism.kind ({names}) before --help."
-    parser = jsonargparse.ArgumentParser(
-        prog=f"labelwall {command}",
-        description=description + kinds,
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--config", type=str, help="YAML file with the experiment; options override it"
-    )
-    parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
-    parser.add_class_arguments(Config, skip={"mechanism"})
-    for name, option in (options or {}).items():
-        if isinstance(option, type):
-            parser.add_class_arguments(option, name)
-        else:
-            parser.add_argument(name, **option)
-    return parser
+    try:
+        built: T = _adapter(cast(Any, kind)).validate_python({group: settings})[group]
+        return built
+    except ValidationError as error:
+        raise _mistake(kind, error.errors()[0]) from None
 
 
-def add_mechanism(parser: jsonargparse.ArgumentParser, kind: object) -> None:
-    """Adds the settings of one kind of mechanism: help and errors list no other's."""
-    parser.add_class_arguments(mechanism_class(kind), "mechanism")
+@cache
+def _adapter(kind: Any) -> TypeAdapter[dict[str, Any]]:
+    return TypeAdapter(dict[str, kind], config=RULES)
 
 
-def parse(
-    args: Sequence[str],
-    command: str = "run",
-    description: str = "",
-    options: Options | None = None,
-) -> tuple[Config, jsonargparse.Namespace]:
-    """Config and the command's own options, with the run's ``name``: of its data or of its file.
+def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
+    """The error of what pydantic refuses, with the dotted name of the setting in a ``kind``."""
+    group, *path = (part for part in error["loc"] if isinstance(part, str))
+    words, valid, inner = [group] if group else [], list[str](), [kind]
+    for part in path:
+        if named := [kind for kind in inner if getattr(kind, "kind", None) == part]:
+            inner = named  # says which of several dataclasses it is
+            continue
+        before = ".".join(words)
+        valid = [f"{before}.{entry.name}".strip(".") for kind in inner for entry in fields(kind)]
+        hint = get_type_hints(inner[0]).get(part)
+        inner = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
+        words.append(part)
+    name, rule = ".".join(words), error["msg"].removeprefix("Input should be ")
+    if error["type"] == "unexpected_keyword_argument":
+        near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+        hint = f"Did you mean `{near[0]}`?" if near else f"Valid names: {', '.join(valid)}."
+        return BadSetting(f"unknown setting `{name}`. {hint}")
+    if error["type"] == "union_tag_invalid":
+        expected = error["ctx"]["expected_tags"].replace("'", "")
+        return InvalidInput(f"{name}.kind", f"one of {expected}", error["ctx"]["tag"])
+    if error["type"] == "missing":
+        return InvalidInput(name, "given", None)
+    rules = {
+        "list_type": "a list, such as '[a, b]'",
+        "dataclass_type": "settings by name",
+        "union_tag_not_found": "settings by name, with a kind",
+    }
+    return InvalidInput(name, rules.get(error["type"], rule), error["input"])
 
-    Prints a help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a field that
-    breaks a rule; MissingData. No private file is opened.
-    """
-    given, others = split_options(args)
-    parser = config_parser(command, description, options)
-    if wants_help(args):
-        add_mechanism(parser, given.kind or DEFAULT_KIND)
-        settings = {entry.name for entry in fields(Config)} | {"service"}
-        print_help(parser, args, settings, own_parser().format_help())
-        raise SystemExit(0)
-    if not args:
-        given.rows()  # raises: no file, no rows, no setting
-    config, rest = parse_settings(parser, _settings(given), others)
-    rest["name"] = given.name
-    return config, rest
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of ``base`` with those that are given ``over`` them; another kind replaces all."""
+    known = base.get("kind", DEFAULT_KIND)
+    if over.get("kind", known) != known:
+        return dict(over)
+    inner = {
+        name: merged(base[name], value)
+        for name, value in over.items()
+        if isinstance(value, dict) and isinstance(base.get(name), dict)
+    }
+    return {**base, **over, **inner}
 
 
-def parse_settings(
-    parser: jsonargparse.ArgumentParser, settings: dict[str, Any], options: Sequence[str]
-) -> tuple[Config, jsonargparse.Namespace]:
-    """The Config of ``settings`` by name, which dotted ``options`` override, and what else
-    ``options`` say. Raises BadSetting, InvalidInput.
-    """
+def config_of(settings: Mapping[str, Any]) -> Config:
+    """The Config of settings by name. Raises BadSetting, InvalidInput."""
     if refusal := other_format("the configuration", settings.get("format", FORMAT)):
         raise BadSetting(refusal)
-    add_mechanism(parser, _kind(settings))
-    _require_known(parser, _names(parser, settings))
-    _check_rounds(settings.get("rounds"))
-    known = parser._option_string_actions
-    flags = [option.partition("=")[0] for option in options if option.startswith("--")]
-    _require_known(parser, (flag[2:] for flag in flags if flag not in known))
-    try:
-        base = jsonargparse.Namespace(settings)
-        parsed = parser.instantiate(parser.parse_args(list(options), namespace=base))
-    except ArgumentError as error:
-        raise BadSetting(" ".join(str(error).split())) from error
-    return Config(**{entry.name: parsed.pop(entry.name) for entry in fields(Config)}), parsed
+    return build(Config, {name: value for name, value in settings.items() if name != "format"})
 
 
 def load_config(path: Path) -> Config:
     """The Config of a YAML file without overrides, such as a run folder's config.yaml."""
-    return parse_settings(config_parser("load"), read_settings(str(path)), ())[0]
-
-
-def to_yaml(config: Config) -> str:
-    """The resolved configuration as YAML that ``load_config`` reads."""
-    return yaml.safe_dump(asdict(config), sort_keys=False)
-
-
-def short_yaml(config: Config) -> str:
-    """The budget, and the settings that are not their defaults, each below its explanation."""
-    explained = {p.arg_name: p.description or "" for p in docstring(Config.__doc__ or "").params}
-    parts = []
-    for name, value in (_changed(config) | {"budget": asdict(config.budget)}).items():
-        comment = textwrap.wrap(" ".join(explained[name].split()), 97)
-        text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
-        parts.append("".join(f"# {line}\n" for line in comment) + text)
-    return "\n".join(parts)
-
-
-def _changed(settings: Any) -> Any:
-    """A dataclass of settings as a dict of those that are not their defaults."""
-    if isinstance(settings, list):
-        return [_changed(entry) for entry in settings]
-    if not is_dataclass(settings):
-        return settings
-    changed = {}
-    for entry in fields(settings):
-        value = getattr(settings, entry.name)
-        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        if value != default or entry.name == "kind":  # a mechanism is told by its kind
-            changed[entry.name] = _changed(value)
-    return changed
+    return config_of(read_settings(str(path)))
 
 
 def read_settings(file: str) -> dict[str, Any]:
@@ -164,81 +119,52 @@ def read_settings(file: str) -> dict[str, Any]:
     return settings or {}
 
 
-def _settings(given: Given) -> dict[str, Any]:
-    """The settings of files and of options for one's own data; later ones override earlier ones."""
-    settings: dict[str, Any] = {}
-    for part in (*map(read_settings, given.config), given.settings()):
-        if "mechanism" in part and _kind(part) != _kind(settings):
-            settings.pop("mechanism", None)
-        settings = _merged(settings, part)
-    if given.kind is not None and given.kind != _kind(settings):
-        settings["mechanism"] = {}
-    if given.kind is not None:
-        settings["mechanism"] = _merged(settings.get("mechanism", {}), {"kind": given.kind})
-    return settings
+def explained(kind: Any) -> dict[str, str]:
+    """What a dataclass's docstring says of each of its settings."""
+    params = docstring(kind.__doc__ or "").params
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in params}
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    inner = {
-        name: _merged(base[name], value)
-        for name, value in over.items()
-        if isinstance(value, dict) and isinstance(base.get(name), dict)
+def default_of(entry: Field[Any]) -> Any:
+    """A setting's default; MISSING where it has none."""
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+
+
+def settings_of(kind: Any, group: str = "") -> Iterator[tuple[str, str, Any]]:
+    """(dotted name, what it means, default) of each setting of a dataclass of them."""
+    means, hints = explained(kind), get_type_hints(kind)
+    for entry in fields(kind):
+        name, default = f"{group}{entry.name}", default_of(entry)
+        if is_dataclass(hints[entry.name]):
+            yield from settings_of(hints[entry.name], f"{name}.")
+        elif not is_dataclass(default):  # a mechanism's settings depend on its kind
+            yield name, means[entry.name], default
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration as YAML that ``load_config`` reads."""
+    return yaml.safe_dump(asdict(config), sort_keys=False)
+
+
+def short_yaml(config: Config) -> str:
+    """The budget, and the settings that are not their defaults, each below its explanation."""
+    means, parts = explained(Config), []
+    for name, value in (_changed(config) | {"budget": asdict(config.budget)}).items():
+        comment = textwrap.wrap(means[name], 97)
+        text = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True)
+        parts.append("".join(f"# {line}\n" for line in comment) + text)
+    return "\n".join(parts)
+
+
+def _changed(settings: Any) -> Any:
+    """A dataclass of settings as a dict of those that are not their defaults."""
+    if isinstance(settings, list):
+        return [_changed(entry) for entry in settings]
+    if not is_dataclass(settings):
+        return settings
+    values = {entry: getattr(settings, entry.name) for entry in fields(settings)}
+    return {
+        entry.name: _changed(value)
+        for entry, value in values.items()
+        if value != default_of(entry) or entry.name == "kind"  # tells which mechanism it is
     }
-    return base | over | inner
-
-
-def _kind(settings: dict[str, Any]) -> object:
-    section = settings.get("mechanism")
-    return section.get("kind", DEFAULT_KIND) if isinstance(section, dict) else DEFAULT_KIND
-
-
-def _names(
-    parser: jsonargparse.ArgumentParser, settings: dict[str, Any], group: str = ""
-) -> Iterable[str]:
-    """Dotted names of all ``settings`` of a file, down to those that an option sets."""
-    dests = [action.dest for action in parser._actions]
-    for key, value in settings.items():
-        name = f"{group}{key}"
-        grouped = any(dest.startswith(f"{name}.") for dest in dests)
-        if isinstance(value, dict) and (grouped or name not in dests):
-            yield from _names(parser, value, f"{name}.")
-        else:
-            yield name
-
-
-def _check_rounds(rounds: object) -> None:
-    """Checks names, and mechanisms by their own kind's settings; the parser would name all kinds'.
-
-    Raises BadSetting, InvalidInput.
-    """
-    for entry in rounds if isinstance(rounds, list) else ():
-        if not isinstance(entry, dict):
-            continue
-        valid = [setting.name for setting in fields(RoundConfig)]
-        for name in entry:
-            if name not in valid:
-                raise BadSetting(_unknown(f"rounds.{name}", [f"rounds.{v}" for v in valid]))
-        section = entry.get("mechanism")
-        if isinstance(section, dict):
-            parser = jsonargparse.ArgumentParser(exit_on_error=False)
-            add_mechanism(parser, section.get("kind", DEFAULT_KIND))
-            _require_known(parser, _names(parser, {"mechanism": section}))
-            try:
-                parser.parse_object({"mechanism": section})
-            except ArgumentError as error:
-                raise BadSetting(" ".join(str(error).split())) from error
-
-
-def _require_known(parser: jsonargparse.ArgumentParser, names: Iterable[str]) -> None:
-    valid = [action.dest for action in parser._actions]
-    for name in names:
-        if name not in valid:
-            raise BadSetting(_unknown(name, valid))
-
-
-def _unknown(name: str, valid: list[str]) -> str:
-    if near := difflib.get_close_matches(name, valid, n=1, cutoff=0.6):
-        return f"unknown setting `{name}`. Did you mean `{near[0]}`?"
-    group = name.rpartition(".")[0]
-    siblings = [v for v in valid if v.rpartition(".")[0] == group]
-    return f"unknown setting `{name}`. Valid names: {', '.join(siblings)}."

@@ -18,7 +18,7 @@ from ...teacher.records.sources import Records, open_records
 from ...teacher.service.app import create_app
 from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
-from ...teacher.service.server import address, end_in_time, listen, server
+from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
@@ -61,7 +61,7 @@ def serve(
             if child_of:
                 threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
             # Before uvicorn takes the signal over, and when it raises it again, having stopped.
-            signal.signal(signal.SIGTERM, lambda *_: _stop(running))
+            signal.signal(signal.SIGTERM, running.handle_exit)
             print(address(service, bound), flush=True)
             running.run(sockets=[bound])
     finally:
@@ -110,10 +110,4 @@ def load_torch(threads: int) -> None:
 def _stop_with_input(running: uvicorn.Server) -> None:
     """Wait for the end of the standard input, then let the service finish."""
     sys.stdin.read()
-    _stop(running)
-
-
-def _stop(running: uvicorn.Server) -> None:
-    """Let the service finish, in the time that is stated."""
-    end_in_time()
-    running.should_exit = True
+    running.handle_exit(signal.SIGTERM, None)

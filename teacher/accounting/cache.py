@@ -1,6 +1,6 @@
 """Curves on disk: public numbers that take seconds to compute, keyed by public parameters only.
 
-A file holds SHA-256(key and payload), then the payload (little-endian float64). Anything unexpected
+A file holds SHA-256(key and payload), then the payload, a little-endian float64. Anything else
 (missing, short, corrupt, unreadable, a folder that can not be written) means: compute again. The
 folder is the user's own; who can write there can change the program too. An audit reads none of it
 (``computed_anew``).
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
+import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -39,22 +41,18 @@ def folder() -> Path:
 
 
 def cached(
-    keys: Sequence[dict[str, object]],
-    compute: Callable[[np.ndarray], np.ndarray],
-    *,
-    width: int = 1,
-    holds: Callable[[np.ndarray], bool] = lambda values: True,
+    keys: Sequence[dict[str, object]], compute: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Numbers for each key, float64 [n, width]: those of earlier calls, and the others together.
+    """A number for each key, float64 [n]: those of earlier calls, and the others together.
 
     ``keys``: every input and a version. ``compute``: of the places of new keys (int64 [m]), float64
-    [m, width]. ``holds``: whether an earlier call's numbers may be used.
+    [m].
     """
-    names, values = [canonical_json(key) for key in keys], np.empty((len(keys), width))
+    names, values = [canonical_json(key) for key in keys], np.empty(len(keys))
     new = []
     for place, name in enumerate(names):
-        known = _read(_path(name), name, width)
-        if known is not None and np.isfinite(known).all() and holds(known):
+        known = _read(_path(name), name)
+        if known is not None and math.isfinite(known):
             values[place] = known
         else:
             new.append(place)
@@ -64,7 +62,7 @@ def cached(
             path = _path(names[place])
             if path is not None:
                 with contextlib.suppress(OSError):
-                    _write(path, names[place], np.ascontiguousarray(values[place], dtype="<f8"))
+                    _write(path, names[place], values[place])
     return values
 
 
@@ -75,20 +73,20 @@ def _path(name: bytes) -> Path | None:
     return None
 
 
-def _read(path: Path | None, name: bytes, n: int) -> np.ndarray | None:
+def _read(path: Path | None, name: bytes) -> float | None:
     data = b""
     with contextlib.suppress(OSError):
         data = path.read_bytes() if path is not None else b""
     digest, payload = data[:32], data[32:]
-    if len(payload) != 8 * n or hashlib.sha256(name + payload).digest() != digest:
+    if len(payload) != 8 or hashlib.sha256(name + payload).digest() != digest:
         return None
-    return np.frombuffer(payload, dtype="<f8").astype(np.float64)
+    return float(struct.unpack("<d", payload)[0])
 
 
-def _write(path: Path, name: bytes, values: np.ndarray) -> None:
+def _write(path: Path, name: bytes, value: float) -> None:
     """In one step: a reader sees the whole file or none."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    payload = values.tobytes()
+    payload = struct.pack("<d", value)
     handle, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -191,8 +191,8 @@ def argmax_rdp(
         key: dict[str, object] = {"curve": "argmax", "version": CACHE_VERSION, **noise}
         excess = cached(
             [{**key, "order": float(order).hex()} for order in orders],
-            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma)[:, None],
-        )[:, 0]
+            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma),
+        )
     elif sigma <= MAX_ENUMERABLE_SIGMA:
         reaches = np.array([reach(float(order), sigma, gamma) for order in orders])
         excess = np.empty(len(orders))

@@ -28,7 +28,7 @@ def _with(**fields: Any) -> Callable[[Any], Probes]:
 
 def _cells(mechanism: Any) -> Probes:
     near = mechanism.neighbours
-    return _with(centroids=max(3, near), sigma=2.0 * math.sqrt(near))(mechanism)
+    return ((replace(mechanism, centroids=max(3, near), sigma=2.0 * math.sqrt(near)), ()),)
 
 
 HALF = {"sampling_probability": 0.5}
@@ -68,10 +68,7 @@ def cases(mechanism: Mechanism, unit: Unit = "row") -> list[Case]:
 
 
 def probes(mechanism: Mechanism) -> Probes:
-    """The same code with so little noise that faults show in seconds.
-
-    Each with the releases that it is to be audited for; none for all of them.
-    """
+    """Each with the releases that it is to be audited for; none for all of them."""
     return ATTACKS[mechanism.kind][1](mechanism)
 
 
@@ -116,10 +113,9 @@ def audit_mechanisms(
     The arguments are those of ``audit``.
     """
     every: tuple[str, ...] = ()
-    settings = dict.fromkeys((mechanism, delta, every) for mechanism in mechanisms)
-    for mechanism in mechanisms:
-        settings |= dict.fromkeys((m, PROBE_DELTA, parts) for m, parts in probes(mechanism))
+    asked = [(mechanism, delta, every) for mechanism in mechanisms]
+    asked += [(m, PROBE_DELTA, parts) for each in mechanisms for m, parts in probes(each)]
     return [
         audit(m, delta=at, trials=trials, confidence=confidence, releases=parts, unit=unit)
-        for m, at, parts in settings
+        for m, at, parts in dict.fromkeys(asked)
     ]

@@ -1,11 +1,10 @@
 """Attacks on individual budgets: conversations with a record in every neighbourhood.
 
 The record equals the queries, so its kernel value is 1 and it pays the highest price; queries are
-asked until all budgets should long be exhausted. The audit runs ``answer_prepaid`` with the
-kernel, the noise and the budgets of real answers, the budgets in memory. The proof
-(docs/privacy.md, section 12) bounds a conversation by what the record pays. So noise too small for
-its price, a missing payment, a late payment and a refilled budget all show as a loss above rho. A
-trial is one conversation with new budgets.
+asked until all budgets should long be exhausted, through ``answer_prepaid``, with budgets in
+memory. A conversation is bounded by what the record pays (docs/privacy.md, section 12). So noise
+too small for its price, a missing payment, a late payment and a refilled budget all show as a loss
+above rho. A trial is one conversation with new budgets.
 """
 
 from __future__ import annotations
@@ -69,11 +68,7 @@ def probes(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]], ...]:
 
 
 def conversations(mechanism: IndKnn, unit: Unit) -> list[Case]:
-    """A count, an answer, and conversations with the record alone and in a divided crowd.
-
-    With practical parameters a record lasts for hundreds of queries, and few conversations show
-    little. About 0.5 ms a query.
-    """
+    """A count, an answer, and conversations with the record alone and in a divided crowd."""
     return [_case(mechanism, release, pair, unit) for release, pair in PAIRS.items()]
 
 

@@ -211,16 +211,6 @@ def explored(
     return best
 
 
-def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: float) -> float:
-    """A lower bound of epsilon(delta) that fails with probability at most ``error``.
-
-    ``without``, ``added``: codes, int64 [trials, queries], on the two data sets of one pair.
-    """
-    cut = len(without) // EXPLORED
-    event = explored(without[:cut], added[:cut], len(without) - cut, delta, error)
-    return event.bound(without[cut:], added[cut:], delta, error)
-
-
 def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float) -> np.ndarray:
     """log((p_low - delta) / q_high) from ``x`` and ``y`` hits in ``n`` trials of either law.
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +24,9 @@ from ...wall.guarantee import Unit
 from ...wall.label_kinds import STEPS
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
-from ..mechanisms.values import RANGE, PrivateKnnMean, Regression
+from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
-from ..mechanisms.votes import AGGREGATE, SCREEN, Votes
+from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from .harness import EMPTY, Case, Pair, drawn, fresh_keys, of_unit, sum_codes
@@ -34,74 +35,53 @@ JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
 QUERIES = 4  # of a trial of JOINT
 MANY_CLASSES = 10  # a contest among many, where class a rarely wins without the record
 MAX_RECORDS = 8192  # drawing from more takes too long
-_BITS_PER_CALL = 1 << 22  # inclusion bits
+BITS_PER_CALL = 1 << 22  # inclusion bits
 BATCH_SIZES = (1, 4)  # queries
 DISTANCE = 10  # of k-NN's record from the queries, in integer units
 
 
-@dataclass(frozen=True)
-class VoteCase:
-    """How votes are counted: the k nearest of a Poisson sample, or k shards.
+def pairs(mechanism: Screened, noise: float, swap: bool) -> list[Pair]:
+    """Nobody; a tie and a class a little behind; a plurality at and below the threshold.
 
-    ``noise``, ``screen_noise``: scales of the noise on a class and on the plurality, in votes.
-    ``swap``: whether a record displaces another of a full sample.
+    ``noise``: the scale of the noise on a class, in votes. ``swap``: whether a record displaces
+    another of a full sample.
     """
-
-    k: int
-    noise: float
-    threshold: int = 0
-    screen_noise: float = 0.0
-    sampling_probability: float = 1.0
-    swap: bool = True
-    shards: bool = False
-
-    def pairs(self) -> list[Pair]:
-        """Nobody; a tie and a class a little behind; a plurality at and below the threshold."""
-        k, gamma = self.k, self.sampling_probability
-        tie = (k - 1) // 2 if self.swap else self.threshold
-        behind = max(0, tie - round(self.noise))
-        below = max(0, self.threshold - round(self.screen_noise))
-        if self.shards:
-            sides = [(0, 2), (0, MANY_CLASSES), (tie, 2), (behind, 2)]
-            sides += [(min(votes, k - 1), 2) for votes in (self.threshold, below)]
-            return [Pair(same, k - same, classes) for same, classes in sides]
-        # so many records that a sample is full almost surely
-        full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
-        other = full if self.swap else round(tie / gamma)
-        pairs = [EMPTY, replace(EMPTY, num_classes=MANY_CLASSES)]
-        pairs += [Pair(round(votes / gamma), other, 2) for votes in (tie, behind)]
-        pairs += [Pair(round(votes / gamma), 0, 2) for votes in (self.threshold, below)]
-        return [p for p in pairs if p.same_class + p.other_class <= MAX_RECORDS]
-
-
-def _vote_case(mechanism: Votes) -> VoteCase:
-    fields = vars(mechanism)
-    return VoteCase(
-        k=mechanism.max_votes,
-        noise=mechanism.require("scale" if "scale" in fields else "sigma_vote"),
-        threshold=mechanism.threshold if mechanism.screened else 0,
-        screen_noise=mechanism.require("sigma_screen") if mechanism.screened else 0.0,
-        sampling_probability=mechanism.rate,
-        swap=mechanism.swap,
-        shards="teachers" in fields,
-    )
+    k, gamma = mechanism.max_votes, mechanism.rate
+    threshold, screen_noise = 0, 0.0
+    if mechanism.screened:
+        threshold, screen_noise = mechanism.threshold, mechanism.require("sigma_screen")
+    tie = (k - 1) // 2 if swap else threshold
+    behind = max(0, tie - round(noise))
+    below = max(0, threshold - round(screen_noise))
+    if mechanism.needs:
+        sides = [(0, 2), (0, MANY_CLASSES), (tie, 2), (behind, 2)]
+        sides += [(min(votes, k - 1), 2) for votes in (threshold, below)]
+        return [Pair(same, k - same, classes) for same, classes in sides]
+    # so many records that a sample is full almost surely
+    full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
+    other = full if swap else round(tie / gamma)
+    every = [EMPTY, replace(EMPTY, num_classes=MANY_CLASSES)]
+    every += [Pair(round(votes / gamma), other, 2) for votes in (tie, behind)]
+    every += [Pair(round(votes / gamma), 0, 2) for votes in (threshold, below)]
+    return [p for p in every if p.same_class + p.other_class <= MAX_RECORDS]
 
 
 def votes(mechanism: Votes, unit: Unit) -> list[Case]:
     """The screening, the aggregation, and QUERIES composed queries with both."""
-    parts = (*mechanism.stages, JOINT) if SCREEN in mechanism.stages else mechanism.stages
+    parts = (*mechanism.stages, JOINT) if mechanism.screened else mechanism.stages
     return [_vote(mechanism, part, unit) for part in parts]
 
 
 def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
     queries = QUERIES if part == JOINT else 1
-    alone = part == AGGREGATE and SCREEN in mechanism.stages
+    alone = part == AGGREGATE and mechanism.screened
     caps = 0 if alone else queries, 0 if part == SCREEN else queries
 
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         return run(mechanism, part, pair, added, n * queries, entropy, unit)
 
-    return Case(part, _vote_case(mechanism).pairs(), trials, mechanism.releases(*caps), queries)
+    near = pairs(mechanism, mechanism.require(mechanism.noise_field), mechanism.swap)
+    return Case(part, near, trials, mechanism.releases(*caps), queries)
 
 
 def run(
@@ -119,10 +99,11 @@ def run(
     label + 1 for JOINT.
     """
     voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if _vote_case(mechanism).shards:
-        k = mechanism.max_votes
-        voters = _LinearVoters(**{**vars(voters), "ensembles": {k: ensemble(k, pair, added)}})
-    block = max(1, min(1024, _BITS_PER_CALL // max(1, len(voters.labels))))
+    if mechanism.needs:  # the audit starts from the votes
+        linear: dict[str, Any] = {"classifier": "linear"}
+        k, mechanism = mechanism.max_votes, replace(mechanism, **linear)
+        voters = replace(voters, ensembles={k: ensemble(k, pair, added)})
+    block = max(1, min(1024, BITS_PER_CALL // max(1, len(voters.labels))))
     pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]
     return np.concatenate(pieces)
 
@@ -152,14 +133,6 @@ def _settled(
     return np.array([known[part] for known in results], dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class _LinearVoters(Voters):
-    """Linear classifiers for all mechanisms, as the audit starts from the votes."""
-
-    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
-        return super().teacher_votes(teachers, "linear")
-
-
 def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
     """Classifiers on shards with one record each (of class a) or none."""
     key, numbers = bytes(32), np.arange(1000 * min(teachers, pair.same_class + 2))
@@ -173,17 +146,13 @@ def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
 
 def values(mechanism: Regression, unit: Unit) -> list[Case]:
     """Each release of a query for values."""
-    spread = mechanism.require("sigma_screen") if mechanism.threshold is not None else 0.0
-    mean = isinstance(mechanism, PrivateKnnMean)
-    noise = mechanism.require("sigma_mean") if mean else 2 / mechanism.require("epsilon")
-    case = VoteCase(
-        mechanism.k, noise, mechanism.threshold or 0, spread, mechanism.sampling_probability
-    )
-    pairs = [pair for pair in case.pairs() if pair.num_classes == 2]
-    return [_value(mechanism, stage, pairs, unit) for stage in mechanism.stages]
+    noise = mechanism.require(mechanism.noise_field)
+    near = pairs(mechanism, noise if mechanism.aggregate == MEAN else 2 / noise, True)
+    near = [pair for pair in near if pair.num_classes == 2]
+    return [_value(mechanism, stage, near, unit) for stage in mechanism.stages]
 
 
-def _value(mechanism: Regression, stage: str, pairs: list[Pair], unit: Unit) -> Case:
+def _value(mechanism: Regression, stage: str, near: list[Pair], unit: Unit) -> Case:
     unscreened = replace(mechanism, threshold=None)
 
     def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
@@ -192,20 +161,15 @@ def _value(mechanism: Regression, stage: str, pairs: list[Pair], unit: Unit) -> 
         released = np.concatenate(list(drawn(mechanism, stage, voters, n, entropy)))
         if stage == SCREEN:
             return released
-        if isinstance(mechanism, PrivateKnnMean):
-            deviation = mechanism.require("sigma_mean") * RANGE
-            return sum_codes(released - _middle(mechanism, pair), deviation)
-        return released * mechanism.cells // (STEPS + 1)
+        if mechanism.aggregate != MEAN:
+            return released * mechanism.cells // (STEPS + 1)
+        same = min(mechanism.rate * pair.same_class, mechanism.k)
+        other = min(mechanism.rate * pair.other_class, mechanism.k - same)
+        expected = round((same - other) * STEPS)  # about the sum without the record
+        return sum_codes(released - expected, mechanism.require("sigma_mean") * RANGE)
 
     priced = mechanism.releases(1, 0) if stage == SCREEN else unscreened.releases(1, 1)
-    return Case(stage, pairs, trials, priced)
-
-
-def _middle(mechanism: Regression, pair: Pair) -> int:
-    """About the expected sum without the record."""
-    gamma, k = mechanism.sampling_probability, mechanism.k
-    same = min(gamma * pair.same_class, k)
-    return round((same - min(gamma * pair.other_class, k - same)) * STEPS)
+    return Case(stage, near, trials, priced)
 
 
 def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:

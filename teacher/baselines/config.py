@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from ...wall.errors import InvalidInput
 from ..mechanisms.fields import check, count, describe, param
@@ -97,6 +99,8 @@ class DpForest(Baseline):
 
 
 PrivateClassification = DpLogisticRegression | DpNaiveBayes | DpForest
-AnyBaseline = NoisySgd | LinearNoisySgd | PrivateClassification
+AnyBaseline = Annotated[
+    NoisySgd | LinearNoisySgd | PrivateClassification, Field(discriminator="kind")
+]
 for _known in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest):
     describe(_known, "baseline")

@@ -1,10 +1,8 @@
 """PATE's teachers as in the papers: a small convolutional network for each shard of the images.
 
 A classifier is a function of its own shard, its number and the custodian's key: initial weights and
-the rows of each step come from SHAKE-256 of key and number, so seeds are independent of one another
-and of all records. The numbers of steps and of rows per step are constants, so that nothing about
-one shard depends on the size of another. Hence a record changes one vote at most, as in
-linear_ensemble.py, which defines the shards. A shard without records votes for class 0.
+the rows of each step come from SHAKE-256 of key and number, and the numbers of steps and of rows
+per step are constants (docs/privacy.md, section 14). linear_ensemble.py defines the shards.
 
 Each is trained by itself on one CPU thread, in as many processes as allowed. It is stored in the
 custodian's directory as soon as it is trained, under a digest of all its inputs: an interrupted

@@ -2,13 +2,10 @@
 
 A record belongs to one shard, by a keyed hash of its id, independently of other records (all rows
 of a person by the person's code, where the unit of privacy is a person); a classifier is a function
-of its own shard. So a record changes one vote at most: the counts move by e_a - e_b (L2 sqrt(2), L1
-2, the maximum by 1). The number of classifiers is public and fixed. A shard without records votes
-for class 0.
+of its own shard (docs/privacy.md, section 14). A shard without records votes for class 0.
 
 Ridge regression on one-hot targets has one solution, found without randomness: no seeds, no early
-stopping, no order of rows. On some 240 rows it takes milliseconds (docs/results.md has a
-measurement).
+stopping, no order of rows.
 """
 
 from __future__ import annotations
@@ -70,9 +67,8 @@ def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
     if not 1 <= teachers <= MAX_TEACHERS:
         raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
-    return np.array(
-        [int.from_bytes(digest[:8], "little") % teachers for digest in digests], dtype=np.int64
-    )
+    numbers = [int.from_bytes(digest[:8], "little") % teachers for digest in digests]
+    return np.array(numbers, dtype=np.int64)
 
 
 def shard_key(directory: Path) -> bytes:
@@ -98,8 +94,8 @@ def shard_key(directory: Path) -> bytes:
 def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes].
 
-    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1. Without rows all
-    weights are zero, hence class 0, or no attribute.
+    ``labels``: int64 [n], or [n, n_classes] of 0 and 1. Without rows all weights are zero, hence
+    class 0, or no attribute.
     """
     rows = _scaled(features).astype(np.float64)  # [n, d + 1]
     targets = np.eye(num_classes)[labels] if labels.ndim == 1 else labels  # [n, c]
@@ -138,13 +134,8 @@ def train_ensemble(
         rows = order[shard[order] == number]
         return features[rows], labels[rows]
 
-    return train_by_shard(
-        records_of,
-        dimensions=features.shape[1],
-        num_classes=num_classes,
-        teachers=teachers,
-        progress=progress,
-    )
+    size = {"dimensions": features.shape[1], "num_classes": num_classes, "teachers": teachers}
+    return train_by_shard(records_of, progress=progress, **size)
 
 
 def train_by_shard(

@@ -1,26 +1,16 @@
 """Several labels a row by the tau-approximation (CVPR20 appendix D): noisy clipped attribute votes.
 
 A voter (a neighbour, or one of PATE's classifiers) states for each attribute whether it is present:
-f in {0, 1}^c. Its vote is f min(1, tau / |f|_1), rounded down to multiples of 1 / GRID. In units of
-1 / GRID a voter's votes are integers v >= 0 with
-
-    |v|_1 <= tau GRID,   v_j <= GRID,   hence   |v|_2^2 <= tau GRID^2.
-
-One record adds v, or replaces v by another voter's w (it displaces the k-th neighbour, or changes
-one classifier). As v, w >= 0:
-
-    |v - w|_2^2 <= |v|_2^2 + |w|_2^2 <= 2 tau GRID^2,
-
-attained by two voters with tau attributes each and none in common. All noisy counts are released,
-as the curve prices them; which attributes count as present is post-processing. "Absent" votes are
-not counted: they would have to be released too.
+f in {0, 1}^c. Its vote is f min(1, tau / |f|_1), rounded down to multiples of 1 / GRID: the entries
+add up to tau at most, and two voters' votes are sqrt(2 tau) apart at most (docs/privacy.md, section
+16). "Absent" votes are not counted: they would have to be released too.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +18,7 @@ import numpy as np
 
 from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
-from .base import Classifiers
+from .base import Classifiers, Keys
 from .fields import count, noise_scale, param, sampling
 from .sums import NoisySum
 
@@ -45,10 +35,9 @@ MAX_VOTERS = 10_000
 class AttributeVotes(NoisySum):
     """Noisy counts of clipped votes on attributes, by neighbours or by classifiers.
 
-    Guarantee, for one query under add/remove of one record: the Gaussian bound
-    (``curves.gaussian_rdp``) at L2 sensitivity sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi
-    DP (CVPR20 Theorem 13), and less where records are sampled. No query is screened. All fields are
-    publishable and fixed without looking at private rows.
+    Guarantee, for one query under add/remove of one record: the Gaussian bound at L2 sensitivity
+    sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi DP (CVPR20 Theorem 13), and less where
+    records are sampled. No query is screened.
     """
 
     tau: int = count(
@@ -72,7 +61,7 @@ class AttributeVotes(NoisySum):
 
     stages = (COUNTS,)
     label_space = "attributes"
-    scale = "sigma_vote"
+    noise_field = "sigma_vote"
     grid = GRID
 
     @property
@@ -128,11 +117,7 @@ class PrivateKnnAttributes(AttributeVotes):
     def max_voters(self) -> int:
         return self.k
 
-    @property
-    def rate(self) -> float:
-        return self.sampling_probability
-
-    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         cast = ballots(voters.labels, voters.num_classes, self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
 
@@ -160,7 +145,7 @@ class GnmaxAttributes(AttributeVotes):
     def needs(self) -> tuple[Classifiers, ...]:
         return (Classifiers("linear", self.teachers),)
 
-    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
         for bits in voters.teacher_attributes(self.teachers):
             votes += clipped(bits, self.tau)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 LabelKind = Literal["class", "attributes", "value"]  # of wall/label_kinds.py
+Keys = Sequence[str]  # identities of queries, one each
 
 
 class Charging(Enum):
@@ -96,11 +97,11 @@ class Classifiers:
 
 
 @dataclass(frozen=True)
-class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a class_path
+class Mechanism(metaclass=ABCMeta):
     """A frozen dataclass of publishable fields (fields.py), and ``kind``, a Literal with a default.
 
-    It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same
-    fields. One more mechanism is one file here and one line of ``registry.REGISTERED``.
+    They are fixed without looking at private rows. It owns its randomness (``draw``) and its
+    privacy curve (``releases``), both from the same fields.
 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/label_kinds.py).
@@ -109,7 +110,6 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         of_persons: values of fields that are null, where the unit of privacy is a person.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
-        stages: names of its releases for one query, in order; each is charged before it is drawn.
     """
 
     label_space: ClassVar[LabelKind] = "class"
@@ -157,9 +157,16 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """(records that vote at most, probability that a record is sampled), for the custodian."""
         return 1, 1.0
 
+    @property
+    def rate(self) -> float:
+        """The probability with which a record is sampled for a release; 1 where all may vote."""
+        return float(vars(self).get("sampling_probability", 1.0))
+
     def require_sharded(self) -> None:
-        """Raise InvalidInput where all rows must be in one process."""
-        return
+        """Raise InvalidInput for networks: no process has the images of all shards."""
+        if any(need.kind == "cnn" for need in self.needs):
+            rule = "0 for PATE's networks (mechanism.classifier: cnn)"
+            raise InvalidInput("scale.shards", rule, self.kind)
 
     def require_unit(self, unit: Unit) -> None:
         """Raise InvalidInput where its price does not hold for the unit of privacy."""
@@ -226,7 +233,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         Raises InvalidInput where a field is missing that ``with_noise`` fills in.
         """
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
 
         ``voters``: the records and the queries; ``keys``: the queries' identities, charged for

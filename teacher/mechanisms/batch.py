@@ -1,11 +1,14 @@
 """Batches of queries under pure DP (DMKD17): one charge pays for all answers of a batch.
 
 Radius neighbours are the records in a ball (Algorithms 1 to 3); k nearest neighbours are those in a
-ball whose radius is found privately (Algorithms 4 to 7; ball_radii.py).
+ball whose radius is found privately (Algorithms 4 to 7): one of some candidates, or that of a ball
+in a noisy grid. The domain is the box -63..63 in each dimension; as real numbers, features lie in
+-63.5..63.5.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +22,10 @@ from ...wall.messages import Value
 from ..accounting.conversion import float_above
 from ..accounting.plan import Release
 from ..noise.scales import less_spent
-from . import ball_radii as balls
-from .base import Charging, Mechanism
+from .base import Charging, Keys, Mechanism
 from .fields import count, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, Bounds, clique_bounds
+from .voters import LEVELS
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -31,8 +34,12 @@ if TYPE_CHECKING:
 # The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
 BATCH = "batch"
 LABEL_NOISE, RADIUS_NOISE, COUNT_NOISE = "label", "radius", "count"  # purposes of draws
-SIDE = 126  # of the domain box: features are integers in -63..63 in each dimension
+SIDE = LEVELS - 1  # of the domain box
 MAX_CANDIDATES = 256
+POINTS = 1 << 16  # of the quadrature, over the whole box
+THETA = 10.0  # Su et al. 2016
+STEP = 0.25  # increment of a radius, 1/500 of a side
+QUERIES_PER_BLOCK = 8  # their distances to all points fit a cache
 MIN_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
 
 Noise = Literal["laplace", "exponential", "exponential_paper"]
@@ -53,8 +60,7 @@ class BatchMechanism(Mechanism):
     Guarantee, for one batch under add/remove of one record: all its answers, clique bounds and
     radii are jointly epsilon-DP. A record votes in the balls that it lies in, which are pairwise
     neighbours in the overlap graph; query i spends epsilon / size_i, and the sizes of a clique's
-    members are at least its size (overlap.py). Proof: docs/privacy.md, "Batches". All fields are
-    publishable and fixed without looking at private rows.
+    members are at least its size (overlap.py). Proof: docs/privacy.md, "Batches".
     """
 
     epsilon: float | None = pure_epsilon("of a batch")
@@ -66,12 +72,10 @@ class BatchMechanism(Mechanism):
     persons = True
 
     @abstractmethod
-    def radii(
-        self, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> tuple[np.ndarray, Fraction]:
+    def radii(self, voters: Voters, keys: Keys, entropy: Entropy) -> tuple[np.ndarray, Fraction]:
         """Squared radii, int64 [n_queries], and what they leave of epsilon."""
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Answers of one charged batch, int64 [n_queries, 4].
 
         Columns: label, clique bound, whether that is exact, squared radius.
@@ -112,7 +116,7 @@ def released(
     squared_radii: np.ndarray,
     epsilon: Fraction,
     noise: Noise,
-    keys: Sequence[str],
+    keys: Keys,
     entropy: Entropy,
 ) -> np.ndarray:
     """int64 [q, 4], of which the labels are epsilon-DP for the batch; the rest is public.
@@ -120,33 +124,25 @@ def released(
     ``votes``: int64 [q, c], counts of the records in each query's ball. A record adds 1 to one
     count of each ball that it lies in. Query i spends e_i = epsilon / size_i.
 
-    "laplace": argmax of the counts plus discrete Laplace noise of scale 1 / e_i, ties to the lowest
-    class (DMKD17 Algorithm 1). "exponential": probability proportional to exp(e_i count), e_i-DP
-    because a record only raises counts. "exponential_paper": exp(e_i count / 2) (DMKD17 Algorithm
-    2), which needs no such argument.
+    "laplace": argmax of the counts plus discrete Laplace noise of scale 1 / e_i, rounded up, ties
+    to the lowest class (DMKD17 Algorithm 1). "exponential": probability proportional to exp(e_i
+    count), e_i-DP because a record only raises counts. "exponential_paper": exp(e_i count / 2)
+    (DMKD17 Algorithm 2), which needs no such argument.
     """
+    sizes = bounds.sizes.tolist()
     if noise == "laplace":
-        drawn = laplace(bounds.sizes, epsilon, keys, votes.shape[1], entropy)
-        labels = (votes + drawn).argmax(axis=1)
+        noisy = votes.copy()
+        for size in sorted(set(sizes)):
+            rows = np.flatnonzero(bounds.sizes == size)
+            own, scale = [keys[row] for row in rows.tolist()], float_above(size / epsilon)
+            noisy[rows] += entropy.discrete_laplace(scale, own, LABEL_NOISE, votes.shape[1])
+        labels = noisy.argmax(axis=1)
     else:
         divisor = 2 if noise == "exponential_paper" else 1
-        rates = [epsilon / (divisor * size) for size in bounds.sizes.tolist()]
         behind = votes.max(axis=1, keepdims=True) - votes
+        rates = [epsilon / (divisor * size) for size in sizes]
         labels = entropy.choose(behind, rates, keys, LABEL_NOISE)
     return np.stack([labels, bounds.sizes, bounds.exact.astype(np.int64), squared_radii], axis=1)
-
-
-def laplace(
-    sizes: np.ndarray, epsilon: Fraction, keys: Sequence[str], width: int, entropy: Entropy
-) -> np.ndarray:
-    """Discrete Laplace noise, int64 [q, width]; row i has scale sizes[i] / epsilon, rounded up."""
-    drawn = np.empty((len(keys), width), dtype=np.int64)
-    for size in np.unique(sizes).tolist():
-        rows = np.flatnonzero(sizes == size)
-        row_keys = [keys[row] for row in rows.tolist()]
-        scale = float_above(size / epsilon)
-        drawn[rows] = entropy.discrete_laplace(scale, row_keys, LABEL_NOISE, width)
-    return drawn
 
 
 @dataclass(frozen=True)
@@ -162,19 +158,9 @@ class RadiusNeighbours(BatchMechanism):
         le=100,
     )
 
-    def radii(
-        self, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> tuple[np.ndarray, Fraction]:
-        squared = np.full(len(keys), min(squared_radius(self.radius), 1 << 26), dtype=np.int64)
-        return squared, Fraction(self.require("epsilon"))
-
-
-def squared_radius(radius: float) -> int:
-    """Squared radius in integer units, as squared distances are, rounded.
-
-    ``radius``: in sides of the domain box.
-    """
-    return round((Fraction(radius) * SIDE) ** 2)
+    def radii(self, voters: Voters, keys: Keys, entropy: Entropy) -> tuple[np.ndarray, Fraction]:
+        squared = min(round((Fraction(self.radius) * SIDE) ** 2), 1 << 26)
+        return np.full(len(keys), squared, dtype=np.int64), Fraction(self.require("epsilon"))
 
 
 @dataclass(frozen=True)
@@ -224,9 +210,9 @@ class BatchKnn(BatchMechanism):
         super().require_batch(queries, dimensions)
         if self.conversion == "grid":
             epsilon = Fraction(self.require("epsilon"))
-            balls.require_grid(dimensions, self.records, epsilon * self._shares()[1])
+            require_grid(dimensions, self.records, epsilon * self._shares()[1])
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Without a conversion the clique bound is the number of queries and the radius -1.
 
         DMKD17 Algorithm 4 for each query at epsilon / q. Counts of the k nearest move by e_a - e_b,
@@ -245,9 +231,7 @@ class BatchKnn(BatchMechanism):
         count = Fraction(0) if self.records else Fraction(self.records_share)
         return count, Fraction(self.conversion_share), 1 - count - Fraction(self.conversion_share)
 
-    def radii(
-        self, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> tuple[np.ndarray, Fraction]:
+    def radii(self, voters: Voters, keys: Keys, entropy: Entropy) -> tuple[np.ndarray, Fraction]:
         """Epsilon-DP for the batch, at its share of epsilon and that of the number of records."""
         whole, dimensions = Fraction(self.require("epsilon")), voters.queries.shape[1]
         for_count, epsilon, rest = (whole * share for share in self._shares())
@@ -256,14 +240,95 @@ class BatchKnn(BatchMechanism):
             noise = entropy.discrete_laplace(float_above(1 / for_count), keys[:1], COUNT_NOISE, 1)
             records = max(1, len(voters.index.units) + int(noise[0, 0]))
         if self.conversion == "grid":
-            cells = balls.cells_a_side(dimensions, records, epsilon)
+            cells = cells_a_side(dimensions, records, epsilon)
             counts = voters.grid_counts(cells)
             scale = float_above(1 / epsilon)
             noise = entropy.discrete_laplace(scale, keys[:1], RADIUS_NOISE, len(counts))
-            return balls.radii_of_grid(voters.queries, counts + noise[0], cells, self.k), rest
-        candidates = balls.candidate_radii(dimensions, self.k, records, self.candidates)
+            return radii_of_grid(voters.queries, counts + noise[0], cells, self.k), rest
+        candidates = candidate_radii(dimensions, self.k, records, self.candidates)
         largest = np.full(len(keys), candidates[-1], dtype=np.int64)
         sizes = clique_bounds(voters.queries, largest, self.candidate_accounting).sizes
         losses = np.abs(voters.ball_counts(candidates) - self.k)
         rates = [epsilon / (2 * size) for size in sizes.tolist()]
         return candidates[entropy.choose(losses, rates, keys, RADIUS_NOISE)], rest
+
+
+def candidate_radii(dimensions: int, k: int, records: int, candidates: int) -> np.ndarray:
+    """Squares of the radii 2 j r / n for j = 1..n, n = ``candidates``: int64 [n] ascending.
+
+    r is the radius of a ball with k records of a uniform data set, DMKD17 Algorithm 6, lines 3 and
+    4: pi^(d/2) / Gamma(d/2 + 1) r^d = k / records of the box's volume. No radius exceeds the box's
+    diagonal.
+    """
+    log_volume = dimensions / 2 * math.log(math.pi) - math.lgamma(dimensions / 2 + 1)
+    uniform = SIDE * math.exp((math.log(k / records) - log_volume) / dimensions)
+    diagonal = SIDE**2 * dimensions
+    radii = (2 * j * uniform / candidates for j in range(1, candidates + 1))
+    return np.array([min(diagonal, math.floor(radius**2)) for radius in radii], dtype=np.int64)
+
+
+def cells_a_side(dimensions: int, records: int, epsilon: Fraction) -> int:
+    """(records epsilon / 10)^(2 / (2 + d)), at least 2 and at most what POINTS allow.
+
+    The extended uniform grid of Su et al. 2016.
+    """
+    cells = (records * float(epsilon) / THETA) ** (2 / (2 + dimensions))
+    return max(2, min(math.floor(cells), _max_cells(dimensions)))
+
+
+def _max_cells(dimensions: int) -> int:
+    cells = 1
+    while cells < LEVELS and (cells + 1) ** dimensions <= POINTS:
+        cells += 1
+    return cells
+
+
+def require_grid(dimensions: int, records: int | None, epsilon: Fraction) -> None:
+    """Raise InvalidInput where a grid over so many dimensions has fewer than two cells a side."""
+    rule = ""
+    if _max_cells(dimensions) < 2:
+        rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "
+        rule += f"2^{dimensions} cells"
+    elif records is not None and records * float(epsilon) < THETA * 2 ** ((2 + dimensions) / 2):
+        rule = f": for {dimensions} dimensions, {records} records and this epsilon a grid has one "
+        rule += "cell a side"
+    if rule:
+        raise InvalidInput("mechanism.conversion", f"interactive{rule}", "grid")
+
+
+def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -> np.ndarray:
+    """Squares of the smallest radii, in increments of STEP, whose balls have mass >= k: int64 [q].
+
+    ``counts``: noisy, int64 [cells^d]. DMKD17 Algorithm 7. The volume of ball and cell is a
+    midpoint rule: each cell's count is spread evenly over s^d points, (s cells)^d <= POINTS. Where
+    the box has less mass than ``k``, the radius covers it.
+    """
+    dimensions = queries.shape[1]
+    fine = 1
+    while ((fine + 1) * cells) ** dimensions <= POINTS:
+        fine += 1
+    axis = (np.arange(fine * cells) + 0.5) * (LEVELS / (fine * cells)) - LEVELS / 2
+    points = _product(axis, dimensions).astype(np.float32)  # the quadrature errs by more
+    cell = _product(np.arange(fine * cells) // fine, dimensions) @ cells ** np.arange(
+        dimensions, dtype=np.int64
+    )
+    mass = counts[cell] / fine**dimensions
+    steps = math.ceil(LEVELS * math.sqrt(dimensions) / STEP) + 1
+    squares = (points * points).sum(axis=1)
+    radii = np.empty(len(queries), dtype=np.int64)
+    for start in range(0, len(queries), QUERIES_PER_BLOCK):
+        part = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
+        norms = (part * part).sum(axis=1)[:, None]
+        distances = np.sqrt(np.maximum(squares + norms - 2 * part @ points.T, 0))
+        rings = np.ceil(distances / STEP).astype(np.int64)
+        for i, ring in enumerate(rings, start=start):
+            inside = np.cumsum(np.bincount(ring, mass, minlength=steps))
+            enough = np.flatnonzero(inside >= k)
+            radii[i] = math.floor((STEP * (enough[0] if len(enough) else steps)) ** 2)
+    return radii
+
+
+def _product(axis: np.ndarray, dimensions: int) -> np.ndarray:
+    """All points with coordinates from ``axis`` [n]: [n^dimensions, dimensions]."""
+    grid = np.meshgrid(*[axis] * dimensions, indexing="ij")
+    return np.stack(grid, axis=-1).reshape(-1, dimensions)

@@ -23,13 +23,11 @@ from scipy.optimize import brentq
 
 from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, is_slow, odometer, quick
-from ..accounting.cache import cached
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
-from ..accounting.plan import Plan, Release, Slot
+from ..accounting.plan import Plan, Slot
 from ..accounting.pld import closed_epsilon
 from .base import M, Priced
 
-VERSION = 2  # raise when a level would be calibrated otherwise
 WHAT = "solving the noise for the budget"  # of the progress
 CERTIFICATES = 12  # computed at most, about
 ENOUGH = 0.995  # of the budget: no further certificate is computed
@@ -49,8 +47,7 @@ def calibrate(
     """The mechanisms with their missing noise, so that all of them together cost ``epsilon``.
 
     The certificate is at most epsilon and at least 0.99 of it, except where no noise that can be
-    drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
-    kept on disk (accounting/cache.py).
+    drawn costs that: then the noise is the most or the least that can be drawn. Deterministic.
     """
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
     return [
@@ -74,11 +71,6 @@ class _Search:
             for e, level in zip(self.entries, levels, strict=True)
         )
         return Plan(self.epsilon, self.delta, slots)
-
-    def still_holds(self, levels: np.ndarray) -> bool:
-        """Whether levels of an earlier call are what ``levels`` would accept."""
-        plan = self.plan(levels)
-        return _demands(plan)[0] * self.epsilon <= certified_epsilon(plan) <= self.epsilon
 
     def levels(self) -> np.ndarray:
         """float64 [n_entries]."""
@@ -135,17 +127,9 @@ class _Search:
 @lru_cache(maxsize=256)
 def _levels(search: _Search) -> tuple[float, ...]:
     """A noise level for each mechanism, without effect on those that miss no number."""
-    entries = search.entries
-    if not any(entry.mechanism.uncalibrated for entry in entries):
-        return (1.0,) * len(entries)
-    key = {
-        "solved": VERSION,
-        "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
-        "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
-    }
-    width, holds = len(entries), search.still_holds
-    (levels,) = cached([key], lambda _: search.levels()[None], width=width, holds=holds)
-    return tuple(levels.tolist())
+    if not any(entry.mechanism.uncalibrated for entry in search.entries):
+        return (1.0,) * len(search.entries)
+    return tuple(search.levels().tolist())
 
 
 def estimate(plan: Plan) -> float:
@@ -160,16 +144,15 @@ def estimate(plan: Plan) -> float:
     return min(epsilon, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else epsilon
 
 
-def _sampled(release: Release) -> bool:
-    return release.parameters.get("sampling_probability", 1.0) < 1
-
-
 def _demands(plan: Plan) -> tuple[float, float, float]:
     """(least share of the budget to accept, share to aim at, precision of a search)."""
     releases = plan.releases()
     if any(map(is_slow, releases)):
         return ENOUGH_SLOW, AIM_SLOW, CLOSE
-    sums = any(r.curve in ("screening", "argmax") or _sampled(r) for r in releases)
+    sums = any(
+        r.curve in ("screening", "argmax") or r.parameters.get("sampling_probability", 1.0) < 1
+        for r in releases
+    )
     return ENOUGH, 1.0, CLOSE if sums else EXACT
 
 

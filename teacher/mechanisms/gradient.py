@@ -8,7 +8,6 @@ summation does not matter then), everything else is int64 (docs/privacy.md).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 
@@ -26,45 +25,43 @@ EXPONENT = 24  # bits: the exponential is an integer times 2^-24
 LARGEST = 16  # exp(-16) is counted as 0
 
 
-@dataclass(frozen=True, eq=False)
-class GradientSum:
+def gradient_sums(
+    weights: np.ndarray,
+    units: tuple[int, ...],
+    bias: int,
+    space: str,
+    gain: int,
+    index: Counted,
+    labels: np.ndarray,
+) -> np.ndarray:
     """Sums of all records' clipped gradients, and COUNT for each record.
 
     A person adds the average of its rows' parts, every entry rounded towards 0. With a ``gain``
     that is multiplied and clipped again, and COUNT shrinks as the clipped part does, so that sums
     over counts stay weighted means of gradients (``_boosted``).
 
-    Result: int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records.
-    A record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
+    Returns int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records. A
+    record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
 
     ``weights``: int16 [n_queries, d + 1, c]; ``units``: the residuals' unit for each of them
     (``residual_unit``), 1..MAX_UNIT; ``bias``: the last input of every record, 1..MAX_BIAS.
     ``space``: what a record's label is, a key of RESIDUALS. ``gain``: 1..MAX_GAIN.
     """
-
-    weights: np.ndarray = field(repr=False)
-    units: tuple[int, ...]
-    bias: int
-    space: str = "class"
-    gain: int = 1
-
-    def __call__(self, index: Counted, labels: np.ndarray) -> np.ndarray:
-        features = index.features
-        sums = np.zeros(self.weights.shape, dtype=np.int64)
-        residuals = RESIDUALS[self.space]
-        counted = np.full((len(sums), 1), 0)
-        entries = self.weights[0].size if len(self.weights) else 1
-        for rows, persons in _blocks(index, entries, whole=self.gain == 1):
-            inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
-            squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
-            each = zip(sums, counted, self.weights, self.units, strict=True)
-            for total, records, weights, unit in each:
-                logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
-                shrunk = clipped(residuals(logits, labels[rows], unit), squares)
-                added, number = _summed(inputs, shrunk.astype(np.float64), persons, self.gain)
-                total += added
-                records += number
-        return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
+    features = index.features
+    sums, counted = np.zeros(weights.shape, dtype=np.int64), np.full((len(weights), 1), 0)
+    entries = weights[0].size if len(weights) else 1
+    for rows, persons in _blocks(index, entries, whole=gain == 1):
+        part = features[rows]
+        inputs = np.full((len(part), part.shape[1] + 1), float(bias))
+        inputs[:, :-1] = part
+        squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
+        for total, records, w, unit in zip(sums, counted, weights, units, strict=True):
+            logits = (inputs @ w.astype(np.float64)).astype(np.int64)  # below 2^33
+            shrunk = clipped(RESIDUALS[space](logits, labels[rows], unit), squares)
+            added, number = _summed(inputs, shrunk.astype(np.float64), persons, gain)
+            total += added
+            records += number
+    return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
 
 
 def class_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
@@ -219,10 +216,3 @@ def _boosted(averages: np.ndarray, gain: int) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.maximum(CLIP, ceil_sqrt(np.maximum(squares, 1)))
     shrunk = gain * CLIP * np.abs(averages) // lengths[:, np.newaxis, np.newaxis]
     return np.sign(averages) * shrunk, COUNT * CLIP // lengths
-
-
-def _with_bias(features: np.ndarray, bias: int) -> np.ndarray:
-    """float64 [n, d + 1] of int8 [n, d]."""
-    inputs = np.empty((len(features), features.shape[1] + 1))
-    inputs[:, :-1], inputs[:, -1] = features, bias
-    return inputs

@@ -5,10 +5,11 @@ which pays for its votes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -18,8 +19,9 @@ from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..ledger.individual_budgets import FULL
 from ..noise.scales import less_spent
+from ..search.cpu import ExactIndex
 from ..search.kernels import GRID, Select, Similar, cosine, rbf
-from .base import Charging, Mechanism
+from .base import Charging, Keys, Mechanism
 from .fields import param
 
 if TYPE_CHECKING:
@@ -31,11 +33,12 @@ COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
 MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
 MAX_SCALE = 1e6  # of a field
+IDENTITY_BYTES = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Reused:
-    """What earlier answers say on a batch (earlier_answers.py); public.
+    """What earlier answers say on a batch; public.
 
     ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
     """
@@ -49,10 +52,9 @@ class IndKnn(Mechanism):
     """Weighted votes of similar records, each with a budget of ``rho`` for all answers together.
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
-    together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
-    record (its whole presence schedule). The slot is charged in full before the first answer. A
-    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
-    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
+    together are ``rho``-zCDP under add/remove of one record (its whole presence schedule). The slot
+    is charged in full before the first answer. A budget belongs to a slot and a record's id:
+    another extractor, removing and adding again, or a restart refill nothing. A record without
     budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
     """
 
@@ -187,7 +189,7 @@ class IndKnn(Mechanism):
         left: np.ndarray,
         labels: np.ndarray,
         num_classes: int,
-        keys: Sequence[str],
+        keys: Keys,
         entropy: Entropy,
         reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -197,17 +199,9 @@ class IndKnn(Mechanism):
         each record paid: int64 [n]. Nothing of it may leave before the payments are committed.
 
         ``left``: int64 [n] units before the first query, reserved already; ``labels``: int64 [n],
-        unless ``similar`` says its own. For each query:
-
-        1. Neighbours are the similar records whose budget covers a count.
-        2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
-        3. The scale s of the label's noise follows from the released number.
-        4. It takes the largest weight w <= kernel whose price its budget covers, and pays it:
-           w^2/(2 s^2).
-        5. The class of the largest sum of weights plus N_Z(0, s^2) is released; ties to the lowest.
-
-        An empty or exhausted neighbourhood is answered the same way. ``reused`` counts in 3 and 5
-        as neighbours that pay nothing: it is public.
+        unless ``similar`` says its own. The steps of a query, and why the order matters:
+        docs/privacy.md, section 12. An empty or exhausted neighbourhood is answered the same way.
+        ``reused`` counts as neighbours that pay nothing: it is public.
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
@@ -221,16 +215,15 @@ class IndKnn(Mechanism):
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
-            known = 0 if reused is None else int(reused.counts[j])
+            public, known = (0, 0) if reused is None else (reused.sums[j], int(reused.counts[j]))
             scale = self._noise(int(values[j, 0]) + known)
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
             sums = np.bincount(classes, weights=weights, minlength=num_classes)
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
-            public = 0 if reused is None else reused.sums[j]
-            exact = sums.astype(np.int64)  # sums of integers below 2^53
-            values[j, 1] = (exact + public + noise).argmax()
+            # astype: sums of integers below 2^53
+            values[j, 1] = (sums.astype(np.int64) + public + noise).argmax()
         return values, before - left
 
     def _count_units(self) -> int:
@@ -244,19 +237,73 @@ class IndKnn(Mechanism):
         return math.isqrt(math.ceil(square) - 1) + 1
 
     def _prices(self, scale: int) -> np.ndarray:
-        """Prices of the weights a/GRID for a in 0..GRID: int64 [GRID + 1] units, rounded up.
-
-        FULL + 1 where no budget covers it.
-        """
         return _prices(scale, self.require("rho"))
 
 
 @lru_cache(maxsize=1024)
 def _prices(scale: int, rho: float) -> np.ndarray:
-    """(a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up to units of rho/FULL."""
+    """Prices of the weights a/GRID for a in 0..GRID: int64 [GRID + 1] units of rho/FULL.
+
+    (a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up; FULL + 1 where no budget
+    covers it.
+    """
     above, below = (FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))).as_integer_ratio()
     prices = np.array(
         [min(FULL + 1, -(-a * a * above // below)) for a in range(GRID + 1)], dtype=np.int64
     )
     prices.flags.writeable = False
     return prices
+
+
+class EarlierAnswers:
+    """Answers that vote on later queries (UAI23 section 3.1): they are public, and do not pay.
+
+    Queries that were answered under one extractor, with their features, in an append-only file. All
+    of it is post-processing: of public inputs, the public feature map and labels that were sent.
+
+    ``path``: in the custodian's directory, though its content is public. A row is an identity (32
+    bytes) and int8 [d]. Labels are read from the ledger only: a row without a recorded answer does
+    not vote, and a torn row at the end is cut off. Losing the file only costs accuracy.
+    """
+
+    def __init__(self, path: Path, dimensions: int) -> None:
+        self._path, self._dimensions, self._row = path, dimensions, IDENTITY_BYTES + dimensions
+        size = path.stat().st_size if path.exists() else 0
+        if size % self._row:
+            with path.open("rb+") as file:
+                file.truncate(size - size % self._row)
+        stored = np.fromfile(path, dtype=np.uint8) if size else np.zeros(0, dtype=np.uint8)
+        rows = stored.reshape(-1, self._row)
+        self._keys = [row.tobytes().hex() for row in rows[:, :IDENTITY_BYTES]]
+        self._features = [rows[:, IDENTITY_BYTES:].view(np.int8)]
+
+    def add(self, keys: Sequence[str], features: np.ndarray) -> None:
+        """Append answered queries: identities in hex, and int8 [n, d] features."""
+        joined = b"".join(bytes.fromhex(key) for key in keys)
+        identities = np.frombuffer(joined, dtype=np.uint8).reshape(-1, IDENTITY_BYTES)
+        with self._path.open("ab") as file:
+            file.write(np.hstack([identities, features.view(np.uint8)]).tobytes())
+        self._keys += keys
+        self._features.append(features)
+
+    def votes(
+        self,
+        results: Mapping[str, Mapping[str, Value]],
+        select: Select,
+        queries: np.ndarray,
+        num_classes: int,
+    ) -> Reused:
+        """Votes of earlier answers on ``queries`` (int8 [q, d]); ``results``: by identity."""
+        outcome = IndKnn().outcome
+        answers = [outcome(results.get(key, {}))[1] for key in self._keys]
+        labels = np.array(answers, dtype=np.int64)
+        self._features = [np.concatenate(self._features)]
+        known = labels >= 0
+        labels, features = labels[known], self._features[0][known]
+        near = ExactIndex(features, np.arange(len(features))).similar(queries, select)
+        sums = [
+            np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)
+            for n in near
+        ]
+        counts = np.array([len(n.rows) for n in near], dtype=np.int64)
+        return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)

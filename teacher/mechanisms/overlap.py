@@ -64,7 +64,8 @@ def clique_bounds(
                 # for a member of an exact largest clique no colouring can be smaller
                 exact[vertex] = clique.exact and bool(clique.members >> i & 1)
                 if not exact[vertex]:
-                    sizes[vertex] = min(clique.bound, 1 + colours(adjacency[i], adjacency))
+                    near = coloured(adjacency[i], adjacency)
+                    sizes[vertex] = min(clique.bound, 1 + (near[-1][1] if near else 0))
     return Bounds(sizes, exact)
 
 
@@ -121,12 +122,6 @@ def coloured(vertices: int, adjacency: list[int]) -> list[tuple[int, int]]:
             vertices ^= bit
             free &= ~(adjacency[vertex] | bit)
     return order
-
-
-def colours(vertices: int, adjacency: list[int]) -> int:
-    """Number of colours of the greedy colouring: at least the clique number."""
-    order = coloured(vertices, adjacency)
-    return order[-1][1] if order else 0
 
 
 class Clique(NamedTuple):

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import Discriminator, Tag
 
 from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.label_kinds import numbered_space
@@ -16,10 +28,9 @@ from .base import Mechanism
 from .batch import BatchKnn, RadiusNeighbours
 from .fields import describe
 from .ind_knn import IndKnn
-from .pate import ConfidentGnmax, Gnmax, Lnmax
 from .sums import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue, ReverseKnn
 from .values import PrivateKnnMean, PrivateKnnMedian
-from .votes import NaiveKnn, PrivateKnn, PrivateRadius
+from .votes import ConfidentGnmax, Gnmax, Lnmax, NaiveKnn, PrivateKnn, PrivateRadius
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default
@@ -69,10 +80,19 @@ class Auto(Mechanism):
         raise InvalidInput("mechanism.kind", rule, self.kind)
 
 
+def _kind_of(value: Any) -> Any:
+    """The kind of settings by name, or of a mechanism; None for anything else."""
+    return (
+        value.get("kind", DEFAULT_KIND) if isinstance(value, dict) else getattr(value, "kind", None)
+    )
+
+
 if TYPE_CHECKING:
     AnyMechanism: TypeAlias = Mechanism
 else:
-    AnyMechanism = Union[(*REGISTERED, Auto)]  # told apart by `kind`: configurations are read by it
+    _known = (Annotated[known, Tag(str(known.kind))] for known in (*REGISTERED, Auto))
+    AnyMechanism = Annotated[Union[(*_known,)], Discriminator(_kind_of)]  # as settings name it
+
 
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
 AUTO = str(Auto.kind)
@@ -93,16 +113,20 @@ def from_slot(slot: Slot) -> Mechanism:
     Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own, and
     InvalidInput for a field out of range.
     """
+    if not slot.releases:
+        raise LedgerMismatch("the ledger's plan has a slot without releases.")
     try:
         kind = MECHANISMS[str(slot.mechanism["kind"])]
         require_types(kind, slot.mechanism)
         mechanism = kind(**slot.mechanism)
-        releases = mechanism.releases(*_counts(slot))
+        releases = mechanism.releases(slot.releases[0].cap, slot.releases[-1].cap)
     except (KeyError, TypeError) as error:
         raise LedgerMismatch(
             "the ledger's plan names a mechanism that this version does not know."
         ) from error
-    if _text(releases) != _text(slot.releases):
+    # in a form in which 1, 1.0 and true differ
+    own, planned = (canonical_json([asdict(r) for r in rs]) for rs in (releases, slot.releases))
+    if own != planned:
         raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism's.")
     return mechanism
 
@@ -130,15 +154,3 @@ def _is_of(value: object, hint: object) -> bool:
     if get_args(hint):
         return any(_is_of(value, option) for option in get_args(hint))
     return type(value) is hint or (hint is float and type(value) is int)
-
-
-def _text(releases: tuple[Release, ...]) -> bytes:
-    """Releases in one byte form, in which 1, 1.0 and true differ."""
-    return canonical_json([asdict(release) for release in releases])
-
-
-def _counts(slot: Slot) -> tuple[int, int]:
-    """(asked, answered) of a slot: the caps of its first and of its last release."""
-    if not slot.releases:
-        raise LedgerMismatch("the ledger's plan has a slot without releases.")
-    return slot.releases[0].cap, slot.releases[-1].cap

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -15,7 +14,7 @@ from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
-from .base import Mechanism, QueryForm
+from .base import Keys, Mechanism, QueryForm
 from .fields import count, noise_scale, param
 
 if TYPE_CHECKING:
@@ -38,39 +37,34 @@ class NoisySum(Mechanism):
     the accounted one, the same float.
 
     Class attributes:
-        scale: the field with the noise's scale.
+        noise_field: the one with the noise's scale.
     """
 
-    scale: ClassVar[str] = "sigma"
+    noise_field: ClassVar[str] = "sigma"
     persons = True
 
     @property
     @abstractmethod
     def sensitivity(self) -> float:
-        """L2, in the units of ``scale``."""
+        """L2, in the units of ``noise_field``."""
 
     @property
     @abstractmethod
     def grid(self) -> int:
-        """Integers of the sum in one unit of ``scale``."""
-
-    @property
-    def rate(self) -> float:
-        """The probability with which a record is sampled; 1 where all records count."""
-        return 1.0
+        """Integers of the sum in one unit of ``noise_field``."""
 
     @abstractmethod
-    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Sums without noise: int64 [n_queries, m]."""
 
     @property
     def noise(self) -> float:
         """The noise's scale in integers of the sum."""
-        return self.require(self.scale) * self.grid
+        return self.require(self.noise_field) * self.grid
 
     def with_noise(self, level: float, asked: int) -> Self:
         """A sum moves by its sensitivity."""
-        return self.with_values(**{self.scale: more_noise(level * self.sensitivity)})
+        return self.with_values(**{self.noise_field: more_noise(level * self.sensitivity)})
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy sums; each of them is answered."""
@@ -81,7 +75,7 @@ class NoisySum(Mechanism):
         }
         return (Release(self.stages[0], "gaussian", priced, asked),)
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Noisy sums: int64 [n_queries, m]."""
         sums = self.sums(voters, keys, entropy)
         return sums + entropy.discrete_gaussian(self.noise, keys, stage, sums.shape[1])
@@ -97,10 +91,8 @@ class ReverseKnn(NoisySum):
 
     Guarantee: that of ``NoisySum``. A record adds 1 to the count of its label in ``neighbours``
     different cells and changes nothing else, so the L2 sensitivity is sqrt(neighbours) for any
-    number of cells (the discrete privacy loss distribution is exact up to its grid for 1, 2 or 3
-    neighbours and whole votes). A person adds a vector that is no longer than a row's
-    (``counts.shared_votes``). Cells without records get the same noise as all others. All fields
-    are publishable and fixed without looking at private rows.
+    number of cells. A person adds a vector that is no longer than a row's
+    (``voters.shared_votes``). Cells without records get the same noise as all others.
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
@@ -156,14 +148,9 @@ class ReverseKnn(NoisySum):
             self.centroids, self.row_neighbours, self.margin, self.sigma, parts=self.grid
         )
 
-    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""
         return voters.cell_votes(self.neighbours, self.grid)
-
-
-def step_count(default: int, detail: str = "") -> Any:
-    """The number of steps."""
-    return count(default, f"noisy sums of a round{detail}", MAX_STEPS)
 
 
 def residual_clip(default: float, help: str, most: float = 1.0) -> Any:
@@ -184,11 +171,10 @@ class LinearSums(NoisySum):
     SENSITIVITY at most, whatever the weights, its features, its label and the other records, and
     changes nothing else; ``sigma`` is a noise multiplier. Steps compose; weights may depend on
     earlier sums. The label space decides a record's residuals: of classes (softmax regression), of
-    attributes (one logistic regression each) or of a value (linear regression). All fields are
-    publishable and fixed without looking at private rows.
+    attributes (one logistic regression each) or of a value (linear regression).
     """
 
-    steps: int = step_count(2)
+    steps: int = count(2, "noisy sums of a round", MAX_STEPS)
     sigma: float | None = noise_scale(
         "one step (a noise multiplier)", "sensitivities", ge=MIN_SIGMA, le=MAX_SIGMA
     )
@@ -227,7 +213,7 @@ class LinearSums(NoisySum):
             margin=vars(self).get("margin", 0.0),
         )
 
-    def sums(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Sums of gradients: int64 [n_queries, (d + 1) * outputs + 1]."""
         return voters.gradients(self.clip, self.label_space, self.gain or 1)
 
@@ -237,10 +223,11 @@ class PrivateLinear(LinearSums):
     """A linear classifier: softmax regression by noisy sums (``LinearSums`` has the guarantee)."""
 
     kind: Literal["private_linear"] = "private_linear"
-    steps: int = step_count(
+    steps: int = count(
         30,
-        "; fewer than ten are poor, but for a single one, which gives Gaussian classes and suits "
-        "images at tiny budgets; more cost time alone",
+        "noisy sums of a round; fewer than ten are poor, but for a single one, which gives "
+        "Gaussian classes and suits images at tiny budgets; more cost time alone",
+        MAX_STEPS,
     )
     clip: float = residual_clip(
         0.1,
@@ -262,7 +249,9 @@ class PrivateLinearAttributes(LinearSums):
     """
 
     kind: Literal["private_linear_attributes"] = "private_linear_attributes"
-    steps: int = step_count(30, "; fewer than ten are poor, more cost time alone")
+    steps: int = count(
+        30, "noisy sums of a round; fewer than ten are poor, more cost time alone", MAX_STEPS
+    )
     clip: float = residual_clip(
         0.1,
         "root mean square of a record's residuals (probability minus label, each at most 1), over "

@@ -2,22 +2,12 @@
 
 A record's label is its value in steps between public bounds, 0..STEPS (wall/label_kinds.py), so
 each value is clipped by itself before it counts. Voters are the min(k, |sample|) nearest of a new
-Poisson sample. With the others' inclusion bits fixed, a sampled record joins the voters or
-displaces the k-th: one value is added, and one may be removed. Hence, in integers,
-
-- a neighbour contributes 2 label - STEPS, from -STEPS to STEPS: the sum moves by at most STEPS if
-  one is added, by 2 STEPS if one replaces another. A missing neighbour contributes the middle of
-  the range, 0;
-- counts of the neighbours in cells of the range move by e_a or e_a - e_b, as votes for classes do.
-  So the number in any window of cells moves by at most 1, and so does the largest of them: a
-  screening like CVPR20's, by how concentrated the values are;
-- the loss of a cell, the larger of the numbers of neighbours below and above it, moves by at most
-  1, as each of the two does.
+Poisson sample: one value is added, and one may be removed. What that moves is proved in
+docs/privacy.md, section 17.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -28,6 +18,7 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
+from .base import Keys
 from .fields import noise_scale, param, pure_epsilon, ratio, sampling
 from .votes import SCREEN, Screened
 
@@ -45,7 +36,7 @@ class Regression(Screened):
     """A value from the k nearest of a sample, screened by the votes in a window of cells.
 
     The screening asks whether the values agree: the noisy largest number of neighbours in a window
-    must exceed the threshold. All fields are publishable and fixed without looking at private rows.
+    must exceed the threshold.
     """
 
     k: int = param(
@@ -80,21 +71,15 @@ class Regression(Screened):
         if self.window >= self.cells:
             raise InvalidInput("mechanism.window", "at least 1 and below cells", self.window)
 
-    @property
-    def max_votes(self) -> int:
-        return self.k
-
-    def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """The largest number of neighbours in a window: int64 [n_queries]."""
         return windows(self.counts(SCREEN, voters, keys, entropy), self.window).max(axis=1)
 
-    def counts(
-        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def counts(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Neighbours in each cell of the range, in a new sample: int64 [n_queries, cells]."""
         cell = np.multiply(voters.labels, self.cells, dtype=np.int64) // (STEPS + 1)
         counted = replace(voters, labels=cell, num_classes=self.cells)
-        return counted.votes(self.k, self.sampling_probability, keys, stage, entropy)
+        return counted.votes(self.k, self.rate, keys, stage, entropy)
 
 
 @dataclass(frozen=True)
@@ -102,9 +87,9 @@ class PrivateKnnMean(Regression):
     """Mean of the k nearest neighbours' clipped values, with Gaussian noise on their sum.
 
     Guarantee, for one query under add/remove of one record: the sum moves by at most one range
-    (high - low), so its release costs the Poisson-subsampled Gaussian bound
-    (``curves.gaussian_rdp``) at that sensitivity; the screening bit, where there is a threshold,
-    costs ``curves.screening_rdp``. They never share a sample.
+    (high - low), so it costs the Poisson-subsampled Gaussian bound at that sensitivity; a screening
+    bit costs ``curves.screening_rdp``. They never share a sample. A missing neighbour contributes
+    the middle of the range.
     """
 
     kind: Literal["private_knn_mean"] = "private_knn_mean"
@@ -116,21 +101,17 @@ class PrivateKnnMean(Regression):
     )
 
     aggregate = MEAN
-
-    def with_noise(self, level: float, asked: int) -> Self:
-        """The sum moves by one range."""
-        screen = more_noise(self.screen_ratio * level)
-        return self.with_values(sigma_screen=screen, sigma_mean=more_noise(level))
+    noise_field = "sigma_mean"  # the sum moves by one range
 
     def answer_release(self, cap: int) -> Release:
         priced = {
             "sigma": self.require("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
-            "sampling_probability": self.sampling_probability,
+            "sampling_probability": self.rate,
         }
         return Release(MEAN, "gaussian", priced, cap)
 
-    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Noisy sums in half steps from the middle of the range: int64 [n_queries].
 
         A power of two times a float is exact, so the scale drawn is the accounted one.
@@ -138,7 +119,7 @@ class PrivateKnnMean(Regression):
         doubled = np.multiply(voters.labels, 2, dtype=np.int64)
         contributions = (doubled - STEPS)[:, np.newaxis]  # [n_records, 1]
         summed = replace(voters, num_classes=1)
-        sums = summed.votes(self.k, self.sampling_probability, keys, MEAN, entropy, contributions)
+        sums = summed.votes(self.k, self.rate, keys, MEAN, entropy, contributions)
         scale = self.require("sigma_mean") * RANGE
         return (sums + entropy.discrete_gaussian(scale, keys, MEAN, 1))[:, 0]
 
@@ -153,19 +134,18 @@ class PrivateKnnMedian(Regression):
 
     Candidates are the middles of equal cells of the range. A cell is drawn with probability
     proportional to exp(-epsilon / 2 max(neighbours below, neighbours above)), exactly. An outlier
-    counts as one neighbour at any distance; the error is in ranks, so where neighbours agree it is
-    small for any range.
+    counts as one neighbour at any distance.
 
     Guarantee, for one query under add/remove of one record: every loss moves by at most 1, so all
     log probabilities move within an interval of length epsilon: ``curves.bounded_range_rdp``,
-    Poisson-subsampled. The screening bit, where there is a threshold, costs
-    ``curves.screening_rdp``. They never share a sample.
+    Poisson-subsampled; a screening bit costs ``curves.screening_rdp``. They never share a sample.
     """
 
     kind: Literal["private_knn_median"] = "private_knn_median"
     epsilon: float | None = pure_epsilon("of one median, before sampling")
 
     aggregate = MEDIAN
+    noise_field = "epsilon"
 
     def with_noise(self, level: float, asked: int) -> Self:
         """Epsilon costs as Gaussian noise of 2 / epsilon does."""
@@ -173,13 +153,10 @@ class PrivateKnnMedian(Regression):
         return self.with_values(sigma_screen=screen, epsilon=less_spent(2 / level))
 
     def answer_release(self, cap: int) -> Release:
-        priced = {
-            "epsilon": self.require("epsilon"),
-            "sampling_probability": self.sampling_probability,
-        }
+        priced = {"epsilon": self.require("epsilon"), "sampling_probability": self.rate}
         return Release(MEDIAN, "bounded_range", priced, cap)
 
-    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Labels in the middle of the drawn cells: int64 [n_queries]."""
         counts = self.counts(MEDIAN, voters, keys, entropy)
         up_to = counts.cumsum(axis=1)

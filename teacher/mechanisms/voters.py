@@ -1,25 +1,34 @@
-"""The private records under one extractor, and the queries of a batch that they vote on."""
+"""The private records under one extractor, and the queries of a batch that they vote on.
+
+What mechanisms count adds up over disjoint sets of records, so that shards count their own: a
+function of public numbers and, last, of some records (the index of their features) and their
+labels, int64 [n], by row of the index.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...wall.matrices import bias, residual_unit
+from ...wall.matrices import bias, nearest_cells, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.by_person import ByPerson
-from ..search.index import Count, Index
+from ..search.cpu import ExactIndex
+from ..search.index import Count, Counted, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
-from .counts import BallCounts, BallVotes, CellVotes, GridCounts, OneRowEach
-from .gradient import GradientSum
+from .base import Keys
+from .gradient import gradient_sums
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
+
+LEVELS = 127  # values of a feature
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Voters:
         self,
         k: int,
         sampling_probability: float,
-        keys: Sequence[str],
+        keys: Keys,
         release: str,
         entropy: Entropy,
         ballots: np.ndarray | None = None,
@@ -96,7 +105,7 @@ class Voters:
         self,
         squared_radii: np.ndarray,
         sampling_probability: float,
-        keys: Sequence[str],
+        keys: Keys,
         release: str,
         entropy: Entropy,
     ) -> np.ndarray:
@@ -104,8 +113,7 @@ class Voters:
 
         A person votes with its row that is nearest to the query.
         """
-        count = BallVotes(self.queries, squared_radii, self.num_classes)
-        within = self.index.total(count, self.labels)
+        within = self._total(ball_votes, self.queries, squared_radii, self.num_classes)
         return thinned(within, sampling_probability, keys, release, entropy)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
@@ -113,31 +121,33 @@ class Voters:
 
         ``parts``: of a vote, the unit of the result.
         """
-        counted = CellVotes(self.queries, neighbours, self.num_classes, parts)
-        return self.index.total(counted, self.labels)
+        return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
 
     def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
-        """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (``GradientSum``)."""
+        """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (gradient.py)."""
         units = tuple(residual_unit(w, clip, self.length, space) for w in self.queries)
-        summed = GradientSum(self.queries, units, bias(self.length), space, gain)
-        return self.index.total(summed, self.labels)
+        return self._total(gradient_sums, self.queries, units, bias(self.length), space, gain)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""
-        return self._count(BallVotes(self.queries, squared_radii, self.num_classes))
+        return self._count(ball_votes, self.queries, squared_radii, self.num_classes)
 
     def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records within each of some radii (int64 [m], ascending): int64 [n_queries, m]."""
-        return self._count(BallCounts(self.queries, squared_radii))
+        return self._count(ball_counts, self.queries, squared_radii)
 
     def grid_counts(self, cells: int) -> np.ndarray:
         """Records by cell of a uniform grid over the box, ``cells`` a side: int64 [cells^d]."""
-        return self._count(GridCounts(cells))
+        return self._count(grid_counts, cells)
 
-    def _count(self, count: Count) -> np.ndarray:
+    def _total(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
+        return self.index.total(partial(count, *public), self.labels)
+
+    def _count(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
         """A count of records, each of them one point."""
-        counted = count if self.index.persons is None else OneRowEach(count, self.queries)
-        return self.index.total(counted, self.labels)
+        if self.index.persons is None:
+            return self._total(count, *public)
+        return self._total(one_row_each, partial(count, *public), self.queries)
 
     def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
         """Each linear classifier's attributes in turn: int64 [n_queries, n_attributes], 0 or 1."""
@@ -149,3 +159,114 @@ class Voters:
             return self.ensembles[teachers].votes(self.queries)
         assert self.inputs is not None
         return self.networks[teachers].votes(self.inputs)
+
+
+def cell_votes(
+    cells: np.ndarray,
+    neighbours: int,
+    num_classes: int,
+    parts: int,
+    index: Counted,
+    labels: np.ndarray,
+) -> np.ndarray:
+    """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes].
+
+    All entries are present, in ``parts`` of a vote. A person's votes are those of its rows together
+    (``shared_votes``). ``cells``: int8 [n_queries, m, d].
+    """
+    features = index.features
+    votes = np.zeros((*cells.shape[:2], num_classes), dtype=np.int64)
+    for counts, centers in zip(votes, cells, strict=True):
+        nearest = nearest_cells(features, centers, neighbours)
+        if index.persons is None:
+            np.add.at(counts, (nearest, labels[:, None]), parts)
+        else:
+            pairs = nearest * num_classes + labels[:, None]  # [n_records, neighbours]
+            np.add.at(counts.reshape(-1), *shared_votes(pairs, index.persons, parts))
+    return votes.reshape(len(votes), -1)
+
+
+def shared_votes(
+    ballots: np.ndarray, persons: np.ndarray, parts: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ballots that persons cast, and the parts of a vote that each of these gets.
+
+    A ballot gets parts times the square root of the share of the person's rows that cast it,
+    rounded down: with m ballots a row the squares of a person add up to parts^2 m at most, as those
+    of a single row do, and many ballots get more together than few.
+
+    ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
+    1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
+    """
+    owners = np.repeat(persons, ballots.shape[1])
+    order = np.lexsort((ballots.ravel(), owners))
+    owners, cast = owners[order], ballots.ravel()[order]
+    new = np.ones(len(cast), dtype=bool)
+    new[1:] = (owners[1:] != owners[:-1]) | (cast[1:] != cast[:-1])
+    starts = np.flatnonzero(new)
+    times = np.diff(np.append(starts, len(cast)))  # rows of the person that cast the ballot
+    _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
+    rows = rows[np.repeat(person, ballots.shape[1])[order][starts]]  # of the ballot's person
+    # At most parts^2 <= 2^24, so that the float64 root, rounded down, is exact.
+    return cast[starts], np.sqrt(times * parts**2 // rows).astype(np.int64)
+
+
+def one_row_each(
+    count: Count, queries: np.ndarray, index: Counted, labels: np.ndarray
+) -> np.ndarray:
+    """A count over one row of each person: the nearest to any of the queries, ties by id.
+
+    ``queries``: int8 [n_queries, d], all of a batch. The row is a function of the person's rows and
+    of the batch, so that a person is one point in all balls (docs/privacy.md, section 22).
+    """
+    if index.persons is None:  # a shard without rows
+        return count(index, labels)
+    nearest = np.full(len(index), np.iinfo(np.int32).max, dtype=np.int32)
+    for squared in index.distances(queries):
+        np.minimum(nearest, squared, out=nearest)
+    order = np.lexsort((index.ids, nearest, index.persons))
+    rows = order[np.unique(index.persons[order], return_index=True)[1]]
+    return count(ExactIndex(index.features[rows], index.ids[rows]), labels[rows])
+
+
+def ball_votes(
+    queries: np.ndarray,
+    squared_radii: np.ndarray,
+    num_classes: int,
+    index: Counted,
+    labels: np.ndarray,
+) -> np.ndarray:
+    """Records of each class within each query's radius: int64 [n_queries, n_classes].
+
+    Of a person the row that is nearest to the query, ties by id, is the one that counts.
+
+    ``queries``: int8 [n_queries, d]; ``squared_radii``: int64 [n_queries].
+    """
+    votes = np.zeros((len(queries), num_classes), dtype=np.int64)
+    distances = index.distances(queries)
+    for counts, squared, radius in zip(votes, distances, squared_radii.tolist(), strict=True):
+        inside = np.flatnonzero(squared <= radius)
+        if index.persons is not None:
+            order = np.lexsort((index.ids[inside], squared[inside], index.persons[inside]))
+            inside = inside[order]
+            inside = inside[np.unique(index.persons[inside], return_index=True)[1]]
+        counts += np.bincount(labels[inside], minlength=num_classes)
+    return votes
+
+
+def ball_counts(
+    queries: np.ndarray, squared_radii: np.ndarray, index: Counted, labels: np.ndarray
+) -> np.ndarray:
+    """Records within each of some radii (int64 [m], ascending) of each query: int64 [q, m]."""
+    counts = np.zeros((len(queries), len(squared_radii)), dtype=np.int64)
+    for row, squared in zip(counts, index.distances(queries), strict=True):
+        smallest = np.searchsorted(squared_radii, squared)  # radius that reaches a record
+        row += np.bincount(smallest, minlength=len(row) + 1)[: len(row)].cumsum()
+    return counts
+
+
+def grid_counts(cells: int, index: Counted, labels: np.ndarray) -> np.ndarray:
+    """Records by cell of a uniform grid, ``cells`` a side, over the domain box: int64 [cells^d]."""
+    along = (index.features.astype(np.int64) + LEVELS // 2) * cells // LEVELS  # 0..cells - 1
+    numbers = along @ cells ** np.arange(index.dimensions, dtype=np.int64)
+    return np.bincount(numbers, minlength=cells**index.dimensions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -17,10 +17,11 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.plan import Release
+from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from ..search.cpu import ExactIndex
-from .base import Mechanism, QueryForm
-from .fields import noise_scale, param, ratio, sampling
+from .base import Classifiers, Keys, Mechanism, QueryForm
+from .fields import count, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -46,12 +47,18 @@ class Screened(Mechanism):
 
     Class attributes:
         aggregate: the name of the answer's release.
+        noise_field: the one with the scale of the answer's noise.
+        sensitivity: of what that noise is added to.
+        limit: the field that no count exceeds.
     """
 
-    if TYPE_CHECKING:  # fields of the kinds that screen
+    if TYPE_CHECKING:  # a field of the kinds that screen
         threshold: int  # null, or not there, where nothing is screened
 
     aggregate: ClassVar[str]
+    noise_field: ClassVar[str] = "sigma_vote"
+    sensitivity: ClassVar[float] = 1.0
+    limit: ClassVar[str] = "k"
     persons = True
 
     @property
@@ -60,13 +67,7 @@ class Screened(Mechanism):
         return vars(self).get("threshold") is not None
 
     @property
-    def rate(self) -> float:
-        """The probability with which a record is sampled; 1 where all records may vote."""
-        return float(vars(self).get("sampling_probability", 1.0))
-
-    @property
     def stages(self) -> tuple[str, ...]:
-        """The screening, where there is one, and the answer."""
         return (SCREEN, self.aggregate) if self.screened else (self.aggregate,)
 
     @property
@@ -76,12 +77,12 @@ class Screened(Mechanism):
         return tuple(n for n in names if n != "sigma_screen" or self.screened)
 
     @property
-    @abstractmethod
     def max_votes(self) -> int:
         """The largest count that is told from a smaller one."""
+        return int(vars(self)[self.limit])
 
     @abstractmethod
-    def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """The count that the screening is about, of a new sample: int64 [n_queries]."""
 
     @abstractmethod
@@ -89,8 +90,14 @@ class Screened(Mechanism):
         """The price of ``cap`` answers."""
 
     @abstractmethod
-    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Noisy answers of a new sample: int64 [n_queries]."""
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        sigma = level * self.sensitivity
+        screen = vars(self).get("screen_ratio", 1.0) * sigma
+        filled = {"sigma_screen": more_noise(screen), self.noise_field: more_noise(sigma)}
+        return self.with_values(**filled)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` screenings and ``answered`` answers; without a screening of
@@ -105,7 +112,7 @@ class Screened(Mechanism):
         }
         return Release(SCREEN, "screening", screening, asked), self.answer_release(answered)
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Screening bits, or answers: int64 [n_queries]."""
         if stage != SCREEN:
             return self.draw_answer(voters, keys, entropy)
@@ -132,17 +139,15 @@ class Votes(Screened):
     Guarantee, for one query under add/remove of one record, which moves the votes by 0, by e_a or
     by e_a - e_b: the bit max_j n_j + Z > threshold costs ``curves.screening_rdp``, the argmax of
     n_j + Z_j costs ``curves.argmax_rdp``, with discrete Gaussian Z. Where a record displaces no
-    other, its swap is left out. All fields are publishable and fixed without looking at private
-    rows.
+    other, its swap is left out.
 
     Class attributes:
         swap: whether a record may move the votes by e_a - e_b, or by e_a alone.
-        limit: the field that no count exceeds.
     """
 
     aggregate = AGGREGATE
+    sensitivity = math.sqrt(2)
     swap: ClassVar[bool] = True
-    limit: ClassVar[str] = "k"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -150,38 +155,24 @@ class Votes(Screened):
             rule = f"between 0 and {self.limit}"
             raise InvalidInput("mechanism.threshold", rule, self.threshold)
 
-    @property
-    def max_votes(self) -> int:
-        return int(vars(self)[self.limit])
+    def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+        """Votes of a new sample, of its k nearest records: int64 [n_queries, n_classes]."""
+        return voters.votes(self.max_votes, self.rate, keys, stage, entropy)
 
-    @abstractmethod
-    def votes(
-        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
-        """Votes of a new sample: int64 [n_queries, n_classes]."""
-
-    def noise(self, keys: Sequence[str], width: int, entropy: Entropy) -> np.ndarray:
+    def noise(self, keys: Keys, width: int, entropy: Entropy) -> np.ndarray:
         """Noise on the votes: int64 [n_queries, width]."""
         return entropy.discrete_gaussian(self.require("sigma_vote"), keys, AGGREGATE, width)
 
-    def with_noise(self, level: float, asked: int) -> Self:
-        """Votes move by sqrt(2), or by 1 without a swap."""
-        sigma = level * math.sqrt(2 if self.swap else 1)
-        screen = vars(self).get("screen_ratio", 1.0) * sigma
-        return self.with_values(sigma_screen=more_noise(screen), sigma_vote=more_noise(sigma))
-
     def answer_release(self, cap: int) -> Release:
-        argmax: dict[str, Any] = {
-            "sigma": self.require("sigma_vote"),
-            "sampling_probability": self.rate,
-        }
-        return Release(AGGREGATE, "argmax", argmax | ({} if self.swap else {"swap": False}), cap)
+        sigma, swap = self.require("sigma_vote"), {} if self.swap else {"swap": False}
+        argmax = {"sigma": sigma, "sampling_probability": self.rate, **swap}
+        return Release(AGGREGATE, "argmax", argmax, cap)
 
-    def largest(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """The plurality: int64 [n_queries]."""
         return self.votes(SCREEN, voters, keys, entropy).max(axis=1)
 
-    def draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """The class with the most noisy votes, ties to the lowest: int64 [n_queries]."""
         votes = self.votes(AGGREGATE, voters, keys, entropy)
         return (votes + self.noise(keys, votes.shape[1], entropy)).argmax(axis=1)
@@ -233,11 +224,6 @@ class PrivateKnn(SampledVotes):
     def sized(cls, votes: int, sampling_probability: float, records: int, **fields: Any) -> Self:
         return cls(k=votes, sampling_probability=sampling_probability, **fields)
 
-    def votes(
-        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
-        return voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
-
 
 @dataclass(frozen=True)
 class PrivateRadius(SampledVotes):
@@ -261,6 +247,7 @@ class PrivateRadius(SampledVotes):
         le=1,
     )
 
+    sensitivity = 1.0
     swap = False
     limit = ""
 
@@ -284,9 +271,7 @@ class PrivateRadius(SampledVotes):
         share = min(1.0, float(f"{votes / (sampling_probability * records):.4g}"))
         return cls(share=share, sampling_probability=sampling_probability, **fields)
 
-    def votes(
-        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         radii = squared_radii(voters.queries, voters.landmarks, self.share)
         return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
 
@@ -322,7 +307,81 @@ class NaiveKnn(Votes):
     k: int = param(300, "neighbours that vote", unit="records", ge=1)
     sigma_vote: float | None = noise_scale("each class's count")
 
-    def votes(
-        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
-        return voters.votes(self.k, 1.0, keys, stage, entropy)
+
+@dataclass(frozen=True)
+class Pate(Votes):
+    """PATE (Papernot et al. 2017, 2018): votes of classifiers trained on disjoint shards.
+
+    One record changes one classifier (teacher/classifiers), so the votes move by e_a - e_b. Nothing
+    is sampled, hence no amplification. Only data-independent certificates are used.
+    """
+
+    teachers: int = count(
+        250,
+        "disjoint shards of the private records; each is one classifier and one vote",
+        MAX_TEACHERS,
+    )
+    classifier: Literal["linear", "cnn"] = param(
+        "linear",
+        "what is trained on a shard: linear (ridge regression on the round's features, anew each "
+        "round) or cnn (a small network on the images themselves, once)",
+    )
+
+    limit = "teachers"
+
+    @property
+    def needs(self) -> tuple[Classifiers, ...]:
+        return (Classifiers(self.classifier, self.teachers),)
+
+    def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+        return voters.teacher_votes(self.teachers, self.classifier)
+
+
+@dataclass(frozen=True)
+class Lnmax(Pate):
+    """LNMAX (Papernot et al. 2017, section 2.1): argmax of counts with Laplace noise.
+
+    Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity
+    2, and the argmax post-processes them: ``curves.laplace_rdp``. The noise is the discrete Laplace
+    distribution, for which the tighter curve of continuous noise does not hold. Every query is
+    answered.
+    """
+
+    kind: Literal["lnmax"] = "lnmax"
+    scale: float | None = noise_scale("every class's count, discrete Laplace (1 / gamma)")
+
+    noise_field = "scale"
+    sensitivity = 2.0
+
+    def answer_release(self, cap: int) -> Release:
+        priced = {"scale": self.require("scale"), "sensitivity": self.sensitivity}
+        return Release(AGGREGATE, "laplace", priced, cap)
+
+    def noise(self, keys: Keys, width: int, entropy: Entropy) -> np.ndarray:
+        """Discrete Laplace noise: int64 [n_queries, width]."""
+        return entropy.discrete_laplace(self.require("scale"), keys, AGGREGATE, width)
+
+
+@dataclass(frozen=True)
+class Gnmax(Pate):
+    """GNMAX (Papernot et al. 2018, Definition 6): argmax of counts with Gaussian noise.
+
+    Guarantee: that of ``Votes`` without sampling. Every query is answered.
+    """
+
+    kind: Literal["gnmax"] = "gnmax"
+    sigma_vote: float | None = noise_scale("every class's count")
+
+
+@dataclass(frozen=True)
+class ConfidentGnmax(Pate):
+    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): noisy screening, then GNMAX.
+
+    Guarantee: that of ``Votes`` without sampling. Each release draws its own noise.
+    """
+
+    kind: Literal["confident_gnmax"] = "confident_gnmax"
+    threshold: int = vote_threshold(200)
+    sigma_screen: float | None = noise_scale("the plurality")
+    sigma_vote: float | None = noise_scale("every class's count")
+    screen_ratio: float = ratio()

@@ -181,20 +181,23 @@ class ExactIndex:
         left, lists = minus_twice(queries), [np.zeros(0, dtype=np.int64)] * len(queries)
         size = max(1, SCORES // max(1, len(queries)))
 
-        def part(rows: range) -> list[list[np.ndarray]]:
+        def part(rows: range) -> list[np.ndarray]:
             # Used again and again: fresh pages cost as much as the selection
             buffer = np.empty(len(left) * min(size, len(rows)), dtype=np.int32)
-            keys, ends = np.empty(buffer.size, dtype=np.int64), np.empty(len(left), dtype=np.int64)
-            blocks = []
+            keys, counts = np.empty((len(left), 0), dtype=np.int64), np.zeros(len(left), np.int64)
             for start in rows[::size]:
                 features = self._features[start : min(start + size, rows.stop)]
                 shape = len(left), len(features)
                 cross = buffer[: math.prod(shape)].reshape(shape)
                 self._product(left, features, cross)
+                needed = int(counts.max()) + len(features)
+                if needed > keys.shape[1]:
+                    longer = np.empty((len(left), min(2 * needed, len(rows))), dtype=np.int64)
+                    longer[:, : keys.shape[1]] = keys
+                    keys = longer
                 norms = self._norms[start : start + len(features)]
-                _collect(cross, norms, start, bounds, keys, ends)
-                blocks.append(split(keys[: ends[-1]].copy(), ends))
-            return blocks
+                _collect(cross, norms, start, bounds, keys, counts)
+            return [own[:count] for own, count in zip(keys, counts.tolist(), strict=True)]
 
         for first in range(0, len(self) if len(queries) else 0, CHUNK):
             rows = range(first, min(first + CHUNK, len(self)))
@@ -202,13 +205,13 @@ class ExactIndex:
             parts = self._map(
                 part, [rows[start : start + each] for start in range(0, len(rows), each)]
             )
-            lists = self._joined(lists, [block for blocks in parts for block in blocks], most)
+            lists = self._joined(lists, parts, most)
         return lists
 
     def _joined(
-        self, lists: list[np.ndarray], blocks: list[list[np.ndarray]], most: int | None
+        self, lists: list[np.ndarray], others: list[list[np.ndarray]], most: int | None
     ) -> list[np.ndarray]:
-        """Each query's list and its lists in ``blocks``, or the ``most`` smallest keys of them."""
+        """Each query's list and its lists in ``others``, or the ``most`` smallest keys of them."""
 
         def join(*parts: np.ndarray) -> np.ndarray:
             keys = np.concatenate(parts)
@@ -220,7 +223,7 @@ class ExactIndex:
             keys.sort()
             return keys
 
-        return self._map(join, lists, *blocks)
+        return self._map(join, lists, *others)
 
     def _guessed_bounds(self, queries: np.ndarray, width: int) -> np.ndarray:
         """Bounds that the ``width``-th smallest scores seldom exceed, from a sample: int32 [q]."""
@@ -307,12 +310,6 @@ class ExactIndex:
         return self._threads or default_threads()
 
 
-def split(keys: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
-    """``keys`` as consecutive lists, of which each ends at one of ``ends`` (int64 [q])."""
-    stops = ends.tolist()
-    return [keys[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-
-
 def _any(queries: np.ndarray) -> np.ndarray:
     """Bounds that every score satisfies: int32 [q]."""
     return np.full(len(queries), ANY_SCORE, dtype=np.int32)
@@ -325,26 +322,36 @@ def _collect(
     first: int,
     bounds: np.ndarray,
     keys: np.ndarray,
-    ends: np.ndarray,
+    counts: np.ndarray,
 ) -> None:
-    """Write the keys of a block's scores ``cross`` + ``norms`` up to each query's bound, in order.
+    """Append the keys of a block's scores ``cross`` + ``norms`` up to each query's bound, in order.
 
-    ``keys``: int64, as many as scores; ``ends``: int64 [q], where each query's keys end. No branch
-    depends on a single score, which the processor would mispredict; and indices are unsigned, since
-    numba checks each signed one for being negative.
+    ``keys``: int64 [q, enough]; ``counts``: int64 [q], of each query's keys. No branch depends on a
+    single score, which the processor would mispredict; eight scores above the bound, which most
+    are, are passed at once. Indices are unsigned: numba checks each signed one for being negative.
     """
-    count, columns = uint64(0), np.empty(len(norms) + 1, dtype=np.uint32)
+    within = np.zeros(len(norms) + 7, dtype=np.uint8)
+    eights = within[: len(within) // 8 * 8].view(np.uint64)
+    groups = np.empty(len(eights) + 1, dtype=np.uint32)
+    columns = np.empty(len(within) + 1, dtype=np.uint32)
     for query in range(len(cross)):
-        line, bound, hits = cross[query], bounds[query], uint64(0)
+        line, bound, some, hits = cross[query], bounds[query], uint64(0), uint64(0)
         for column in range(uint64(len(norms))):
-            columns[hits] = column
-            hits += uint64(int32(line[column] + norms[column]) <= bound)
+            within[column] = int32(line[column] + norms[column]) <= bound
+        for group in range(uint64(len(eights))):
+            groups[some] = group
+            some += uint64(eights[group] != 0)
+        for number in range(some):
+            eight = uint64(groups[number]) << uint64(3)
+            for lane in range(uint64(8)):
+                columns[hits] = eight + lane
+                hits += uint64(within[eight + lane])
+        own, count = keys[query], uint64(counts[query])
         for number in range(hits):
             column = uint64(columns[number])
             score = int64(line[column] + norms[column])
-            keys[count + number] = (score << ROW_BITS) | int64(first + column)
-        count += hits
-        ends[query] = count
+            own[count + number] = (score << ROW_BITS) | int64(first + column)
+        counts[query] += int64(hits)
 
 
 def _order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from .cpu import ROW_BITS, ExactIndex, split
+from .cpu import ROW_BITS, ExactIndex
 from .devices import ALIGNMENT, MIN_LEFT_ROWS, aligned, product_on
 from .int8_matmul import minus_twice
 
@@ -66,7 +66,7 @@ class DeviceIndex(ExactIndex):
             numbers, columns = near.nonzero(as_tuple=True)  # by query, then by row
             keys = (scores[numbers, columns].long() << ROW_BITS) | (columns + first)
             ends = near.sum(dim=1).cumsum(dim=0).cpu().numpy()
-            lists = self._joined(lists, [split(keys.cpu().numpy(), ends)], most)
+            lists = self._joined(lists, [np.split(keys.cpu().numpy(), ends[:-1])], most)
         return lists
 
     def _device_blocks(self, queries: np.ndarray) -> Iterator[tuple[int, torch.Tensor]]:

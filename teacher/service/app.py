@@ -1,39 +1,77 @@
-"""The FastAPI application: routes, one form of error, and a log line and a count per request.
+"""The FastAPI application: the routes, the custodian's page and metrics, one form of error, and a
+log line and a count per request.
 
-There are no durations in logs or metrics: these can depend on records.
+The page, without scripts, shows what is spent, which is public, and what is for the custodian only:
+who holds keys, who was charged how much, how many records were added and removed, and progress over
+private rows. There are no durations in logs or metrics: these can depend on records.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import ctypes
+import hashlib
 import json
 import sys
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
+import prometheus_client
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
-from .auth import Callers, Custodian
-from .keys import Keys, KeysDamaged
-from .page import page
+from ..accounting.accountant import odometer
+from ..accounting.conversion import round_up
+from ..ledger import tables
+from ..private_files import ERRORS
+from ..records import record_updates
+from .callers import BrowserCustodian, Callers, Custodian
+from .keys import Keys, KeysDamaged, minute
 from .queue import RequestQueue
-from .refusals import refused, response
-from .routes import PROBLEMS, VERSION, router
+from .replies import refused, response
+from .routes import PROBLEMS, VERSION, OfAnalyst, app_service, router
 from .server import ConnectionLimits
 from .service import Service
 
 Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
+MAX_CHANGES = 20  # changes of the records on the page
+FOLDER = Path(__file__).parent
+STYLE = (FOLDER / "page.css").read_text()
+DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+# No content but the page's own style; no caching and no framing.
+HEADERS = {
+    "content-security-policy": f"default-src 'none'; style-src 'sha256-{DIGEST}'; "
+    "form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(FOLDER),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.filters |= {"minute": minute, "commas": "{:,}".format}
+TEMPLATE = ENVIRONMENT.get_template("page.html")
 
 
 def log_line(event: str, **fields: object) -> None:
@@ -61,9 +99,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
             yield
         finally:
             upkeep.cancel()
-            service.queue.close()
-            if service.analysts is not None:
-                service.analysts.close()
+            service.close()
             log("stopped", ledger_position=service.queue.snapshot.position)
 
     app = FastAPI(
@@ -75,17 +111,16 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # a redirect repeats the Host that was sent
     )
-    app.state.service = service
-    app.state.callers = Callers(keys, config.requests_per_second)
+    app.state.service, app.state.callers = service, Callers(keys, config.requests_per_second)
     app.state.connections = ConnectionLimits(config.connections_by_address)
     app.include_router(router)
-    app.include_router(page)
-    metrics = Metrics(service)
+    app.get("/", include_in_schema=False)(page)
+    requests, registry = metrics(service)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
         """Prometheus metrics, for the custodian. They count the custodian's requests, too."""
-        return Response(generate_latest(metrics.registry), media_type="text/plain")
+        return Response(prometheus_client.generate_latest(registry), media_type="text/plain")
 
     async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, KeysDamaged):
@@ -94,8 +129,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
 
     for kind in (Refused, InvalidInput, LedgerMismatch, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)
-    watch = {"limits": app.state.connections, "report": service.shared.report, "log": log}
-    app.add_middleware(Observed, requests=metrics.requests, **watch)
+    app.add_middleware(Observed, requests, app.state.connections, service.shared.report, log)
     return app
 
 
@@ -121,6 +155,90 @@ def return_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
+    """The page of one ledger: the custodian's, or ``analyst``'s own where each has one.
+
+    Raises LedgerMismatch where the ledger cannot be read.
+    """
+    service = app_service(request).of(key, analyst)
+    analysts, log = service.analysts, service.directory / ERRORS
+    own = {} if analysts is None else analysts.services()
+    kinds, snapshot = (tables.ADDED, tables.REMOVED), service.queue.snapshot
+    # A reading; at full caps another certificate may be smaller.
+    limit = service.plan.epsilon if service.certified is None else service.certified
+    counts = tuple(release.spent for release in snapshot.releases)
+    text = TEMPLATE.render(
+        style=Markup(STYLE),
+        service=service,
+        snapshot=snapshot,
+        at_work=service.queue.at_work,
+        analyst=analyst,
+        analysts=None if analysts is None else own,
+        pooled=service.pooled_epsilons(),
+        spent=round_up(min(odometer(service.plan, counts), limit)) if counts else 0.0,
+        callers=_callers(request.app.state.callers.keys, [service, *own.values()]),
+        updates=service.ledger.in_custody(record_updates.counts),
+        changes=service.ledger.in_custody(
+            lambda opened: tables.events(opened, *kinds, newest=MAX_CHANGES)
+        ),
+        failed=log.stat().st_mtime if log.exists() else None,
+    )
+    return HTMLResponse(text, headers=HEADERS)
+
+
+def _callers(keys: Keys, services: list[Service]) -> list[dict[str, object]]:
+    """All who hold a key or were charged, by name: the valid key, or else the newest."""
+    charged, last, now = Counter[str](), dict[str, int](), time.time()
+    for service in services:
+        charged.update(service.queue.usage.charged)
+        last |= service.queue.usage.last
+    listed = sorted(keys.listed().values(), key=lambda key: key.is_valid(now))
+    key_of = {key.name: key for key in listed}  # the last one of a name
+    return [
+        {
+            "name": name,
+            "key": key_of.get(name),
+            "valid": name in key_of and key_of[name].is_valid(now),
+            "charged": charged[name],
+            "last": last.get(name),
+        }
+        for name in sorted({*key_of, *charged})
+    ]
+
+
+def metrics(
+    service: Service,
+) -> tuple[prometheus_client.Counter, prometheus_client.CollectorRegistry]:
+    """(the counter of requests, the registry with it and with counts of the ledger's entries)."""
+
+    class Counts:
+        """The metrics that are computed when read."""
+
+        def collect(self) -> Iterator[Metric]:
+            names, ledgers = list[str](), dict[tuple[str, ...], RequestQueue]({(): service.queue})
+            if service.analysts is not None:
+                names, own = ["analyst"], service.analysts.open_services()
+                ledgers |= {(name,): each.queue for name, each in own.items()}
+            labels = [*names, "slot", "release"]
+            spent = GaugeMetricFamily("labelwall_releases_spent", "Charged", labels=labels)
+            left = GaugeMetricFamily("labelwall_releases_left", "Not charged", labels=labels)
+            for name, queue in ledgers.items():
+                for each in queue.snapshot.releases:
+                    spent.add_metric([*name, str(each.slot), each.release], each.spent)
+                    left.add_metric([*name, str(each.slot), each.release], each.left)
+            waiting = sum(queue.waiting for queue in ledgers.values())
+            newest = service.queue.snapshot.position
+            yield from (spent, left)
+            yield GaugeMetricFamily("labelwall_ledger_position", "Newest entry", value=newest)
+            yield GaugeMetricFamily("labelwall_waiting", "Requests for the teacher", value=waiting)
+
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Counts())
+    labels = ["method", "route", "status"]  # route: the pattern, not the requested address
+    name, text = "labelwall_requests", "Requests answered"
+    return prometheus_client.Counter(name, text, labels, registry=registry), registry
+
+
 def _reply_to(error: Exception) -> Response:
     """The one form of every refusal. It does not repeat what was sent."""
     if isinstance(error, HTTPException):
@@ -139,38 +257,6 @@ def _reply_to(error: Exception) -> Response:
     return response(error if isinstance(error, Refused) else Refused("invalid_input", str(error)))
 
 
-class Metrics:
-    """Counts of requests and of the ledger's entries, in Prometheus' registry."""
-
-    def __init__(self, service: Service) -> None:
-        self.registry, self._service = CollectorRegistry(), service
-        labels = ["method", "route", "status"]  # route: the pattern, not the requested address
-        name, text = "labelwall_requests", "Requests answered"
-        self.requests = Counter(name, text, labels, registry=self.registry)
-        self.registry.register(self)
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics that are computed when read."""
-        analysts, register = self._service.analysts, self._service.queue
-        names, ledgers = list[str](), dict[tuple[str, ...], RequestQueue]({(): register})
-        if analysts is not None:
-            names = ["analyst"]
-            ledgers |= {(name,): own.queue for name, own in analysts.open_services().items()}
-        labels = [*names, "slot", "release"]
-        spent = GaugeMetricFamily("labelwall_releases_spent", "Releases charged", labels=labels)
-        left = GaugeMetricFamily("labelwall_releases_left", "Releases not charged", labels=labels)
-        for name, queue in ledgers.items():
-            for each in queue.snapshot.releases:
-                spent.add_metric([*name, str(each.slot), each.release], each.spent)
-                left.add_metric([*name, str(each.slot), each.release], each.left)
-        yield from (spent, left)
-        for metric, text, value in (
-            ("ledger_position", "Number of the ledger's newest entry", register.snapshot.position),
-            ("waiting", "Requests for the teacher", sum(q.waiting for q in ledgers.values())),
-        ):
-            yield GaugeMetricFamily(f"labelwall_{metric}", text, value=value)
-
-
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
@@ -180,7 +266,7 @@ class Observed:
     def __init__(
         self,
         app: ASGIApp,
-        requests: Counter,
+        requests: prometheus_client.Counter,
         limits: ConnectionLimits,
         report: Callable[[], None],
         log: Log,
@@ -201,7 +287,14 @@ class Observed:
             await send(message)
 
         try:
-            await self._answer(scope, receive, observed)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                # Two programs on the way could read two different requests.
+                rule = "`content-length` and `transfer-encoding` must not be sent together."
+                reply = response(Refused("invalid_request", rule))
+                reply.headers["connection"] = "close"
+                await reply(scope, receive, observed)
+            else:
+                await self._app(scope, receive, observed)
         except ClientDisconnect:
             status = 499
         except asyncio.CancelledError:  # the time for the last requests is over
@@ -213,17 +306,6 @@ class Observed:
                 await response(refused("teacher_failed"))(scope, receive, observed)
         finally:
             self._end(scope, status)
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in scope["headers"]}
-        if {b"content-length", b"transfer-encoding"} <= names:
-            # Two programs on the way could read two different requests.
-            rule = "`content-length` and `transfer-encoding` must not be sent together."
-            reply = response(Refused("invalid_request", rule))
-            reply.headers["connection"] = "close"
-            await reply(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
     def _end(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})

@@ -43,7 +43,7 @@ RANGES = {
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """Addresses and limits of `labelwall serve`. Other limits are constants of limits.py.
+    """Addresses and limits of `labelwall serve`. Other limits are constants of callers.py.
 
     Args:
         host: address to listen on; any but this machine's loopback needs certfile and keyfile.
@@ -79,17 +79,14 @@ class ServiceConfig:
         if (self.certfile is None) != (self.keyfile is None):
             files = self.certfile, self.keyfile
             raise InvalidInput("service.certfile, keyfile", "given together", files)
-        if self.certfile is None and not is_loopback(self.host):
+        try:  # a name of this machine that needs no name server
+            host = "127.0.0.1" if self.host == "localhost" else self.host.strip("[]")
+            loopback = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            loopback = False
+        if self.certfile is None and not loopback:
             rule = "given for an address that others can reach"
             raise InvalidInput("service.certfile", rule, None)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by a name that needs no name server."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,16 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..features.cache import cache_name
 from ..teacher import Teacher
+from .callers import OneAtATime
 from .config import MIB, Settings
-from .jobs import Extractor
-from .limits import OneAtATime
-from .refusals import refused
+from .replies import refused
 
 MAX_EXTRACTORS = 8  # kept in memory
 MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
 
 
-def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extractor:
+def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> ExtractorSpec:
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
@@ -40,7 +39,7 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
         raise InvalidInput(name, f"the data set's {expected}", shapes)
     if spec.sha256() != sha256:
         raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
-    return Extractor(spec, sha256)
+    return spec
 
 
 class KeptExtractors:
@@ -52,31 +51,31 @@ class KeptExtractors:
 
     def __init__(self, directory: Path, device: str) -> None:
         self._directory, self._device = directory, device
-        self._kept: dict[str, tuple[Extractor, str]] = {}  # by identity: and who sent it
+        self._kept: dict[str, tuple[ExtractorSpec, str]] = {}  # by identity: and who sent it
         self._lock = threading.Lock()
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._kept
 
-    def get(self, sha256: str) -> Extractor:
+    def get(self, sha256: str) -> ExtractorSpec:
         """A kept extractor. Raises Refused."""
         known = self._kept.get(sha256)
         if known is None:
             raise refused("unknown_extractor")
         return known[0]
 
-    def keep(self, extractor: Extractor, caller: str) -> None:
+    def keep(self, spec: ExtractorSpec, caller: str) -> None:
         """Keep an extractor whose features are there, as the newest."""
         with self._lock:
-            self._kept.pop(extractor.sha256, None)
-            self._kept[extractor.sha256] = extractor, caller
+            self._kept.pop(spec.sha256(), None)
+            self._kept[spec.sha256()] = spec, caller
             while len(self._kept) > MAX_EXTRACTORS:
                 counts = Counter(sender for _, sender in self._kept.values())
                 most = max(counts.values())
                 del self._kept[next(i for i, (_, who) in self._kept.items() if counts[who] == most)]
             for known, _ in self._kept.values():  # others' caches are deleted first
                 with suppress(FileNotFoundError):
-                    os.utime(self._directory / cache_name(known.spec, self._device))
+                    os.utime(self._directory / cache_name(known, self._device))
 
 
 class NetworkTests:
@@ -93,11 +92,18 @@ class NetworkTests:
         Networks are tested one by one, and one at a time of each caller. Raises InvalidInput for a
         network that does not fit or is too slow, Refused for a second one.
         """
-        if spec.backbone not in NO_NETWORKS:
-            with self._one.by(caller), self._lock:
-                self._settings.load()
-                self._require_fast(spec)
-                self._teacher.embedder(spec, self.probe_for(spec))
+        if spec.backbone in NO_NETWORKS:
+            return
+        with self._one.by(caller), self._lock:
+            self._settings.load()
+            alone = self._teacher.embedder(spec, None)
+            dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+            row = np.zeros((1, *spec.input_shape), dtype=dtype)  # says nothing of private rows
+            seconds = timeit.repeat(lambda: alone.features(row), number=1, repeat=3)
+            if min(seconds) > MAX_ROW_SECONDS:
+                rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
+                raise InvalidInput("extractor.backbone", rule, spec.backbone)
+            self._teacher.embedder(spec, self.probe_for(spec))
 
     def probe_for(self, spec: ExtractorSpec) -> np.ndarray | None:
         """The rows to test an extractor on; None for a network that runs row by row.
@@ -116,12 +122,3 @@ class NetworkTests:
             tested = self._teacher.embedder(other, self._probe)
             self._independent[architecture] = tested.batch_size == self._settings.batch_size
         return self._probe if self._independent[architecture] else None
-
-    def _require_fast(self, spec: ExtractorSpec) -> None:
-        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
-        alone = self._teacher.embedder(spec, None)
-        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-        row = np.zeros((1, *spec.input_shape), dtype=dtype)
-        if min(timeit.repeat(lambda: alone.features(row), number=1, repeat=3)) > MAX_ROW_SECONDS:
-            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
-            raise InvalidInput("extractor.backbone", rule, spec.backbone)

@@ -1,6 +1,8 @@
-"""The one writer: a single thread takes waiting requests to the teacher, batch by batch.
+"""Requests that wait for the teacher, and the one thread that takes them there, batch by batch.
 
-No request holds a lock while the teacher searches, and none reaches a record in any other way.
+No request holds a lock while the teacher searches, and none reaches a record in any other way. Of a
+job a caller may learn whether it waits or runs, and how many of its own queries are answered;
+progress over private rows would tell how many there are.
 
 The order of answers, and so of the ledger's entries, is a function of arrivals and of public
 numbers. Embedding takes turns that the private rows decide. So it is apart: a turn of it comes
@@ -12,24 +14,114 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from ...wall.matrices import Matrix
-from ...wall.messages import Answers
+from ...wall.messages import Answers, ExtractorSpec, Queries, join_answers
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
+from .callers import Shared
 from .extractors import NetworkTests
-from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result
-from .limits import Shared
-from .refusals import refused
+from .replies import refused
 from .usage import Call, OverCap, Snapshot, Usage
 
+HALF = 32  # hex digits of half a job's identity
 MAX_FINISHED = 64  # finished jobs that can still be asked for
 TURN = 1.0  # seconds of embedding between two steps of answers
 SLICE = 10  # turns of one embedding before another one has its own
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
+Result = dict[str, Any]
+
+
+@dataclass(eq=False, repr=False)
+class Job:
+    """A request in the queue, whose ``work`` is one step and returns what is released.
+
+    ``id``: a half names caller and content, the other the call, so a retried call finds its job.
+    ``done`` of ``total``: the request's own distinct queries; for other work 0 of 1 until done.
+    ``extractor``: the features that the work needs, None if it needs none; ``size``: bytes.
+    ``slot``: the entry of the plan that pays.
+    ``from_custodian``: a change of the records, which no analyst may notice.
+    ``repeatable``: the same call gets this result again; otherwise the work is done again.
+    """
+
+    id: str
+    caller: str
+    kind: str
+    total: int = 1
+    extractor: ExtractorSpec | None = None
+    size: int = 0
+    slot: int = 0
+    from_custodian: bool = False
+    repeatable: bool = True
+    done: int = 0
+    started: bool = False
+    future: Future[Result] = field(default_factory=Future)
+    work: Callable[[], Result] = dict
+
+    def __post_init__(self) -> None:
+        self.future.set_running_or_notify_cancel()  # a client that disconnects cancels nothing
+        self.needs = self.extractor.sha256() if self.extractor else ""
+
+    @property
+    def status(self) -> str:
+        if self.future.done():
+            return "failed" if self.future.exception() else "done"
+        return "running" if self.started else "queued"
+
+    def finish(self, outcome: Result | Refused) -> None:
+        """End the job and drop its inputs: finished jobs are kept for a while."""
+        if isinstance(outcome, Refused):
+            self.future.set_exception(outcome)
+        else:
+            self.done = self.total
+            self.future.set_result(outcome)
+        self.extractor, self.work = None, dict
+
+
+@dataclass(eq=False, repr=False)
+class EmbeddingJob(Job):
+    """``work`` that waits until all records have features. ``turns``: of embedding, so far."""
+
+    repeatable: bool = False
+    turns: int = 0
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class QueryJob(Job):
+    """Queries answered batch by batch, with other jobs in between.
+
+    ``rows``: the distinct inputs; ``inverse``: int64 [n_asked], each asked row's index there.
+    ``single_batch``: answered as one batch of its own; ``quota``: cap on the caller's new queries.
+    """
+
+    rows: np.ndarray
+    inverse: np.ndarray
+    single_batch: bool = False
+    quota: int | None = None
+    answers: list[Answers] = field(default_factory=list)
+
+    def finish(self, outcome: Result | Refused) -> None:
+        super().finish(outcome)
+        self.rows, self.answers = self.rows[:0].copy(), []
+
+    def next_batch(self, size: int) -> Queries:
+        """The next at most ``size`` distinct queries."""
+        return Queries(self.rows[self.done : self.done + size], self.slot)
+
+    def result(self) -> Result:
+        """All answers, in the order of the request."""
+        joined = join_answers(self.answers)
+        receipt = replace(joined.receipt, asked=len(self.inverse))
+        labels, outcomes = joined.labels[self.inverse], joined.outcomes[self.inverse]
+        return result_to_json(Answers(labels, outcomes, receipt))
 
 
 class RequestQueue:
@@ -61,9 +153,7 @@ class RequestQueue:
         self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
         self.snapshot = Snapshot.of(ledger.state)
         self._thread = threading.Thread(target=self._run, name="writer")
-
-    def start(self) -> None:
-        self._thread.start()
+        self.start = self._thread.start
 
     def close(self) -> None:
         """Finish the current step, refuse what waits, stop. Nothing that waits was charged."""
@@ -78,7 +168,6 @@ class RequestQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of jobs in the queue."""
         return len(self._pending)
 
     def submit(self, job: Job) -> Job:
@@ -90,7 +179,7 @@ class RequestQueue:
         with self._changed:
             known = self._jobs.get((job.caller, job.id))
             if known is not None and (
-                known.status != "failed" and (job.repeatable or not known.future.done())
+                not known.future.done() or (job.repeatable and known.status == "done")
             ):
                 return known
             if self._closing:
@@ -116,24 +205,20 @@ class RequestQueue:
         self.at_work = (what, done, total) if done < total else None
         self._settings.progress(what, done, total)
 
-    def _end_progress(self) -> None:
-        """Report the end of the current work, finished or not."""
-        if self.at_work is not None:
-            what, _, total = self.at_work
-            self.progress(what, total, total)
-
     def forget_extractor(self) -> None:
         """Make the next step set the teacher's extractor again. For the machine's thread."""
         self._in_use = ""
         self._end_progress()
 
+    def _end_progress(self) -> None:
+        if self.at_work is not None:
+            what, _, total = self.at_work
+            self.progress(what, total, total)
+
     def _forget_finished(self, from_custodian: bool) -> None:
         """Make room for one more job by forgetting the oldest finished ones."""
-        finished = [
-            key
-            for key, job in self._jobs.items()
-            if job.future.done() and job.from_custodian == from_custodian
-        ]
+        alike = [key for key, job in self._jobs.items() if job.from_custodian == from_custodian]
+        finished = [key for key in alike if self._jobs[key].future.done()]
         for key in finished[: max(0, len(finished) - MAX_FINISHED + 1)]:
             del self._jobs[key]
 
@@ -148,7 +233,7 @@ class RequestQueue:
             self._teacher.pause()
 
     def _next(self) -> list[Job]:
-        """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
+        """The next step's jobs: one task, or queries of one batch. None when the service stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
@@ -166,37 +251,32 @@ class RequestQueue:
             return self._next_answers(answers)
 
     def _answerable(self) -> list[Job]:
-        """The jobs to answer, but no call while one with its content waits: what that one is
-        charged for, it gets for nothing.
-        """
+        """The jobs to answer: of calls with one content the first, whose charge serves the rest."""
         answers: dict[str, Job] = {}
         for job in self._pending:
             if not isinstance(job, EmbeddingJob):
-                answers.setdefault(job.content, job)
+                answers.setdefault(job.id[:HALF], job)
         return list(answers.values())
 
     def _next_answers(self, answers: list[Job]) -> list[Job]:
         """The jobs of one step, of those that may be answered (in the order of arrival)."""
-        candidates = answers
-        if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
-            same = [job for job in answers if job.needs in ("", self._answering)]
-            candidates = same or answers
+        # Do not switch the extractor at every other batch.
+        same = [job for job in answers if job.needs == self._answering and self._steps < MAX_STEPS]
         # The turn of whoever had one longest ago; then in the order of arrival.
-        head = min(candidates, key=lambda job: self._turns.get(job.caller, 0))
+        head = min(same or answers, key=lambda job: self._turns.get(job.caller, 0))
         self._turns[head.caller] = max(self._turns.values(), default=0) + 1
-        if head.needs not in ("", self._answering):
+        if head.needs != self._answering:
             self._answering, self._steps = head.needs, 0
         self._steps += 1
         if not isinstance(head, QueryJob):
             return [head]
         chosen: list[Job] = [head]
-        rows = len(head.rows) - head.done
+        room = 0 if head.single_batch else self._settings.batch_size - len(head.rows) + head.done
         for job in answers:
-            if rows >= self._settings.batch_size:
-                break
-            if isinstance(job, QueryJob) and job is not head and job.can_batch_with(head):
+            alike = isinstance(job, QueryJob) and (job.slot, job.needs) == (head.slot, head.needs)
+            if room > 0 and alike and job is not head:
                 chosen.append(job)
-                rows += len(job.rows) - job.done
+                room -= job.total - job.done
         return chosen
 
     def _step(self, jobs: list[Job]) -> None:
@@ -207,8 +287,7 @@ class RequestQueue:
             if isinstance(job, QueryJob):
                 self._answer([each for each in jobs if isinstance(each, QueryJob)])
             elif not isinstance(job, EmbeddingJob) or self._embedded(job):
-                if job.extractor is not None:
-                    self._use(job.extractor)
+                self._use(job)
                 self._finish(job, job.work())
         except Exception as error:
             refusal = self._refusal(error)
@@ -228,76 +307,57 @@ class RequestQueue:
             self._teacher.pause()  # stores what another one has
             self._embedding = job
         job.turns += 1
-        over, spec = time.monotonic() + TURN, job.extractor.spec
-        probe = self.networks.probe_for(spec)
+        over, probe = time.monotonic() + TURN, self.networks.probe_for(job.extractor)
         return self._teacher.embed_ahead(
-            spec, probe, lambda: self._closing or time.monotonic() > over
+            job.extractor, probe, lambda: self._closing or time.monotonic() > over
         )
 
-    def _use(self, extractor: Extractor) -> None:
-        """Make the teacher use an extractor."""
-        if self._in_use != extractor.sha256:
+    def _use(self, job: Job) -> None:
+        """Make the teacher use a job's extractor, if it needs one."""
+        if job.extractor is not None and self._in_use != job.needs:
             self._in_use = ""
-            probe = self.networks.probe_for(extractor.spec)
-            self._teacher.use_extractor(extractor.spec, probe=probe)
-            self._in_use = extractor.sha256
+            probe = self.networks.probe_for(job.extractor)
+            self._teacher.use_extractor(job.extractor, probe=probe)
+            self._in_use = job.needs
 
-    def _answer(self, jobs: list[QueryJob]) -> None:
-        """Answer one batch for all of them."""
-        assert jobs[0].extractor is not None
-        self._use(jobs[0].extractor)
-        jobs = [job for job in jobs if self._admit(job)]
-        for job, answers in self._charged(jobs):
-            job.add_answers(answers)
-            if job.done == len(job.rows):
-                self._finish(job, result_to_json(job.all_answers()))
+    def _answer(self, jobs: Sequence[QueryJob]) -> None:
+        """Answer one batch for all who fit their caps; the others are refused."""
+        self._use(jobs[0])
+        for job in jobs:  # the whole job has to fit, before its first charge
+            if job.quota is not None and not job.answers:
+                new = self._teacher.chargeable(job.next_batch(len(job.rows)))
+                if self.usage.charged[job.caller] + new > job.quota:
+                    self._finish(job, refused("quota_reached"))
+        while jobs := [job for job in jobs if not job.future.done()]:
+            room = len(jobs[0].rows) if jobs[0].single_batch else self._settings.batch_size
+            batch, calls = [], []
+            for job in jobs:
+                batch.append(job.next_batch(room))
+                room -= len(batch[-1].inputs)
+                calls.append(self._call(job.caller, batch[-1], job.quota))
+            try:
+                with self.usage.noted(calls):
+                    answers = self._teacher.answer_together(batch)
+                break
+            except OverCap as error:  # the caller was charged for another request meanwhile
+                for position in error.positions:
+                    self._finish(jobs[position], refused("quota_reached"))
+        else:
+            return
+        for job, found in zip(jobs, answers, strict=True):
+            job.answers.append(found)
+            job.done += len(found.labels)
+            if job.done == job.total:
+                self._finish(job, job.result())
 
-    def _admit(self, job: QueryJob) -> bool:
-        """Whether the whole job fits the caller's quota. Decided before its first charge."""
-        if job.quota is not None and not job.answers:
-            new = self._teacher.chargeable(job.next_batch(len(job.rows)))
-            if self._exceeds(job.caller, new, job.quota):
-                self._finish(job, refused("quota_reached"))
-                return False
-            job.reserved = new
-        return True
-
-    def _charged(self, jobs: Sequence[QueryJob]) -> list[tuple[QueryJob, Answers]]:
-        """One batch of answers to those that fit their caps; the others are refused, uncharged."""
-        if not jobs:
-            return []
-        room = len(jobs[0].rows) if jobs[0].single_batch else self._settings.batch_size
-        batch, calls = [], []
-        for job in jobs:
-            queries = job.next_batch(room)
-            room -= len(queries.inputs)
-            new = self._teacher.chargeable(queries)
-            batch.append(queries)
-            calls.append(Call(job.caller, job.slot, new, self.snapshot.position, job.quota))
-        try:
-            with self.usage.noted(calls):
-                answers = self._teacher.answer_together(batch)
-        except OverCap as error:  # another process charged a caller since its job was admitted
-            for position in error.positions:
-                self._finish(jobs[position], refused("quota_reached"))
-            return self._charged([job for job in jobs if not job.future.done()])
-        for job, call in zip(jobs, calls, strict=True):
-            job.reserved = max(0, job.reserved - call.queries)
-        return list(zip(jobs, answers, strict=True))
-
-    def _exceeds(self, caller: str, new: int, quota: int | None) -> bool:
-        with self._changed:
-            queries = [job for job in self._pending if isinstance(job, QueryJob)]
-        reserved = sum(job.reserved for job in queries if job.caller == caller)
-        return quota is not None and self.usage.charged[caller] + reserved + new > quota
+    def _call(self, caller: str, asked: Queries | Matrix, quota: int | None) -> Call:
+        new = self._teacher.chargeable(asked)
+        return Call(caller, asked.slot, new, self.snapshot.position, quota)
 
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
         """Noisy counts by a public matrix: the work of a task, on the machine's thread."""
-        new = self._teacher.chargeable(matrix)
-        if self._exceeds(caller, new, quota):
-            raise refused("quota_reached")
         try:
-            with self.usage.noted([Call(caller, matrix.slot, new, self.snapshot.position, quota)]):
+            with self.usage.noted([self._call(caller, matrix, quota)]):
                 return result_to_json(self._teacher.count(matrix))
         except OverCap as error:
             raise refused("quota_reached") from error

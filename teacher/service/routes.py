@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import secrets
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ValidationError
 
 from ...wall.errors import InvalidInput, Refused
+from ...wall.guarantee import NAME
 from ...wall.matrices import MATRICES
-from ...wall.messages import Queries
+from ...wall.messages import Queries, canonical_json
 from ...wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode
 from ..records.persons import codes_of
 from ..records.sources import received
-from . import models
-from .auth import Analyst, Anyone, Custodian, OfAnalyst, app_service, service_for
+from . import replies
+from .callers import Analyst, Anyone, Custodian
 from .config import MIB
 from .extractors import accepted
-from .jobs import EmbeddingJob, Job, QueryJob, Result, distinct_rows, job_id
-from .keys import Key
-from .refusals import STATUSES
+from .queue import HALF, EmbeddingJob, Job, QueryJob, Result
 from .service import Service
 
 VERSION = "1"
 MAX_WAIT = 30.0  # seconds that a request stays open for its job
 LEDGER = "application/vnd.sqlite3"
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": models.Problem} for code in STATUSES}
 Wait = Annotated[
     float, Query(ge=0, le=MAX_WAIT, description="seconds to wait for the job to finish")
 ]
@@ -43,6 +42,13 @@ Sha256 = Annotated[
     str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")
 ]
 PathSha256 = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
+OfAnalyst = Annotated[
+    str | None,
+    Query(
+        pattern=f"^{NAME}$",
+        description="for a custodian: the analyst whose ledger is read, where each has one",
+    ),
+]
 Idempotency = Annotated[
     str | None,
     Header(
@@ -51,11 +57,12 @@ Idempotency = Annotated[
         "without it, or with another one, the same body is a new call, which is charged nothing",
     ),
 ]
-
-
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": replies.Problem} for code in replies.STATUSES
+}
 PENDING: dict[str, Any] = {
-    "response_model": models.Job,
-    "responses": {202: {"model": models.Job, "description": "the job is not finished"}},
+    "response_model": replies.Job,
+    "responses": {202: {"model": replies.Job, "description": "the job is not finished"}},
 }
 BINARY = {"type": "string", "format": "binary"}
 
@@ -71,16 +78,16 @@ router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
 @router.get("/health")
-async def health() -> models.Health:
+async def health() -> replies.Health:
     """Whether the service runs. Needs no key."""
-    return models.Health(status="ok", version=VERSION)
+    return replies.Health(status="ok", version=VERSION)
 
 
 @router.get("/budget")
-def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> models.Budget:
+def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> replies.Budget:
     """The plan, its certificate and adversary, and what is spent of its caps."""
-    service = service_for(request, key, analyst)
-    return models.Budget(
+    service = app_service(request).of(key, analyst)
+    return replies.Budget(
         **_spent(service, key.name),
         unsafe=service.unsafe,
         epsilon=service.certified,
@@ -92,26 +99,25 @@ def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> models.B
 
 
 @router.get("/analysts")
-def analysts(request: Request, _: Custodian) -> models.Analysts:
+def analysts(request: Request, _: Custodian) -> replies.Analysts:
     """Analysts with their own budget, what each has spent, and epsilon if they pool answers."""
     service = app_service(request)
     services = {} if service.analysts is None else service.analysts.services()
-    return models.Analysts(
+    return replies.Analysts(
         adversary=service.adversary,
         unit=service.plan.unit,
         epsilon=service.certified,
         delta=service.plan.delta,
-        analysts=[
-            models.AnalystBudget(name=name, **_spent(own, name)) for name, own in services.items()
-        ],
+        analysts=[replies.Spent(**_spent(own, name)) for name, own in services.items()],
         pooled=service.pooled_epsilons(),
     )
 
 
 def _spent(service: Service, name: str) -> dict[str, Any]:
-    """What is spent of a ledger, and new queries noted for a caller: the fields of models.Spent."""
+    """The fields of replies.Spent, for a caller or an analyst by name."""
     snapshot = service.queue.snapshot
     return {
+        "name": name,
         "dataset": service.dataset,
         "adversary": service.adversary,
         "releases": snapshot.releases,
@@ -127,12 +133,12 @@ def receipts(
     key: Anyone,
     newest: Annotated[int, Query(ge=1, le=10000)] = 1000,
     analyst: OfAnalyst = None,
-) -> list[models.Charge]:
+) -> list[replies.Charge]:
     """The calls that were charged, oldest first: an analyst's own, or all for a custodian."""
-    service = service_for(request, key, analyst)
+    service = app_service(request).of(key, analyst)
     caller = None if key.role == "custodian" else key.name
     return [
-        models.Charge(
+        replies.Charge(
             caller=charge.caller or "",
             slot=charge.slot or 0,
             queries=charge.size,
@@ -144,13 +150,11 @@ def receipts(
 
 
 @router.get(
-    "/ledger",
-    response_class=Response,
-    responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}},
+    "/ledger", response_class=Response, responses={200: {"content": {LEDGER: {"schema": BINARY}}}}
 )
 def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
-    service = service_for(request, key, analyst)
+    service = app_service(request).of(key, analyst)
     with service.shared.copying.by(key.name):
         service.shared.copies.require(key.name)
         copy = service.copies.open()
@@ -168,7 +172,7 @@ def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response
 @router.get("/jobs/{job}", **PENDING)
 async def job_state(request: Request, key: Anyone, job: PathSha256, wait: Wait = 0.0) -> Response:
     """The state of a job of this key and how many of its queries are answered, or its result."""
-    service = await run_in_threadpool(service_for, request, key)
+    service = await run_in_threadpool(app_service(request).of, key)
     return await reply(service.queue.find(key.name, job), wait)
 
 
@@ -178,10 +182,7 @@ async def reply(job: Job, wait: float) -> Response:
     No part of the state depends on private rows.
     """
     if wait > 0 and not job.future.done():
-        waiting = asyncio.wrap_future(job.future)
-        # asyncio would report an outcome after the request's end that nobody looked at
-        waiting.add_done_callback(lambda over: over.cancelled() or over.exception())
-        await asyncio.wait([waiting], timeout=wait)
+        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
     state = {
         "job": job.id,
         "kind": job.kind,
@@ -205,64 +206,56 @@ async def reply(job: Job, wait: float) -> Response:
         SAFETENSORS,
     ),
 )
-async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Add records. Rows that are present with the same content are left unchanged.
-
-    Where the unit of privacy is a person, `persons` (int64, one for each row) says whose they are.
-    """
-    service = app_service(request)
-    body = await service.record_bodies.read(request)
-    by_person = service.plan.unit == "person"
-    names = ("inputs", "labels", "ids", *(["persons"] if by_person else []))
-    records = received(await run_in_threadpool(decode, body, _media(request), names))
-
-    def work() -> Result:
-        (service.analysts or service.teacher).add(records)
-        return {"records": len(records.ids)}
-
-    return await _changed(service, key, "add", body, work, wait)
-
-
 @router.post(
     "/records/removals",
-    **as_job("ids", "application/json", schema=models.Removal.model_json_schema()),
+    **as_job("ids", "application/json", schema=replies.Removal.model_json_schema()),
 )
-async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Remove records by id and delete their data. An unknown id is no error.
+async def change_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
+    """Add records, or remove them by id and delete their data.
 
-    Where the unit of privacy is a person, ids are persons', numbers or texts: all their rows go.
+    Rows that are present with the same content are left unchanged, and an unknown id is no error.
+    Where the unit of privacy is a person, `persons` says whose the rows are, and the ids to remove
+    are persons', numbers or texts: all their rows go.
     """
     service = app_service(request)
     # FastAPI would read the whole body, and before the key is checked.
     body = await service.record_bodies.read(request)
+    by_person, holder = service.plan.unit == "person", service.analysts or service.teacher
+    if request.url.path.endswith("removals"):
+        ids = _removed_ids(body, by_person)
+        kind, body = "remove", ids.tobytes()
+
+        def work() -> Result:
+            holder.remove(ids)
+            return {"records": len(ids)}
+    else:
+        kind, names = "add", ("inputs", "labels", "ids", *(["persons"] if by_person else []))
+        records = received(await run_in_threadpool(decode, body, _media(request), names))
+
+        def work() -> Result:
+            holder.add(records)
+            return {"records": len(records.ids)}
+
+    identity, size = job_id(key.name, kind, {}, body), len(body)
+    job = Job(identity, key.name, kind, size=size, from_custodian=True, repeatable=False, work=work)
+    return await reply(service.queue.submit(job), wait)
+
+
+def _removed_ids(body: bytes, by_person: bool) -> np.ndarray:
+    """The ids to remove, as int64 [n]."""
     try:
-        removal = models.Removal.model_validate_json(body)
+        removal = replies.Removal.model_validate_json(body)
     except ValidationError as error:
         text = (
             f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} "
             "whole numbers of 64 bits."
         )
         raise Refused("invalid_request", text) from error
-    by_person = service.plan.unit == "person"
-    if not by_person and any(isinstance(each, str) for each in removal.ids):
+    if by_person:
+        return codes_of([str(each) for each in removal.ids])
+    if any(isinstance(each, str) for each in removal.ids):
         raise Refused("invalid_request", "`ids` of rows must be whole numbers of 64 bits.")
-    texts = [str(each) for each in removal.ids]
-    ids = codes_of(texts) if by_person else np.array(removal.ids, dtype=np.int64)
-
-    def work() -> Result:
-        (service.analysts or service.teacher).remove(ids)
-        return {"records": len(ids)}
-
-    return await _changed(service, key, "remove", ids.tobytes(), work, wait)
-
-
-async def _changed(
-    service: Service, key: Key, kind: str, content: bytes, work: Callable[[], Result], wait: float
-) -> Response:
-    """The reply to a change of the records by a job."""
-    identity, size = job_id(key.name, kind, {}, content), len(content)
-    job = Job(identity, key.name, kind, size=size, from_custodian=True, repeatable=False, work=work)
-    return await reply(service.queue.submit(job), wait)
+    return np.array(removal.ids, dtype=np.int64)
 
 
 @router.put(
@@ -280,65 +273,27 @@ async def send_extractor(
 
     The private records are embedded with it; nothing is released. One that is there is kept.
     """
-    service = await run_in_threadpool(service_for, request, key)
+    service = await run_in_threadpool(app_service(request).of, key)
     known, shared = sha256 in service.extractors, service.shared
     if not known:
         shared.extractors.take(key.name)
     body = await service.bodies.read(request)
     if not known:
         shared.uploads.take(key.name, len(body))
-    media = _media(request)
-    extractor = await run_in_threadpool(accepted, body, media, sha256, service.settings)
+    spec = await run_in_threadpool(accepted, body, _media(request), sha256, service.settings)
 
     def work() -> Result:
-        service.extractors.keep(extractor, key.name)
+        service.extractors.keep(spec, key.name)
         return {"extractor": sha256}
 
-    identity = job_id(key.name, "extractor", {}, sha256.encode())
-    job = EmbeddingJob(
-        identity, key.name, "extractor", extractor=extractor, size=len(body), work=work
-    )
+    identity, size = job_id(key.name, "extractor", {}, sha256.encode()), len(body)
+    job: Job = EmbeddingJob(identity, key.name, "extractor", extractor=spec, size=size, work=work)
     if known:
         job.finish(work())
-        return await reply(job, wait)
-    await run_in_threadpool(service.queue.networks.test, extractor.spec, key.name)
-    return await reply(service.queue.submit(job), wait)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A request that may let the ledger grow. ``job``: the fields that its job has in any case."""
-
-    service: Service
-    key: Key
-    body: bytes
-    media: str
-    wait: float
-    job: dict[str, Any]
-
-
-async def _asked(
-    request: Request,
-    key: Analyst,
-    extractor: Sha256,
-    slot: Slot = 0,
-    wait: Wait = 0.0,
-    idempotency_key: Idempotency = None,
-) -> Asked:
-    service = await run_in_threadpool(service_for, request, key)
-    service.shared.growth.require(key.name)
-    body, media = await service.bodies.read(request), _media(request)
-    kind, named = request.url.path.rpartition("/")[2], idempotency_key
-    parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
-    job = {
-        "id": await run_in_threadpool(job_id, key.name, kind, parameters, body, named),
-        "caller": key.name,
-        "kind": kind,
-        "extractor": service.extractors.get(extractor),
-        "size": len(body),
-        "slot": slot,
-    }
-    return Asked(service, key, body, media, wait, job)
+    else:
+        await run_in_threadpool(service.queue.networks.test, spec, key.name)
+        job = service.queue.submit(job)
+    return await reply(job, wait)
 
 
 @router.post(
@@ -347,41 +302,77 @@ async def _asked(
         "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
     ),
 )
-async def ask(asked: Annotated[Asked, Depends(_asked)]) -> Response:
-    """Ask for noisy labels of public inputs. A repeated query gets its stored answer for free.
+@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY))
+@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY))
+async def ask(
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
+) -> Response:
+    """Ask for noisy labels of public inputs, or for counts of all records by a public matrix.
 
-    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger
-    charged.
+    A repeated query gets its stored answer for free; a matrix is one query. Cells: every record's
+    vote in its nearest cells. Weights: the sum of every record's gradient. Receipts add up: over
+    all `job`s, each counted once, `charged` sums to at most what the ledger charged.
     """
-    service, slot = asked.service, asked.job["slot"]
+    service = await run_in_threadpool(app_service(request).of, key)
+    service.shared.growth.require(key.name)
+    body, media = await service.bodies.read(request), _media(request)
+    kind, queue = request.url.path.rpartition("/")[2], service.queue
 
-    def prepare() -> QueryJob:
-        inputs = decode(asked.body, asked.media, ("inputs",), MAX_ROWS)["inputs"]
+    def prepared() -> Job:
+        parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
+        fields: dict[str, Any] = {
+            "id": job_id(key.name, kind, parameters, body, idempotency_key),
+            "caller": key.name,
+            "kind": kind,
+            "extractor": service.extractors.get(extractor),
+            "size": len(body),
+            "slot": slot,
+        }
+        if kind in MATRICES:
+            form = MATRICES[kind]
+            matrix = form(decode(body, media, (form.array,))[form.array], slot)
+            return Job(**fields, work=lambda: queue.count(key.name, matrix, key.queries))
+        inputs = decode(body, media, ("inputs",), MAX_ROWS)["inputs"]
         if inputs.shape[1:] != service.settings.task.input_shape:
             rule = f"rows of shape {list(service.settings.task.input_shape)}"
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
         rows, inverse = distinct_rows(inputs)
-        own = {**asked.job, "total": len(rows), "quota": asked.key.queries}
-        return QueryJob(**own, rows=rows, inverse=inverse, single_batch=service.teacher.whole(slot))
+        alone, total = service.teacher.whole(slot), len(rows)
+        fields |= {"rows": rows, "inverse": inverse, "single_batch": alone, "quota": key.queries}
+        return QueryJob(**fields, total=total)
 
-    return await reply(service.queue.submit(await run_in_threadpool(prepare)), asked.wait)
+    return await reply(queue.submit(await run_in_threadpool(prepared)), wait)
 
 
-@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY))
-@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY))
-async def count(asked: Annotated[Asked, Depends(_asked)]) -> Response:
-    """Ask for noisy counts of all records by a public matrix: one release for the whole matrix.
+def job_id(
+    caller: str, kind: str, parameters: dict[str, object], body: bytes, call: str | None = ""
+) -> str:
+    """The identity of a request (64 hex digits): a half for caller and content, one for the call.
 
-    Cells: every record's vote in its nearest cells. Weights: the sum of every record's gradient.
-    Receipts add up as for labels.
+    ``call``: the name that the caller gave to it, None for a new call.
     """
-    queue, kind = asked.service.queue, MATRICES[asked.job["kind"]]
-    arrays = await run_in_threadpool(decode, asked.body, asked.media, (kind.array,))
-    matrix = kind(arrays[kind.array], asked.job["slot"])
-    caller, quota = asked.key.name, asked.key.queries
-    job = Job(**asked.job, work=lambda: queue.count(caller, matrix, quota))
-    return await reply(queue.submit(job), asked.wait)
+    content = hashlib.sha256(canonical_json([caller, kind, parameters]) + b"\0" + body).hexdigest()
+    named = secrets.token_hex(HALF) if call is None else call
+    return content[:HALF] + hashlib.sha256(named.encode()).hexdigest()[:HALF]
+
+
+def distinct_rows(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(distinct rows by their bytes, in order of appearance; int64 [n] index of each row there)."""
+    numbers: dict[bytes, int] = {}
+    inverse = [numbers.setdefault(row.tobytes(), len(numbers)) for row in inputs]
+    first = np.unique(inverse, return_index=True)[1]
+    return inputs[first], np.array(inverse, dtype=np.int64)
+
+
+def app_service(request: Request) -> Service:
+    """The service of the application that received a request."""
+    return request.app.state.service
 
 
 def _media(request: Request) -> str:

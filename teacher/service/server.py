@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...wall.errors import InvalidInput
 from .config import ServiceConfig
-from .refusals import refused
+from .replies import refused
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
 HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
@@ -62,9 +62,7 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
-    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after GRACE
-    seconds. Raises InvalidInput for TLS files that can not be used, and for a key that everybody
-    can read.
+    Raises InvalidInput for TLS files that can not be used, and for a key that everybody can read.
     """
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).disabled = True
@@ -103,8 +101,8 @@ class ConnectionLimits:
     """
 
     def __init__(self, by_address: int) -> None:
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._limit, self._by_address = CONNECTIONS, by_address
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors != resource.RLIM_INFINITY:
             self._limit = min(CONNECTIONS, max(8, descriptors // 2))
         self._open: dict[Peer, Connection] = {}  # the oldest first
@@ -128,7 +126,6 @@ class ConnectionLimits:
         return True
 
     def leave(self, connection: Connection) -> None:
-        """The connection is closed."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
 
@@ -142,7 +139,7 @@ class ConnectionLimits:
         self._at_work[peer] += 1
 
     def end(self, peer: Peer | None, analyst: str | None) -> None:
-        """The request is answered."""
+        """The request has been answered."""
         self._at_work = +(self._at_work - Counter([peer]))
         self._asking = +(self._asking - Counter([analyst]))
 
@@ -190,7 +187,11 @@ class GuardedServer(uvicorn.Server):
         self._limits, self._stop = limits, stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        end_in_time()
+        """Let the service finish; the system ends this process after GRACE seconds in any case.
+
+        That is safe at any moment: what was charged is stored, and nothing is sent before that.
+        """
+        signal.alarm(GRACE)
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -202,14 +203,6 @@ class GuardedServer(uvicorn.Server):
         await stopping
 
 
-def end_in_time() -> None:
-    """Let the system end this process after GRACE seconds, whatever holds it up.
-
-    That is safe at any moment: what was charged is stored, and nothing is sent before that.
-    """
-    signal.alarm(GRACE)
-
-
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with an end for whoever sends headers too slowly, or no HTTP at all."""
 
@@ -217,15 +210,15 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_more(True)
+        self._expect_more(new=True)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._expect_more(self._unfinished())
+        self._expect_more()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._expect_more(self._unfinished())
+        self._expect_more()
 
     def send_400_response(self, msg: str) -> None:
         """The one reply to what is not HTTP, then the end.
@@ -246,13 +239,11 @@ class TimedProtocol(H11Protocol):
             self._head.cancel()
         super().connection_lost(exc)
 
-    def _unfinished(self) -> bool:
-        """Whether headers have begun, or a body goes on that nobody waits for."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            return False
-        return bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
-
-    def _expect_more(self, unfinished: bool) -> None:
+    def _expect_more(self, new: bool = False) -> None:
+        """Await the rest where headers have begun, or a body goes on that nobody waits for."""
+        idle = self.cycle is None or self.cycle.response_complete
+        begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
+        unfinished = new or (idle and begun)
         if not unfinished and self._head is not None:
             self._head.cancel()
             self._head = None

@@ -20,11 +20,12 @@ from ..ledger.ledger import Ledger
 from ..ledger.tables import READ_HEAD
 from ..records.sources import Records
 from ..teacher import Teacher
+from .callers import BodyReader, Shared
 from .config import MIB, Settings
 from .extractors import KeptExtractors
-from .limits import BodyReader, Shared
+from .keys import Key
 from .queue import RequestQueue
-from .refusals import refused
+from .replies import refused
 
 COPY = "export.sqlite"
 
@@ -43,10 +44,12 @@ class Service:
 
     def __init__(self, shared: Shared, opened: Custodian, open_rows: Callable[[], Records]) -> None:
         self.shared, self.settings = shared, shared.settings
-        self.directory, self.dataset, self.ledger = opened.directory, opened.dataset, opened.ledger
+        self.custodian, self.dataset = opened, opened.dataset
+        self.directory, self.ledger = opened.directory, opened.ledger
         settings, state = self.settings, opened.ledger.state
         assert state.plan is not None
         self.plan, self.unsafe, self.adversary = state.plan, state.unsafe, state.adversary
+        self.certified = settings.certified
         self.teacher = (settings.sharded or partial(Teacher, open_rows))(
             opened.ledger,
             opened.directory,
@@ -66,27 +69,43 @@ class Service:
         )
         self.copies = LedgerCopies(opened.ledger, opened.directory)
         self.analysts: Analysts | None = None
-        self.certified = settings.certified
+
+    def of(self, key: Key, analyst: str | None = None) -> Service:
+        """The service of a key: the analyst's own where each has one. Waits: for a thread.
+
+        A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst
+        or an unknown one, LedgerMismatch where a ledger cannot be opened.
+        """
+        if analyst is not None and key.role != "custodian":
+            raise refused("forbidden")
+        if analyst is None and (self.analysts is None or key.role == "custodian"):
+            return self
+        if self.analysts is None or (analyst is not None and analyst not in self.analysts.names()):
+            raise refused("not_found")
+        return self.analysts.of(key.name if analyst is None else analyst)
 
     def stop(self) -> None:
         """End the writers' work, so that every request gets its reply."""
-        self.queue.close()
-        if self.analysts is not None:
-            for each in self.analysts.open_services().values():
-                each.queue.close()
+        for service in (self, *(self.analysts.stopped() if self.analysts else ())):
+            service.queue.close()
+
+    def close(self) -> None:
+        """Stop, and release the analysts' ledgers."""
+        self.stop()
+        for service in self.analysts.stopped() if self.analysts else ():
+            service.custodian.close()
 
     def pooled_epsilons(self) -> dict[int, float]:
         """Epsilon at the plan's delta if 1, 2, 4, ... or all analysts pool answers, by number.
 
-        Analysts are those with a ledger. The accountant composes all releases of that many
-        ledgers. Empty where nothing is certified.
+        The accountant composes all releases of that many ledgers. Empty where nothing is certified.
         """
         if self.analysts is None or self.certified is None:
             return {}
         count = len(self.analysts.names())
-        powers = {1 << power for power in range(count.bit_length())}
-        numbers = sorted(powers | {count}) if count else []
-        return {number: round_up(certified_epsilon(self.plan.pooled(number))) for number in numbers}
+        numbers = {1 << power for power in range(count.bit_length())} | {count}
+        pooled = {number: self.plan.pooled(number) for number in sorted(numbers) if number}
+        return {number: round_up(certified_epsilon(plan)) for number, plan in pooled.items()}
 
 
 class LedgerCopies:
@@ -119,34 +138,29 @@ class Analysts:
 
     def __init__(self, register: Custodian, records: Teacher, shared: Shared) -> None:
         self.register, self.records, self._shared = register, records, shared
-        self._opened: dict[str, tuple[Custodian, Service]] = {}
+        self._opened: dict[str, Service] = {}
         self._lock = threading.Lock()
         # The register allows one transaction of this process at a time.
         self._register_lock = threading.Lock()
-        self._closed = False
+        self._stopped = False
 
     def of(self, name: str) -> Service:
         """An analyst's own service. Raises LedgerMismatch, or Refused where it cannot be opened."""
-        known = self._opened.get(name)
-        if known is not None:
-            return known[1]
+        if name in self._opened:
+            return self._opened[name]
         with self._lock:
-            if self._closed:
+            if self._stopped:
                 raise refused("shutting_down")
             if name not in self._opened:
-                self._opened[name] = self._open(name)
-            return self._opened[name][1]
-
-    def _open(self, name: str) -> tuple[Custodian, Service]:
-        try:
-            with self._register_lock:
-                custodian = open_analyst(self.register, name)
-        except InvalidInput as error:  # another process works there
-            self._shared.report()
-            raise refused("ledger_refused") from error
-        service = self.build(custodian)
-        service.queue.start()
-        return custodian, service
+                try:
+                    with self._register_lock:
+                        custodian = open_analyst(self.register, name)
+                except InvalidInput as error:  # another process works there
+                    self._shared.report()
+                    raise refused("ledger_refused") from error
+                self._opened[name] = self.build(custodian)
+                self._opened[name].queue.start()
+            return self._opened[name]
 
     def build(self, custodian: Custodian) -> Service:
         """A service over an analyst's directory."""
@@ -164,7 +178,13 @@ class Analysts:
     def open_services(self) -> dict[str, Service]:
         """The services opened so far, by analyst."""
         with self._lock:
-            return {name: service for name, (_, service) in sorted(self._opened.items())}
+            return dict(sorted(self._opened.items()))
+
+    def stopped(self) -> list[Service]:
+        """The services opened so far; no other one is opened from now on."""
+        with self._lock:
+            self._stopped = True
+            return list(self._opened.values())
 
     def add(self, records: Records) -> None:
         """Add records for all analysts, from each one's next query on.
@@ -178,7 +198,7 @@ class Analysts:
     def remove(self, ids: np.ndarray) -> None:
         """Remove records for all analysts: in one transaction, then from each one's caches."""
         with self._lock:
-            in_use = [custodian.directory for custodian, _ in self._opened.values()]
+            in_use = [service.directory for service in self._opened.values()]
             renew, directory = self._adopt_records, self.register.directory
             remove_for_all(self.records, directory, ids, in_use=in_use, renew=renew)
 
@@ -189,7 +209,7 @@ class Analysts:
         change itself is done, and the call may be repeated.
         """
         records, failures = self.records.records(), 0
-        for _, service in self._opened.values():
+        for service in self._opened.values():
             try:
                 service.teacher.adopt(records)
             except Exception:
@@ -198,15 +218,6 @@ class Analysts:
                 failures += 1
         if failures:
             raise refused("teacher_failed")
-
-    def close(self) -> None:
-        """Finish the current steps, refuse what waits, release the ledgers."""
-        with self._lock:
-            self._closed = True
-            opened = list(self._opened.values())
-        for custodian, service in opened:
-            service.queue.close()
-            custodian.close()
 
 
 def build_service(

@@ -44,11 +44,10 @@ class Snapshot:
         """The counts of a state that was read."""
         assert state.plan is not None
         releases = []
-        for slot, entry in enumerate(state.plan.slots if not state.is_register() else ()):
-            for release in entry.releases:
-                left = state.remaining(slot, release.name)
-                spent = release.cap - left
-                releases.append(ReleaseLeft(slot, release.name, release.cap, spent, left))
+        for slot, entry in enumerate(() if state.is_register() else state.plan.slots):
+            for each in entry.releases:
+                left = state.remaining(slot, each.name)
+                releases.append(ReleaseLeft(slot, each.name, each.cap, each.cap - left, left))
         return cls(state.seq, state.head, tuple(releases))
 
 
@@ -95,19 +94,15 @@ class Usage:
         count. A call without new queries always fits and is not noted. Raises OverCap where calls
         do not fit: nothing was charged, and nothing noted.
         """
-        if not any(call.queries for call in calls):
-            yield
-            return
-        over: list[int] = []
-        noted = self._newest, self.charged, self.last
+        over, noted = list[int](), (self._newest, self.charged, self.last)
 
         def work(connection: sa.Connection) -> None:
             nonlocal noted
             charged = self._read(connection)[1]
-            for i, call in enumerate(calls):
+            for position, call in enumerate(calls):
                 total = charged[call.caller] + call.queries
                 if call.queries and call.cap is not None and total > call.cap:
-                    over.append(i)
+                    over.append(position)
                     continue
                 charge = {"caller": call.caller, "position": call.position, "slot": call.slot}
                 tables.note_event(connection, tables.CHARGED, call.queries, **charge)

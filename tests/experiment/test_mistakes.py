@@ -78,7 +78,7 @@ NETWORKS += ["--mechanism.classifier", "cnn", "--scale.shards", "2"]
 EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--mechanism.sigma_vot", "3"], "sigma_vote"),
-    ("run", ["--bugdet.epsilon", "3"], "budget.epsilon"),
+    ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
     ("run", ["--mechanism.sampling_probability", "1.5"], "sampling_probability"),
     ("run", ["--mechanism.sampling_probability", "0"], "sampling_probability"),
     ("run", ["--mechanism.k", "many"], "mechanism.k"),

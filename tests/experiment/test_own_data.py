@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.settings import load_config, parse
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.config.settings import load_config
 from tests.experiment import tiny
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
@@ -192,7 +193,9 @@ def test_columns_of_texts_are_named_and_left_out(
         Path(f"{name}.csv").write_text("x,town,y,who,kind\n1,Ulm,5,ann,yes\n3,Bonn,6,bob,no\n")
     tables = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
     assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
-    assert "names of columns" in refused(capsys, *tables, "--data.ignore", "town")
+    assert "`data.ignore` must be a list, such as" in refused(
+        capsys, *tables, "--data.ignore", "town"
+    )
     asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
     data = parse([*asked, "--privacy.unit", "person"])[0].data
     assert (data.ignore, data.person) == (["town"], "who")

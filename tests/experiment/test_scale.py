@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from labelwall.experiment.config.settings import parse
+from labelwall.experiment.config.options import parse
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.pate import Gnmax
+from labelwall.teacher.mechanisms.votes import Gnmax
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex

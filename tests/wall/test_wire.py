@@ -31,21 +31,13 @@ def npy(array: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
 
 
 def npy_header(shape: str, body: bytes = b"") -> bytes:
-    """An npy file whose header says a shape, or any text."""
+    """An npy file whose header says a shape."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n"
-    text = text if shape.startswith("(") and ")" in shape else shape
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + body
 
 
-FIELDS: dict[str, object] = {
-    "backbone": "raw",
-    "input_shape": [3],
-    "num_classes": 2,
-    "mean": [],
-    "std": [],
-    "center": [],
-    "scale": 1.0,
-}
+LISTS = {"input_shape": [3], "mean": [], "std": [], "center": []}
+FIELDS: dict[str, object] = {"backbone": "raw", "num_classes": 2, "scale": 1.0, **LISTS}
 
 
 def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
@@ -59,28 +51,22 @@ def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
     "array", [VECTORS, IMAGES, VECTORS[:0], IMAGES[::-1], np.asfortranarray(VECTORS)]
 )
 def test_arrays_arrive_as_they_were(array: np.ndarray) -> None:
-    bodies = [
-        (wire.encode({"inputs": array}), SAFETENSORS),
-        (npy(np.ascontiguousarray(array)), NPY),
-    ]
-    for body, media in bodies:
+    bodies = {SAFETENSORS: wire.encode({"inputs": array}), NPY: npy(np.ascontiguousarray(array))}
+    for media, body in bodies.items():
         found = decode(body, media, ("inputs",))["inputs"]
-        assert found.dtype == array.dtype
-        np.testing.assert_array_equal(found, array)
+        np.testing.assert_array_equal(found, array, strict=True)
 
 
 BAD = {
     "pickle": (pickle.dumps([1]), NPY),
-    "pickle as safetensors": (pickle.dumps([1]), SAFETENSORS),
     "npy of objects": (npy(np.array([[{}]], dtype=object)), NPY),
     "npy in another order": (npy(np.asfortranarray(VECTORS)), NPY),
     "npy of another version": (npy(VECTORS, (2, 0)), NPY),
-    "npy cut short": (npy(VECTORS)[:-1], NPY),
     "npy with more behind": (npy(VECTORS) + b"x", NPY),
     "npy header of a billion rows": (npy_header("(1000000000, 3)", b"1234"), NPY),
     "npy header of a huge integer": (npy_header("(1" + "0" * 30 + ", 1)"), NPY),
     "npy header that computes": (npy_header("(2**3, 1)", bytes(32)), NPY),
-    "npy header of brackets": (npy_header("(" * 5000 + "\n"), NPY),
+    "npy header of brackets": (npy_header("(" * 5000), NPY),
     "npy float64": (npy(VECTORS.astype(np.float64)), NPY),
     "npy of no dimensions": (npy_header("()", bytes(4)), NPY),
     "empty": (b"", SAFETENSORS),
@@ -89,7 +75,6 @@ BAD = {
     "a billion rows of nothing": (claimed([10**9, 0], b""), SAFETENSORS),
     "negative rows": (claimed([-1, 3], bytes(12)), SAFETENSORS),
     "half": (safetensors.numpy.save({"inputs": VECTORS.astype(np.float16)}), SAFETENSORS),
-    "brain float": (claimed([2, 1], bytes(4), "BF16"), SAFETENSORS),
     "an unknown dtype": (claimed([1, 1], bytes(4), "Q9"), SAFETENSORS),
     "float64": (wire.encode({"inputs": VECTORS.astype(np.float64)}), SAFETENSORS),
     "another name": (wire.encode({"x": VECTORS}), SAFETENSORS),
@@ -109,7 +94,6 @@ def test_what_is_not_an_array_is_refused(name: str) -> None:
 
 
 def test_an_extractor_arrives_with_its_identity() -> None:
-    """Also where a number was written without a point: the identity is a hash of the text."""
     turned = replace(SPEC, center=(0.5, 0.25), axes=np.arange(6, dtype="<i2").tobytes())
     for spec in (SPEC, turned):
         received = wire.decode_extractor(wire.encode_extractor(spec), SAFETENSORS, 1 << 20)
@@ -140,77 +124,54 @@ def changed(**fields: object) -> bytes:
     return extractor_body(json.dumps(kept).encode())
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"more": 1},
-        {"scale": None},
-        {"scale": float("nan")},
-        {"scale": "1"},
-        {"scale": True},
-        {"scale": 10**400},
-        {"scale": 0},
-        {"input_shape": [10**12]},
-        {"input_shape": []},
-        {"input_shape": [-3]},
-        {"input_shape": [3.0]},
-        {"input_shape": 3},
-        {"num_classes": 1 << 40},
-        {"backbone": ["raw"]},
-        {"mean": [float("inf")]},
-        {"std": [0]},
-        {"center": [[1]]},
-    ],
-    ids=str,
-)
-def test_an_extractor_of_other_fields_is_refused(fields: dict[str, object]) -> None:
+OTHER_FIELDS: list[dict[str, object]] = [
+    *({"more": 1}, {"scale": None}),
+    *({"scale": value} for value in (float("nan"), "1", True, 10**400, 0)),
+    *({"input_shape": value} for value in ([10**12], [], [-3], [3.0], 3)),
+    *({"num_classes": 1 << 40}, {"backbone": ["raw"]}, {"mean": [float("inf")]}),
+    *({"std": [0]}, {"center": [[1]]}),
+]
+TEXTS = [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)]
+BODIES = [changed(**fields) for fields in OTHER_FIELDS] + [extractor_body(text) for text in TEXTS]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=[*map(str, OTHER_FIELDS), *map(repr, range(5))])
+def test_an_extractor_of_other_fields_is_refused(body: bytes) -> None:
     assert wire.decode_extractor(changed(), SAFETENSORS, 1 << 20).backbone == "raw"
-    with pytest.raises(InvalidInput):
-        wire.decode_extractor(changed(**fields), SAFETENSORS, 1 << 20)
-
-
-@pytest.mark.parametrize("text", [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)])
-def test_fields_that_are_no_object_are_refused(text: bytes) -> None:
-    body = extractor_body(text)
     with pytest.raises(InvalidInput):
         wire.decode_extractor(body, SAFETENSORS, 1 << 20)
 
 
-def test_results_arrive_as_they_were() -> None:
-    answers = Answers(np.array([2, -1, 0]), np.array([0, 1, 0], np.uint8), RECEIPT)
+LABELS = [2, -1, 0], [[1, -1, 0], [-1, 1, -1], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("labels", LABELS)
+def test_results_arrive_as_they_were(labels: list) -> None:
+    answers = Answers(np.array(labels), np.array([0, 1, 0], np.uint8), RECEIPT)
     received = wire.decode_answers(json.loads(json.dumps(wire.result_to_json(answers))))
-    assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == (
-        [2, -1, 0],
-        [0, 1, 0],
-        RECEIPT,
-    )
-    assert (received.labels.dtype, received.outcomes.dtype) == (np.int64, np.uint8)
-    several = Answers(np.array([[1, -1, 0], [-1, -1, -1]]), np.array([0, 2], np.uint8), RECEIPT)
-    np.testing.assert_array_equal(
-        wire.decode_answers(wire.result_to_json(several)).labels, several.labels
-    )
+    for name in ("labels", "outcomes"):
+        np.testing.assert_array_equal(getattr(received, name), getattr(answers, name), strict=True)
+    assert received.receipt == RECEIPT
     for counts in (np.array([[-3, 4], [0, 1]]), None):
         text = json.dumps(wire.result_to_json(NoisyCounts(counts, RECEIPT)))
         cells = wire.decode_counts(json.loads(text))
         assert cells.receipt == RECEIPT
-        assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)
+        np.testing.assert_array_equal(cells.counts, counts)
 
 
-MISSHAPEN = {"labels": [[1, 0]], "outcomes": [0, 0], "receipt": vars(RECEIPT)}
 OTHERS = [
     {},
     {"labels": ["x"], "outcomes": [0]},
     {"labels": [1], "outcomes": [300], "receipt": {}},
-    MISSHAPEN,
+    {"labels": [[1, 0]], "outcomes": [0, 0], "receipt": vars(RECEIPT)},
 ]
 
 
 @pytest.mark.parametrize("value", OTHERS)
 def test_a_reply_of_another_form_is_refused(value: dict) -> None:
-    with pytest.raises(InvalidInput):
-        wire.decode_answers(value)
-    with pytest.raises(InvalidInput):
-        wire.decode_counts(value)
+    for decode_reply in (wire.decode_answers, wire.decode_counts):
+        with pytest.raises(InvalidInput):
+            decode_reply(value)
 
 
 def test_parts_of_a_call_add_up() -> None:

@@ -11,9 +11,9 @@ import yaml
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.own import default_delta, default_mechanism, look
-from labelwall.experiment.config.own_options import Given
-from labelwall.experiment.config.settings import load_config, parse
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.config.own import default_delta, default_mechanism, look, rows_of
+from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
@@ -178,7 +178,7 @@ MISUSES = {
 def test_rows_are_named_in_one_way(name: str) -> None:
     options, expected = MISUSES[name]
     with pytest.raises(LabelwallError, match=expected) as caught:
-        Given(**options).settings()
+        rows_of(options, {})
     assert len(str(caught.value).splitlines()) == 1
 
 

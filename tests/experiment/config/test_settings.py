@@ -10,11 +10,11 @@ import pytest
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
-from labelwall.experiment.config.settings import BadSetting, parse, to_yaml
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.config.settings import BadSetting, to_yaml
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
-from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
@@ -82,7 +82,7 @@ MISTAKES = {
     "unknown kind of a round": (
         ROUNDS.replace("gnmax", "nonsense"),
         [],
-        "`mechanism.kind` must be one of .*'nonsense'",
+        "`rounds.mechanism.kind` must be one of .*'nonsense'",
     ),
     "another kind's setting": (
         RUN,
@@ -92,7 +92,7 @@ MISTAKES = {
     "a round's unknown setting": (
         ROUNDS.replace("teachers", "teacherz"),
         [],
-        "unknown setting `mechanism.teacherz`. Did you mean.*mechanism.teachers",
+        "unknown setting `rounds.mechanism.teacherz`. Did you mean.*mechanism.teachers",
     ),
     "a round's bad value": (ROUNDS.replace("7", "many"), [], "mechanism.teachers.*many"),
     "no file": ("", ["--config", "nowhere.yaml"], "nowhere.yaml"),

@@ -21,7 +21,7 @@ from labelwall.experiment.linear.model import (
     with_neighbours,
 )
 from labelwall.experiment.linear.values import ridge
-from labelwall.teacher.mechanisms.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS, pack
 from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
@@ -51,8 +51,8 @@ def teacher(
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Weights(weights)
         unit = residual_unit(weights, how.clip, LENGTH, how.labels)
-        sums = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), how.labels)
-        total = sums(index, codes)[0]
+        asked = weights[np.newaxis], (unit,), bias(LENGTH), how.labels, 1
+        total = gradient_sums(*asked, index, codes)[0]
         noise = rng.normal(0, how.noise_multiplier * SENSITIVITY, total.shape)
         return weights, total + np.rint(noise).astype(np.int64)
 

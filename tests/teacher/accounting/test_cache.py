@@ -56,7 +56,7 @@ def test_a_machine_without_a_home_directory_has_curves(monkeypatch):
 
 def test_who_writes_in_the_users_own_folder_is_believed_and_not_by_an_audit(monkeypatch, tmp_path):
     true = argmax_rdp(ORDERS[:1], **NOISE)
-    forged = lambda path, *_: np.array([-30.0]) if path is not None else None  # noqa: E731
+    forged = lambda path, *_: -30.0 if path is not None else None  # noqa: E731
     monkeypatch.setattr(cache, "_read", forged)
     assert argmax_rdp(ORDERS[:1], **NOISE) < true
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))

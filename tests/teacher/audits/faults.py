@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.audits.harness import LATER
-from labelwall.teacher.mechanisms import batch, counts, gradient
+from labelwall.teacher.mechanisms import batch, gradient
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.attributes import GRID, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.attributes import COUNTS, GRID, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
@@ -29,7 +29,6 @@ from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.wall.label_kinds import STEPS, unpack
 
 Scale = Callable[[float, str], float]
-Draw = Callable[[float, Sequence[str], str, int], np.ndarray]
 
 # --- noise ---
 
@@ -44,23 +43,20 @@ class Scaled(SystemEntropy):
         self._entropy, self._scale, self._rate = entropy, scale, rate
         self.inclusion = entropy.inclusion  # type: ignore[method-assign]
 
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return self._drawn(self._entropy.discrete_gaussian, sigma, keys, release, width)
+    def discrete_gaussian(self, sigma: float, *rest: Any) -> np.ndarray:
+        return self._drawn(self._entropy.discrete_gaussian, sigma, *rest)
 
-    def discrete_laplace(
-        self, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return self._drawn(self._entropy.discrete_laplace, scale, keys, release, width)
+    def discrete_laplace(self, scale: float, *rest: Any) -> np.ndarray:
+        return self._drawn(self._entropy.discrete_laplace, scale, *rest)
 
     def _drawn(
-        self, draw: Draw, scale: float, keys: Sequence[str], release: str, width: int
+        self, draw: Any, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         scale = self._scale(scale, release)
         if not scale:
             return np.zeros((len(keys), width), dtype=np.int64)
-        return draw(scale, keys, release, width)
+        drawn: np.ndarray = draw(scale, keys, release, width)
+        return drawn
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
@@ -79,8 +75,9 @@ def drawing(mechanism: Mechanism, scale: Scale = half, rate: int = 1) -> Any:
     kind: Any = type(mechanism)
 
     class Faulty(kind):
-        def draw(self, stage: str, voters: Any, keys: Any, entropy: Entropy) -> np.ndarray:
-            return super().draw(stage, voters, keys, Scaled(entropy, scale, rate))
+        def draw(self, *rest: Any) -> np.ndarray:
+            *known, entropy = rest
+            return super().draw(*known, Scaled(entropy, scale, rate))
 
         def answer(self, *rest: Any) -> Any:
             *known, entropy = rest[:6]
@@ -99,9 +96,8 @@ def silent(mechanism: Mechanism) -> Any:
     kind: Any = type(mechanism)
 
     class SilentWhenEmpty(kind):
-        def draw(self, stage: str, voters: Any, keys: Any, entropy: Entropy) -> np.ndarray:
-            drawn = super().draw(stage, voters, keys, entropy)
-            return np.where(len(voters.labels) == 0, 0, drawn)
+        def draw(self, stage: str, voters: Any, *rest: Any) -> np.ndarray:
+            return np.where(len(voters.labels) == 0, 0, super().draw(stage, voters, *rest))
 
     return SilentWhenEmpty(**vars(mechanism))
 
@@ -114,35 +110,24 @@ class WithReplacement(PrivateKnn):
     published code does.
     """
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, _Voters(voters, self._sampled), keys, entropy)
-
-    def _sampled(
-        self, voters: Any, keys: Sequence[str], release: str, entropy: Entropy
-    ) -> np.ndarray:
+    def votes(self, stage: str, voters: Any, keys: Sequence[str], entropy: Any) -> np.ndarray:
         n = len(voters.index)
-        ranks = np.random.default_rng().integers(
-            0, max(n, 1), (len(keys), round(self.sampling_probability * n))
-        )
+        size = len(keys), round(self.sampling_probability * n)
+        ranks = np.sort(np.random.default_rng().integers(0, max(n, 1), size), axis=1)[:, : self.k]
         nearest = voters.index.prefix(voters.queries[:1], n)[0]  # the audit's queries are all alike
-        classes = voters.labels[nearest[np.sort(ranks, axis=1)[:, : self.k]]]
+        classes = voters.labels[nearest[ranks]]
         return np.stack([(classes == c).sum(axis=1) for c in range(voters.num_classes)], axis=1)
 
 
 class OneSample(PrivateKnn):
     """Screening and aggregation of a query see the same sample, with noise of their own."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, _Voters(voters, self._remembered), keys, entropy)
-
-    def _remembered(
-        self, voters: Any, keys: Sequence[str], release: str, entropy: Entropy
-    ) -> np.ndarray:
+    def votes(self, stage: str, voters: Any, keys: Sequence[str], entropy: Any) -> np.ndarray:
         samples: dict[str, np.ndarray] = self.__dict__.setdefault("samples", {})
-        if release == AGGREGATE and all(key in samples for key in keys):
+        if stage == AGGREGATE and all(key in samples for key in keys):
             return np.array([samples.pop(key) for key in keys])
-        votes = voters.votes(self.k, self.sampling_probability, keys, release, entropy)
-        if release == SCREEN:
+        votes = super().votes(stage, voters, keys, entropy)
+        if stage == SCREEN:
             samples.update(zip(keys, votes, strict=True))
         return votes
 
@@ -150,29 +135,13 @@ class OneSample(PrivateKnn):
 class SilentWhenEmpty(PrivateKnn):
     """Nobody voted: answers class 0, and the screening no, without noise."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        seen: list[np.ndarray] = []
+    def votes(self, *rest: Any) -> np.ndarray:
+        self.__dict__["seen"] = super().votes(*rest)
+        return self.__dict__["seen"]
 
-        def votes(voters: Any, keys: Sequence[str], release: str, entropy: Entropy) -> np.ndarray:
-            seen.append(voters.votes(self.k, self.sampling_probability, keys, release, entropy))
-            return seen[-1]
-
-        drawn = super().draw(stage, _Voters(voters, votes), keys, entropy)
-        return np.where(seen[0].sum(axis=1) == 0, 0, drawn)
-
-
-class _Voters:
-    """Units whose votes come from ``source(voters, keys, release, entropy)``."""
-
-    def __init__(
-        self, voters: Any, source: Callable[[Any, Sequence[str], str, Entropy], np.ndarray]
-    ) -> None:
-        self._voters, self._source = voters, source
-
-    def votes(
-        self, k: int, probability: float, keys: Sequence[str], release: str, entropy: Entropy
-    ) -> np.ndarray:
-        return self._source(self._voters, keys, release, entropy)
+    def draw(self, *rest: Any) -> np.ndarray:
+        drawn = super().draw(*rest)
+        return np.where(self.__dict__["seen"].sum(axis=1) == 0, 0, drawn)
 
 
 def twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,23 +160,18 @@ def everybody(monkeypatch: pytest.MonkeyPatch) -> None:
 class Unclipped(PrivateKnnAttributes):
     """A neighbour votes for all its attributes, however many."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def sums(self, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         votes = unpack(voters.labels, voters.num_classes) * GRID
-        counted = voters.votes(self.k, self.sampling_probability, keys, stage, entropy, votes)
-        scale = self.require("sigma_vote") * GRID
-        return counted + entropy.discrete_gaussian(scale, keys, stage, voters.num_classes)
+        return voters.votes(self.k, self.rate, keys, COUNTS, entropy, votes)
 
 
 class TrueMean(PrivateKnnMean):
     """Divides by the number of neighbours: a single one moves the mean by half the range."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        if stage == SCREEN:
-            return super().draw(stage, voters, keys, entropy)
+    def draw_answer(self, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         counted = np.stack([2 * voters.labels - STEPS, np.ones_like(voters.labels)], axis=1)
-        votes = replace(voters, num_classes=2).votes(
-            self.k, self.sampling_probability, keys, MEAN, entropy, counted
-        )
+        both = replace(voters, num_classes=2)
+        votes = both.votes(self.k, self.rate, keys, MEAN, entropy, counted)
         noise = entropy.discrete_gaussian(self.require("sigma_mean") * RANGE, keys, MEAN, 1)[:, 0]
         return votes[:, 0] * self.k // np.maximum(votes[:, 1], 1) + noise
 
@@ -221,16 +185,16 @@ def weak(mechanism: Regression) -> Regression:
 class SilentCells(ReverseKnn):
     """No noise on entries for which nobody voted."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        drawn = super().draw(stage, voters, keys, entropy)
+    def draw(self, stage: str, voters: Any, *rest: Any) -> np.ndarray:
+        drawn = super().draw(stage, voters, *rest)
         return np.where(voters.cell_votes(self.neighbours) == 0, 0, drawn)
 
 
 class EveryCell(ReverseKnn):
     """A record votes ten times in its nearest cell and is accounted for once."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, entropy) + 9 * voters.cell_votes(self.neighbours)
+    def sums(self, voters: Any, *rest: Any) -> np.ndarray:
+        return 10 * super().sums(voters, *rest)
 
 
 class CountedExactly(LinearSums):
@@ -238,8 +202,8 @@ class CountedExactly(LinearSums):
 
     silent = -1
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        drawn = super().draw(stage, voters, keys, entropy)
+    def draw(self, stage: str, voters: Any, *rest: Any) -> np.ndarray:
+        drawn = super().draw(stage, voters, *rest)
         drawn[:, self.silent] = voters.gradients(self.clip, self.label_space)[:, self.silent]
         return drawn
 
@@ -253,9 +217,8 @@ class SilentFirst(CountedExactly):
 class Twice(LinearSums):
     """A record adds its part twice and is accounted for once."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        drawn = super().draw(stage, voters, keys, entropy)
-        return drawn + voters.gradients(self.clip, self.label_space)
+    def sums(self, *rest: Any) -> np.ndarray:
+        return 2 * super().sums(*rest)
 
 
 def of_kind(fault: type[LinearSums], kind: type[LinearSums]) -> LinearSums:
@@ -282,8 +245,8 @@ def clip_by_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
 class SilentBatch(RadiusNeighbours):
     """Nobody voted: class 0, without noise."""
 
-    def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Any) -> np.ndarray:
-        drawn = super().draw(stage, voters, keys, entropy)
+    def draw(self, stage: str, voters: Any, *rest: Any) -> np.ndarray:
+        drawn = super().draw(stage, voters, *rest)
         drawn[voters.ball_votes(drawn[:, 3]).sum(axis=1) == 0, 0] = 0
         return drawn
 
@@ -344,7 +307,7 @@ def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
+    monkeypatch.setattr(voters_module, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
 
 
 def unclipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +329,7 @@ def shards_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
             return whole(index, count, labels)
         parts = []
         for shard in (0, 1):
-            rows = np.flatnonzero(index.ids // LATER % 2 == shard)
+            rows = np.flatnonzero((index.ids // LATER + index.ids) % 2 == shard)
             part = ExactIndex(index.features[rows], index.ids[rows], index.persons[rows])
             parts.append(whole(part, count, labels[rows]))
         return sum(parts)

@@ -18,20 +18,46 @@ from labelwall.teacher.mechanisms.batch import (
     BatchKnn,
     BatchMechanism,
     RadiusNeighbours,
-    squared_radius,
 )
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 from tests.make import LEDGER, ZeroNoise, ledger_in, plan_of, teach
-from tests.teacher.mechanisms import batches
-from tests.teacher.mechanisms.batches import CLASSES
 
+CLASSES = 3
 MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
 SPEC = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
+
+
+def voters_of(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
+    """Integer rows [n, d] and [q, d]; ids descend, so the index stores them in another order."""
+    index = ExactIndex(records.astype(np.int8), np.arange(len(records))[::-1].copy())
+    return Voters(index, labels, CLASSES, queries.astype(np.int8))
+
+
+def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:
+    """Law of argmax(votes + discrete Laplace noise), ties to the lowest: float64 [classes]."""
+    reach = int(45 * scale) + int(votes.max()) + 2
+    z = np.arange(-reach, reach + 1)
+    mass = np.exp(-np.abs(z) / scale) * np.expm1(1 / scale) / (np.exp(1 / scale) + 1)
+    # of vote + noise at the places z
+    laws = [np.interp(z - vote, z, mass, left=0, right=0) for vote in votes]
+    below = [np.concatenate([[0], np.cumsum(law)[:-1]]) for law in laws]
+    wins = []
+    for a, law in enumerate(laws):
+        others = [below[b] + (laws[b] if b > a else 0) for b in range(len(votes)) if b != a]
+        wins.append(float((law * np.prod(others, axis=0)).sum()))
+    return np.array(wins)
+
+
+def choice_law(losses: np.ndarray, rate: Fraction) -> np.ndarray:
+    mass = np.exp(-float(rate) * (losses - losses.min()))
+    return mass / mass.sum()
 
 
 def points(n: int, seed: int) -> np.ndarray:
@@ -52,19 +78,6 @@ def teacher(
     return teach(folder, plan_of(mechanism, batches), records, SPEC, entropy, size)
 
 
-def test_answers_are_those_of_a_loop() -> None:
-    """Every query gets noise, empty balls too."""
-    tape, rng, keys = ZeroNoise(), np.random.default_rng(1), [str(i) for i in range(30)]
-    records, queries = rng.integers(-63, 64, (60, 2)), rng.integers(-63, 64, (30, 2))
-    labels = rng.integers(0, CLASSES, 60)
-    drawn = MECHANISM.draw(BATCH, batches.voters(records, labels, queries), keys, tape)
-    for query, label in zip(queries, drawn[:, 0].tolist(), strict=True):
-        near = ((records - query) ** 2).sum(axis=1) <= (126 * 0.25) ** 2
-        assert label == np.bincount(labels[near], minlength=CLASSES).argmax()
-    assert sum(draw.queries for draw in tape.drawn) == 30
-    assert {(draw.release, draw.width) for draw in tape.drawn} == {(LABEL_NOISE, CLASSES)}
-
-
 @pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
 @pytest.mark.parametrize("accounting", ["local", "component", "queries"])
 def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: Any) -> None:
@@ -77,7 +90,6 @@ def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: An
     epsilon, radius = 1.5, 6 / 126
     queries = np.array([0, 2, 3, 5, 16, 30, 41])[:, None]
     mechanism = RadiusNeighbours(radius=radius, epsilon=epsilon, noise=noise, accounting=accounting)
-    assert squared_radius(mechanism.radius) == 36
     worst = 0.0
     for seed, n in ((0, 0), (1, 1), (2, 12), (3, 60)):
         rng = np.random.default_rng(seed)
@@ -97,23 +109,19 @@ def batch_laws(
     mechanism: RadiusNeighbours, records: np.ndarray, labels: np.ndarray, queries: np.ndarray
 ) -> np.ndarray:
     """Exact law of each query's label, float64 [q, classes], by independent code."""
-    reach = squared_radius(mechanism.radius)
-    sizes = clique_bounds(
-        queries.astype(np.int8), np.full(len(queries), reach), mechanism.accounting
-    ).sizes
+    reach = round((mechanism.radius * 126) ** 2)
+    radii = np.full(len(queries), reach)
+    sizes = clique_bounds(queries.astype(np.int8), radii, mechanism.accounting).sizes
     laws = []
     for query, size in zip(queries, sizes.tolist(), strict=True):
         near = ((records - query) ** 2).sum(axis=1) <= reach
         votes = np.bincount(labels[near], minlength=CLASSES)
-        share = Fraction(mechanism.epsilon or 0) / size
+        share = Fraction(mechanism.require("epsilon")) / size
         if mechanism.noise == "laplace":
-            laws.append(batches.laplace_wins(votes, float(1 / share)))
+            laws.append(laplace_wins(votes, float(1 / share)))
         else:
-            laws.append(
-                batches.choice_law(
-                    -votes, share / (2 if mechanism.noise == "exponential_paper" else 1)
-                )
-            )
+            half = 2 if mechanism.noise == "exponential_paper" else 1
+            laws.append(choice_law(-votes, share / half))
     return np.array(laws)
 
 
@@ -127,32 +135,27 @@ def test_draws_follow_the_exact_law(noise: Any) -> None:
     mechanism = RadiusNeighbours(radius=6 / 126, epsilon=2.0, noise=noise)
     queries = np.array([[0], [4], [30]])
     records, labels = np.array([[-2], [1], [2], [5], [33]]), np.array([0, 2, 2, 1, 1])
-    voters, drawn = batches.voters(records, labels, queries), np.zeros((3, CLASSES))
+    voters, drawn = voters_of(records, labels, queries), np.zeros((3, CLASSES))
     for number in range(700):
-        found = mechanism.draw(BATCH, voters, [f"{number} {i}" for i in range(3)], SystemEntropy())[
-            :, 0
-        ]
-        drawn[np.arange(3), found] += 1
+        keys = [f"{number} {i}" for i in range(3)]
+        drawn[np.arange(3), mechanism.draw(BATCH, voters, keys, SystemEntropy())[:, 0]] += 1
     assert np.abs(drawn / 700 - batch_laws(mechanism, records, labels, queries)).max() < 0.13
 
 
 def test_noise_is_that_of_each_queries_clique() -> None:
+    """Also where balls are empty."""
     tape, queries = ZeroNoise(), np.array([[0], [1], [2], [40], [41], [60]])
-    epsilon = 0.3
-    mechanism = RadiusNeighbours(radius=1 / 126, epsilon=epsilon)
-    found = mechanism.draw(
-        BATCH,
-        batches.voters(np.zeros((0, 1)), np.zeros(0, dtype=int), queries),
-        list("abcdef"),
-        tape,
-    )
-    assert found[:, 1].tolist() == [3, 3, 3, 2, 2, 1]
+    nobody = voters_of(np.zeros((0, 1)), np.zeros(0, dtype=int), queries)
+    mechanism = RadiusNeighbours(radius=1 / 126, epsilon=0.3)
+    answers = mechanism.draw(BATCH, nobody, list("abcdef"), tape)
+    assert answers[:, 1].tolist() == [3, 3, 3, 2, 2, 1]
+    assert sorted(draw[2:] for draw in tape.drawn) == [(LABEL_NOISE, n, CLASSES) for n in (1, 2, 3)]
     for _, scale, _, size, _ in tape.drawn:
-        assert Fraction(size) / Fraction(scale) <= Fraction(epsilon)  # rounded, but never below
-        assert scale == pytest.approx(size / epsilon)
+        assert Fraction(size) / Fraction(scale) <= Fraction(0.3)  # rounded, but never below
+        assert scale == pytest.approx(size / 0.3)
 
 
-def test_one_charge_a_batch_and_stored_answers_for_ever(tmp_path: Path) -> None:
+def test_one_charge_a_batch_and_none_past_the_cap(tmp_path: Path) -> None:
     q, entropy = points(40, 1), SystemEntropy()
     answering = teacher(tmp_path, entropy, size=7)  # a size that is for other mechanisms
     first = answering.answer(Queries(np.vstack([q[:20], q[:3]])))
@@ -161,27 +164,18 @@ def test_one_charge_a_batch_and_stored_answers_for_ever(tmp_path: Path) -> None:
     assert set(first.receipt.cliques) == {"largest", "by_colouring"}
     assert 1 <= first.receipt.cliques["largest"] <= 20
     again = teacher(tmp_path, entropy).answer(Queries(q[:20]))  # also after a restart
-    assert again.labels.tolist() == first.labels[:20].tolist()
     assert (again.receipt.charged, again.receipt.served) == ({BATCH: 0}, 20)
     assert again.receipt.cliques == first.receipt.cliques
-    more = answering.answer(Queries(q[10:]))  # 10 known, 20 new: the new ones are the second batch
+    more = answering.answer(Queries(q[10:30]))  # 10 known; 10 new ones are the second batch
     assert (more.receipt.charged, more.receipt.left) == ({BATCH: 1}, {BATCH: 0})
     assert more.labels[:10].tolist() == first.labels[10:20].tolist()
+    refused = answering.answer(Queries(q[25:]))
+    assert refused.outcomes.tolist() == [Outcome.ANSWERED] * 5 + [Outcome.CAP_REACHED] * 10
+    assert refused.labels[5:].tolist() == [-1] * 10
+    assert refused.receipt.charged == {BATCH: 0}
     finding = audit(tmp_path / LEDGER)
     assert (finding.problems, finding.charged) == ([], {"0/batch": 2})
-    assert finding.released == {"0/batch": 40}
-
-
-def test_past_the_cap_all_are_refused_and_nothing_is_drawn(tmp_path: Path) -> None:
-    q, tape = points(30, 1), ZeroNoise()
-    answering = teacher(tmp_path, tape, batches=1)
-    answering.answer(Queries(q[:10]))
-    drawn = len(tape.drawn)
-    refused = answering.answer(Queries(q[5:]))
-    assert refused.outcomes.tolist() == [Outcome.ANSWERED] * 5 + [Outcome.CAP_REACHED] * 20
-    assert refused.labels[5:].tolist() == [-1] * 20
-    assert len(tape.drawn) == drawn
-    assert refused.receipt.charged == {BATCH: 0}
+    assert finding.released == {"0/batch": 30}
 
 
 @pytest.mark.parametrize(

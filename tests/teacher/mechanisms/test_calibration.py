@@ -64,7 +64,6 @@ def test_the_certificate_is_within_a_percent_of_the_budget(
 def test_few_certificates_are_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, epsilon: float, most: int
 ) -> None:
-    """Where nothing is kept from an earlier search; then one certificate confirms it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     module._levels.cache_clear()
     computed = []
@@ -78,17 +77,10 @@ def test_few_certificates_are_computed(
     (found,) = calibrate([entry], epsilon, DELTA)
     assert found.uncalibrated == ()
     assert 0 < len(computed) <= most
-    computed.clear()
-    module._levels.cache_clear()
-    assert calibrate([entry], epsilon, DELTA) == [found]
-    assert len(computed) == 1
 
 
-def test_a_price_that_falls_in_steps_is_followed_to_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_price_that_falls_in_steps_is_followed_to_the_end() -> None:
     """So many certificates above the budget that the aim would fall below none of it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert 0.99 <= certified([Priced(ReverseKnn(neighbours=1), 1, 1)], 3.0) <= 1
 
 
@@ -110,16 +102,6 @@ def test_noise_of_two_releases_keeps_its_ratio() -> None:
     assert ratio == pytest.approx(2.0, rel=2e-3)
 
 
-def test_individual_budgets_have_the_largest_rho_that_the_conversion_allows() -> None:
-    for epsilon in (0.05, 1.0, 4.0):
-        (found,) = calibrate([Priced(IndKnn(), 400, 400)], epsilon, DELTA)
-        rho = found.require("rho")
-        step = 1e-7 * 1.001
-        dearer = Priced(IndKnn(rho=rho + step, sigma_count=1e5), 400, 400).slot()
-        assert certified_epsilon(Plan(epsilon, DELTA, (dearer,))) > epsilon
-        assert found.require("sigma_count") == pytest.approx(math.sqrt(400 / (6 * rho)), abs=0.01)
-
-
 def test_shares_decide_how_mechanisms_split_the_budget() -> None:
     """zCDP adds up: rho of Gaussian noise is sensitivity^2 / (2 sigma^2) for each release."""
     entries = [
@@ -139,37 +121,18 @@ def test_shares_decide_how_mechanisms_split_the_budget() -> None:
     assert 0.99 <= certified(entries, 1.0) <= 1
     given = [entries[0], Priced(IndKnn(rho=0.01, sigma_count=50.0), 100, 100)]
     assert 0.99 <= certified(given, 1.0) <= 1
-
-
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 0.8)])
-def test_pure_costs_add_up_by_their_shares(shares: tuple[float, float]) -> None:
-    entries = [Priced(RadiusNeighbours(), 1, 1, share) for share in shares]
-    found = [m.require("epsilon") for m in calibrate(entries, 1.0, DELTA)]
-    np.testing.assert_allclose(found, shares, rtol=0.02)
+    pure = [Priced(RadiusNeighbours(), 1, 1, share) for share in (0.2, 0.8)]
+    found = [m.require("epsilon") for m in calibrate(pure, 1.0, DELTA)]
+    np.testing.assert_allclose(found, (0.2, 0.8), rtol=0.02)
     assert sum(found) <= 1
 
 
 def test_no_noise_that_can_be_drawn_is_enough() -> None:
     """The most is returned, and the plan refused with what it costs."""
-    (found,) = calibrate([Priced(ReverseKnn(), 10**6, 10**6)], 1e-3, DELTA)
-    slot = Priced(found, 10**6, 10**6).slot()
+    (most,) = calibrate([Priced(ReverseKnn(), 10**6, 10**6)], 1e-3, DELTA)
+    plan = Plan(1e-3, DELTA, (Priced(most, 10**6, 10**6).slot(),))
     with pytest.raises(accountant.BudgetRefused, match="must be at least"):
-        accountant.require_affordable(Plan(1e-3, DELTA, (slot,)))
-
-
-def test_an_earlier_level_that_the_accountant_prices_otherwise_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    entry = Priced(IndKnn(), 77, 77)
-    first = calibrate([entry], 1.0, DELTA)
-    module._levels.cache_clear()
-    monkeypatch.setattr(module, "certified_epsilon", lambda plan: 2 * certified_epsilon(plan))
-    (second,) = calibrate([entry], 1.0, DELTA)
-    module._levels.cache_clear()
-    half = Plan(0.5, DELTA, (Priced(second, 77, 77).slot(),))
-    assert second != first[0]
-    assert 0.98 * 0.5 <= certified_epsilon(half) <= 0.5
+        accountant.require_affordable(plan)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.2])
@@ -182,12 +145,8 @@ def test_the_estimate_is_close_where_votes_are_drawn(gamma: float) -> None:
 
 
 def test_rounding_is_towards_more_noise() -> None:
-    assert [more_noise(x) for x in (7.6001, 0.123456, 99991.0, 1e-9, 1e9)] == [
-        7.601,
-        0.1235,
-        1e5,
-        0.01,
-        1e5,
-    ]
-    assert [less_spent(x) for x in (0.49999999999, 0.123456, 1e-9, 1e9)] == [0.5, 0.1234, 1e-6, 1e3]
+    pairs = ((7.6001, 7.601), (0.123456, 0.1235), (99991.0, 1e5), (1e-9, 0.01), (1e9, 1e5))
+    assert all(more_noise(x) == rounded for x, rounded in pairs)
+    pairs = ((0.49999999999, 0.5), (0.123456, 0.1234), (1e-9, 1e-6), (1e9, 1e3))
+    assert all(less_spent(x) == rounded for x, rounded in pairs)
     assert less_spent(0.03055279, places=7) == 0.0305527

@@ -15,76 +15,45 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger.auditor import mechanisms as audited_mechanisms
-from labelwall.teacher.ledger.auditor import results as audited_results
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.auditor.mechanisms import Known, Priced
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.make import LEDGER, teach
 
 PAGE = Path(__file__).parents[3] / "CONTRIBUTING.md"
 
 
-def coin() -> type:
-    """The class of the page's section, from its text."""
+def example(pattern: str, **names: object) -> dict[str, object]:
+    """What an indented example of the page's section defines, given ``names``."""
     section = PAGE.read_text().split("## Add a mechanism", 1)[1].split("\n## ", 1)[0]
-    found = re.search(r"^    @dataclass.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
-    assert found
-    names = {
-        "dataclass": dataclass,
-        "Literal": Literal,
-        "Mechanism": Mechanism,
-        "Outcome": Outcome,
-        "Release": Release,
-    }
-    exec(compile(textwrap.dedent(found[0]), str(PAGE), "exec", dont_inherit=True), names)
-    made = names["Coin"]
-    assert isinstance(made, type)
-    return made
-
-
-def audited_coin() -> Known:
-    """The auditor's entry of the page's section, from its text."""
-    section = PAGE.read_text().split("## Add a mechanism", 1)[1].split("\n## ", 1)[0]
-    found = re.search(r"^    KINDS.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
-    assert found
-    kinds: dict[str, Known] = {}
-    names = {"KINDS": kinds, "Known": Known, "Priced": Priced, "results": audited_results}
-    exec(compile(textwrap.dedent(found[0]), str(PAGE), "exec", dont_inherit=True), names)
-    return kinds["coin"]
+    text = re.search(rf"^    {pattern}.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
+    assert text
+    exec(compile(textwrap.dedent(text[0]), str(PAGE), "exec", dont_inherit=True), names)
+    return names
 
 
 def test_the_pages_mechanism_runs_from_configuration_to_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = coin()
+    parts = {"Literal": Literal, "Mechanism": Mechanism, "Outcome": Outcome, "Release": Release}
+    made = example("@dataclass", dataclass=dataclass, **parts)["Coin"]
     monkeypatch.setitem(registry.MECHANISMS, "coin", made)
-    monkeypatch.setitem(audited_mechanisms.KINDS, "coin", audited_coin())
+    monkeypatch.setattr(audited_mechanisms, "KINDS", {**audited_mechanisms.KINDS})
+    example("KINDS", **vars(audited_mechanisms))
     config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())
-    ledger = Ledger.create(
-        tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False
-    )
     rows = np.eye(4, dtype=np.float32)
-    teacher = Teacher(
-        lambda: Records(rows, np.arange(4), np.arange(4)), ledger, tmp_path, 4, SystemEntropy()
-    )
-    teacher.use_extractor(ExtractorSpec("raw", (4,), 4))
-    answers = teacher.answer(
-        Queries(np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
-    )
-    assert set(answers.labels.tolist()) <= {0, 1, 2, 3}
+    records, spec = Records(rows, np.arange(4), np.arange(4)), ExtractorSpec("raw", (4,), 4)
+    teacher = teach(tmp_path, config.plan(), records, spec)
+    queries = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    answers = teacher.answer(Queries(queries))
     # 30 fair draws of four classes are all alike with probability 4^-29.
-    assert len(set(answers.labels.tolist())) > 1
+    assert len(set(answers.labels.tolist()) & {0, 1, 2, 3}) > 1
     assert answers.receipt.charged == {"guess": 30}
-    ledger.export(tmp_path / "export.sqlite")
-    found = audit(tmp_path / "export.sqlite")
-    assert found.problems == []
-    assert found.epsilon == 0.0
-    assert found.certificates["pure_added"] == 0.001  # 30 times 1e-6, rounded up
+    finding = audit(tmp_path / LEDGER)
+    assert (finding.problems, finding.epsilon) == ([], 0.0)
+    assert finding.certificates["pure_added"] == 0.001  # 30 times 1e-6, rounded up
     monkeypatch.delitem(audited_mechanisms.KINDS, "coin")
-    assert "unknown kind: 'coin'" in audit(tmp_path / "export.sqlite").problems[0]
+    assert "unknown kind: 'coin'" in audit(tmp_path / LEDGER).problems[0]

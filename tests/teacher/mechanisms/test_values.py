@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -33,7 +32,7 @@ from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 
-N, D = 40, 5
+N = 40
 MEAN_OF = PrivateKnnMean(
     k=7, sampling_probability=1.0, sigma_mean=1.5, cells=8, window=2, threshold=3, sigma_screen=2.0
 )
@@ -44,26 +43,14 @@ BOTH = [MEAN_OF, MEDIAN_OF]
 KEYS = [str(i) for i in range(6)]
 
 
-def voters_of(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
-    rng = np.random.default_rng(3)
-    features = rng.integers(-9, 10, (len(labels), 3)).astype(np.int8)
-    ids = rng.permutation(len(labels))
-    return Voters(
-        ExactIndex(features, ids), labels, 1, rng.integers(-9, 10, (queries, 3)).astype(np.int8)
-    )
-
-
-def nearest(voters: Voters, query: np.ndarray, k: int) -> list[int]:
-    """Labels of the k nearest, by (distance, id)."""
-    index = voters.index
-
-    def place(i: int) -> tuple[int, int]:
-        return int(((index.features[i].astype(int) - query) ** 2).sum()), int(index.ids[i])
-
-    return [int(voters.labels[i]) for i in sorted(range(len(index)), key=place)[:k]]
-
-
-# --- what a record moves
+def voters_of(seed: int = 0) -> tuple[Voters, list[list[int]]]:
+    """Voters, and by loops the labels of each query's 7 nearest, by (distance, id)."""
+    rng, labels = np.random.default_rng(3), np.random.default_rng(seed).integers(0, STEPS + 1, N)
+    features, ids = rng.integers(-9, 10, (N, 3)).astype(np.int8), rng.permutation(N)
+    queries = rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
+    distances = ((features[None].astype(int) - queries[:, None].astype(int)) ** 2).sum(axis=2)
+    near = [labels[np.lexsort((ids, apart))[:7]].tolist() for apart in distances]
+    return Voters(ExactIndex(features, ids), labels, 1, queries), near
 
 
 def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that() -> None:
@@ -81,9 +68,9 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
             voters = Voters(index, np.array(labels)[rows], 1, queries)
             silent = ZeroNoise()
             mean, median = (replace(m, k=k, cells=3, window=1, threshold=None) for m in BOTH)
-            total = mean.draw(MEAN, voters, ["0"], silent)[0]  # type: ignore[arg-type]
-            median.draw(MEDIAN, voters, ["0"], silent)  # type: ignore[arg-type]
-            counts = median.counts(SCREEN, voters, ["0"], silent)  # type: ignore[arg-type]
+            total = mean.draw(MEAN, voters, ["0"], silent)[0]
+            median.draw(MEDIAN, voters, ["0"], silent)
+            counts = median.counts(SCREEN, voters, ["0"], silent)
             statistics.append((total, windows(counts, 1).max(), silent.choices[0][1]))
         for total, together, losses in statistics[1:]:
             moved = losses - statistics[0][2]
@@ -95,117 +82,74 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
 
 
 def test_the_noisy_sum_is_of_the_nearest_and_its_mean_is_rounded_and_clipped() -> None:
-    labels = np.random.default_rng(0).integers(0, STEPS + 1, N)
-    voters, silent = voters_of(labels), ZeroNoise()
-    drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
-    for query, total in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
-        values = nearest(voters, query, 7)
-        assert total == sum(2 * value - STEPS for value in values)
+    (voters, near), silent = voters_of(), ZeroNoise()
+    drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)
+    assert drawn.tolist() == [sum(2 * value - STEPS for value in values) for values in near]
+    for values, total in zip(near, drawn.tolist(), strict=True):
         outcome, label = MEAN_OF.outcome({SCREEN: 1, MEAN: total})
         assert outcome == Outcome.ANSWERED
         assert abs(Fraction(sum(values), 7) - label) <= Fraction(1, 2)
     assert silent.drawn == [("gaussian", 1.5 * RANGE, MEAN, len(KEYS), 1)]
-    assert [MEAN_OF.outcome({MEAN: total})[1] for total in (-(10**9), 10**9, 0)] == [
-        0,
-        STEPS,
-        STEPS // 2,
-    ]
+    ends = [MEAN_OF.outcome({MEAN: total})[1] for total in (-(10**9), 10**9, 0)]
+    assert ends == [0, STEPS, STEPS // 2]
 
 
 def test_labels_in_few_bits_give_the_same_statistics() -> None:
     """A value times the cells does not fit in 16 bits, nor do distances from the middle."""
-    labels, found = np.random.default_rng(0).integers(0, STEPS + 1, N), []
-    median = replace(MEDIAN_OF, cells=32, threshold=None)
-    for dtype in (np.int64, np.uint16):
-        voters, silent = voters_of(labels.astype(dtype)), ZeroNoise()
-        drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
-        found.append((drawn.tolist(), median.counts(SCREEN, voters, KEYS, silent).tolist()))  # type: ignore[arg-type]
-    assert found[0] == found[1]
+    median, wide = replace(MEDIAN_OF, cells=32, threshold=None), voters_of()[0]
+    narrow = replace(wide, labels=wide.labels.astype(np.uint16))
+    for statistic in (
+        lambda voters: MEAN_OF.draw(MEAN, voters, KEYS, ZeroNoise()),
+        lambda voters: median.counts(SCREEN, voters, KEYS, ZeroNoise()),
+    ):
+        assert np.array_equal(statistic(wide), statistic(narrow))
 
 
 def test_the_median_is_scored_by_ranks_in_cells() -> None:
-    labels = np.random.default_rng(0).integers(0, STEPS + 1, N)
-    voters, silent = voters_of(labels), ZeroNoise()
-    drawn = MEDIAN_OF.draw(MEDIAN, voters, KEYS, silent)  # type: ignore[arg-type]
-    for query, losses, label in zip(
-        voters.queries.astype(int),
-        [losses for _, losses, _ in silent.choices],
-        drawn.tolist(),
-        strict=True,
-    ):
-        cells = [value * 8 // (STEPS + 1) for value in nearest(voters, query, 7)]
-        assert losses.tolist() == [
-            max(sum(c < j for c in cells), sum(c > j for c in cells)) for j in range(8)
-        ]
+    (voters, near), silent = voters_of(), ZeroNoise()
+    drawn = MEDIAN_OF.draw(MEDIAN, voters, KEYS, silent)
+    for values, (_, losses, rate), label in zip(near, silent.choices, drawn.tolist(), strict=True):
+        cells = [value * 8 // (STEPS + 1) for value in values]
+        below = [sum(c < j for c in cells) for j in range(8)]
+        above = [sum(c > j for c in cells) for j in range(8)]
+        assert losses.tolist() == [max(pair) for pair in zip(below, above, strict=True)]
         middle = label * 8 // (STEPS + 1)
         assert losses[middle] == losses[sorted(cells)[3]] == losses.min()
         assert 0 <= (middle + 0.5) * (STEPS + 1) / 8 - label < 1
-    assert [rate for *_, rate in silent.choices] == [Fraction(1, 2)] * len(KEYS)
-    assert MEDIAN_OF.outcome({SCREEN: 1, MEDIAN: 77}) == (Outcome.ANSWERED, 77)
+        assert rate == Fraction(1, 2)
 
 
 @pytest.mark.parametrize("mechanism", BOTH, ids=lambda m: m.kind)
 def test_a_query_is_screened_by_the_most_neighbours_in_a_window(mechanism: Regression) -> None:
-    labels = np.random.default_rng(1).integers(0, STEPS + 1, N)
-    voters = voters_of(labels)
-    for query, row in zip(voters.queries.astype(int), range(len(KEYS)), strict=True):
-        cells = [value * 8 // (STEPS + 1) for value in nearest(voters, query, 7)]
+    voters, near = voters_of(1)
+    for row, values in enumerate(near):
+        cells = [value * 8 // (STEPS + 1) for value in values]
         most = max(sum(j <= c < j + 2 for c in cells) for j in range(7))
         for threshold, passes in ((most - 1, 1), (most, 0)):
-            silent = ZeroNoise()
-            screened = replace(mechanism, threshold=threshold)
-            assert screened.draw(SCREEN, voters.select([row]), KEYS[:1], silent).tolist() == [
-                passes
-            ]  # type: ignore[arg-type]
+            silent, screened = ZeroNoise(), replace(mechanism, threshold=threshold)
+            drawn = screened.draw(SCREEN, voters.select([row]), KEYS[:1], silent)
+            assert drawn.tolist() == [passes]
             assert silent.drawn == [("gaussian", 2.0, SCREEN, 1, 1)]
 
 
-def test_stages_follow_the_threshold() -> None:
-    for mechanism, last in zip(BOTH, (MEAN, MEDIAN), strict=True):
-        assert mechanism.stages == (SCREEN, last)
-        assert [
-            mechanism.next_stage(known)
-            for known in ({}, {SCREEN: 0}, {SCREEN: 1}, {SCREEN: 1, last: 5})
-        ] == [
-            SCREEN,
-            None,
-            last,
-            None,
-        ]
-        assert mechanism.outcome({SCREEN: 0}) == (Outcome.ABSTAINED, -1)
-        assert [(r.name, r.cap) for r in mechanism.releases(9, 4)] == [(SCREEN, 9), (last, 4)]
-        plain = replace(mechanism, threshold=None)
-        assert plain.stages == (last,)
-        assert (plain.next_stage({}), plain.next_stage({last: 5})) == (last, None)
-        assert [(r.name, r.cap) for r in plain.releases(9, 4)] == [(last, 9)]
-
-
-# --- prices
+@pytest.mark.parametrize(("mechanism", "last"), [(MEAN_OF, MEAN), (MEDIAN_OF, MEDIAN)])
+def test_stages_follow_the_threshold(mechanism: Regression, last: str) -> None:
+    known = ({}, {SCREEN: 0}, {SCREEN: 1}, {SCREEN: 1, last: 5})
+    assert [mechanism.next_stage(results) for results in known] == [SCREEN, None, last, None]
+    assert mechanism.outcome({SCREEN: 0}) == (Outcome.ABSTAINED, -1)
+    assert [(r.name, r.cap) for r in mechanism.releases(9, 4)] == [(SCREEN, 9), (last, 4)]
+    plain = replace(mechanism, threshold=None)
+    assert (plain.next_stage({}), plain.next_stage({last: 5})) == (last, None)
+    assert [(r.name, r.cap) for r in plain.releases(9, 4)] == [(last, 9)]
 
 
 def test_the_mean_and_the_screening_have_the_prices_of_votes() -> None:
     """The sum costs a Gaussian count of sensitivity 1 at sigma_mean; the bit CVPR20's screening."""
-    mechanism = PrivateKnnMean(
-        k=90, sampling_probability=0.3, sigma_mean=12.0, threshold=50, sigma_screen=20.0
-    )
-    screen, answer = mechanism.releases(1, 1)
+    common = {"k": 90, "sampling_probability": 0.3, "threshold": 50, "sigma_screen": 20.0}
+    screen, answer = PrivateKnnMean(sigma_mean=12.0, **common).releases(1, 1)
     expected = gaussian_rdp(ORDERS, sigma=12.0, sensitivity=1.0, sampling_probability=0.3)
     np.testing.assert_allclose(release_rdp(answer, ORDERS), expected, rtol=1e-12)
-    votes = PrivateKnn(
-        k=90, threshold=50, sigma_screen=20.0, sigma_vote=25.0, sampling_probability=0.3
-    ).releases(1, 1)[0]
-    assert replace(screen, cap=1) == votes
-
-
-def laws(mechanism: PrivateKnnMedian, below: int, inside: Sequence[int], above: int) -> np.ndarray:
-    """The exact law of the drawn cell, float64 [cells].
-
-    ``inside``: cells between the lowest and the highest.
-    """
-    counts = np.array([below, *inside, above])
-    loss = [max(counts[:j].sum(), counts[j + 1 :].sum()) for j in range(len(counts))]
-    weights = np.exp(-mechanism.epsilon / 2 * np.array(loss))
-    return weights / weights.sum()
+    assert screen == PrivateKnn(sigma_vote=25.0, **common).releases(1, 1)[0]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.3])
@@ -218,17 +162,19 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
         k=4, cells=3, window=1, epsilon=epsilon, sampling_probability=gamma
     )
     orders, worst = np.array([1.5, 2.0, 5.0, 20.0, 100.0]), np.zeros(5)
-    everyone = [c for c in itertools.product(range(5), repeat=3) if sum(c) <= 4]
-    law = {c: laws(mechanism, c[0], c[1:2], c[2]) for c in everyone}
-    for a, b in itertools.permutations(everyone, 2):
+    law = {}
+    for counts in (c for c in itertools.product(range(5), repeat=3) if sum(c) <= 4):
+        losses = [max(sum(counts[:j]), sum(counts[j + 1 :])) for j in range(3)]
+        mass = np.exp(-epsilon / 2 * np.array(losses))
+        law[counts] = mass / mass.sum()  # of the drawn cell
+    for a, b in itertools.permutations(law, 2):
         moved = np.array(b) - np.array(a)
         joins = sum(a) < 4 and sorted(moved) == [0, 0, 1]
         if joins or (sum(a) == sum(b) == 4 and sorted(moved) == [-1, 0, 1]):
             q, m = law[a], (1 - gamma) * law[a] + gamma * law[b]
             for p, r in ((m, q), (q, m)):
                 terms = np.outer(orders, np.log(p)) + np.outer(1 - orders, np.log(r))
-                found = np.logaddexp.reduce(terms, axis=1) / (orders - 1)
-                worst = np.maximum(worst, found)
+                worst = np.maximum(worst, np.logaddexp.reduce(terms, axis=1) / (orders - 1))
     priced = release_rdp(mechanism.releases(1, 1)[0], orders)
     assert (worst <= priced).all()
     assert (worst > 0.2 * priced).all()
@@ -236,27 +182,22 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
 
 def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() -> None:
     """The supremum over t of the two-point moment, on a grid; epsilon^2 / 8-zCDP; epsilon-DP."""
+    orders = np.array([2.0, 9.0, 40.0])
     for epsilon in (0.1, 1.0, 4.0):
-        found = bounded_range_rdp(ORDERS, epsilon=epsilon, sampling_probability=1.0)
-        assert (found <= np.minimum(ORDERS * epsilon**2 / 8, epsilon) * 1.004).all()
+        plain = bounded_range_rdp(ORDERS, epsilon=epsilon, sampling_probability=1.0)
+        assert (plain <= np.minimum(ORDERS * epsilon**2 / 8, epsilon) * 1.004).all()
+        t = np.linspace(0, epsilon, 20001)[1:-1]
+        high, low = np.exp(t), np.exp(t - epsilon)
+        chance = (1 - low) / (high - low)
         for gamma in (1.0, 0.2):
-            t = np.linspace(0, epsilon, 20001)[1:-1]
-            high, low = np.exp(t), np.exp(t - epsilon)
-            chance = (1 - low) / (high - low)
-            curve = dict(
-                zip(
-                    ORDERS,
-                    bounded_range_rdp(ORDERS, epsilon=epsilon, sampling_probability=gamma),
-                    strict=True,
-                )
-            )
-            for order in (2.0, 9.0, 40.0):
-                mixed = [(1 - gamma) + gamma * ratio for ratio in (high, low)]
+            curve = bounded_range_rdp(orders, epsilon=epsilon, sampling_probability=gamma)
+            mixed = [(1 - gamma) + gamma * ratio for ratio in (high, low)]
+            for order, priced in zip(orders, curve, strict=True):
                 moments = [
                     (chance * mixed[0] ** u + (1 - chance) * mixed[1] ** u).max()
                     for u in (order, 1 - order)
                 ]
                 exact = math.log(max(moments)) / (order - 1)
-                assert exact <= curve[order] <= exact * 1.004
+                assert exact <= priced <= exact * 1.004
     assert (bounded_range_rdp(ORDERS, epsilon=0.0, sampling_probability=0.5) == 0).all()
     assert np.isfinite(bounded_range_rdp(ORDERS, epsilon=1e3, sampling_probability=0.5)).all()

@@ -12,15 +12,16 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.pate import (
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import (
+    AGGREGATE,
+    SCREEN,
     ConfidentGnmax,
     Gnmax,
     Lnmax,
+    NaiveKnn,
 )
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, NaiveKnn
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise, plan_of
 from tests.seeded_noise import SeededNoise
 
@@ -56,17 +57,14 @@ def test_prices_are_the_curves_without_sampling() -> None:
     for mechanism, expected in (
         (Lnmax(scale=20.0), 30 * laplace_rdp(ORDERS, scale=20.0, sensitivity=2.0)),
         (Gnmax(sigma_vote=40.0), 30 * argmax_rdp(ORDERS, sigma=40.0, sampling_probability=1.0)),
+        (NaiveKnn(sigma_vote=40.0), 30 * ORDERS / 40.0**2),  # the Gaussian's at sqrt(2)
     ):
         tight = certificates(plan_of(mechanism, 30))["tight"]
         assert tight.epsilon <= (expected - math.log(1e-5) / (ORDERS - 1)).min()
     screen, argmax = ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0).releases(50, 30)
     assert (screen.cap, argmax.cap) == (50, 30)
-    assert screen.parameters == {
-        "max_votes": 250,
-        "threshold": 200,
-        "sigma": 150.0,
-        "sampling_probability": 1.0,
-    }
+    priced = {"max_votes": 250, "threshold": 200, "sigma": 150.0, "sampling_probability": 1.0}
+    assert screen.parameters == priced
     assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()
 
 
@@ -112,19 +110,3 @@ def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) ->
         noise = tape.discrete_gaussian(2.5, [keys[j]], "aggregate", CLASSES)[0].tolist()
         noisy = [sum(labels[i] == c for i in nearest) + noise[c] for c in range(CLASSES)]
         assert drawn[j] == noisy.index(max(noisy))
-
-
-def test_every_query_pays_for_an_unsampled_winner() -> None:
-    mechanism = NaiveKnn(k=20, sigma_vote=40.0)
-    (release,) = mechanism.releases(100, 3)
-    assert (release.cap, release.prepaid, release.curve) == (100, False, "argmax")
-    assert release.parameters == {"sigma": 40.0, "sampling_probability": 1.0}
-    assert (
-        argmax_rdp(ORDERS, **release.parameters) <= ORDERS * 2 / (2 * 40.0**2) * (1 + 1e-9)
-    ).all()  # sensitivity sqrt(2)
-    assert (
-        0 < certified_epsilon(plan_of(mechanism, 50)) < certified_epsilon(plan_of(mechanism, 100))
-    )
-    assert mechanism.next_stage({}) == "aggregate"
-    assert mechanism.next_stage({"aggregate": 2}) is None
-    assert mechanism.outcome({"aggregate": 2}) == (Outcome.ANSWERED, 2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes
+from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
 from labelwall.teacher.search import cpu, gpu
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.gpu import DeviceIndex, index_on
@@ -75,9 +77,9 @@ def test_sums_and_features_are_the_processors(blocks, resident_bytes, name):
     np.testing.assert_array_equal(found, _distances(features, queries))
     assert index.dimensions == 13
     for count in (
-        BallVotes(queries, np.full(30, 25), 4),
-        BallCounts(queries, np.array([9, 25, 36])),
-        CellVotes(queries[None], 2, 4),
+        partial(ball_votes, queries, np.full(30, 25), 4),
+        partial(ball_counts, queries, np.array([9, 25, 36])),
+        partial(cell_votes, queries[None], 2, 4, 1),
     ):
         np.testing.assert_array_equal(index.total(count, labels), exact.total(count, labels))
 

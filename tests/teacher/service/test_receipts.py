@@ -26,19 +26,19 @@ from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, clients, rows, served
 
-CELLS = ReverseKnn(centroids=5, neighbours=2, sigma=2.0, margin=3.0)
 MECHANISMS = {
     "by query": tiny.MECHANISM,
     "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
     "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
-    "cells": CELLS,
+    "cells": ReverseKnn(centroids=5, neighbours=2, sigma=2.0, margin=3.0),
 }
 CALLS, CALLERS = 6, 4  # calls of each caller between two starts of a service
+Receipts = dict[str, dict[str, int]]  # what each call, or `job` (docs/guide.md), was charged
 
 
-def asked(mechanism: object, number: int) -> dict[str, np.ndarray]:
+def asked(name: str, number: int) -> dict[str, np.ndarray]:
     """The arrays of a request; of neighbouring numbers the queries are in part the same."""
-    if mechanism is CELLS:
+    if name == "cells":
         centers = np.random.default_rng(number).integers(-20, 20, (5, DIMENSIONS))
         return {"centers": centers.astype(np.int8)}
     return {"inputs": np.concatenate([rows(12, number), rows(12, number + 1), rows(3, number)])}
@@ -61,16 +61,6 @@ def plain(
 def plainly(url: str) -> httpx.Client:
     """Connections to a service, for several threads."""
     return httpx.Client(base_url=f"{url}/v1/", trust_env=False, timeout=60)
-
-
-def remotely(remote: RemoteTeacher, arrays: dict[str, np.ndarray]) -> dict[str, int]:
-    """What a client's receipt says was charged."""
-    if "centers" in arrays:
-        return remote.count(Cells(arrays["centers"])).receipt.charged
-    return remote.answer(Queries(arrays["inputs"])).receipt.charged
-
-
-Receipts = dict[str, dict[str, int]]  # what each call, or `job` (docs/guide.md), was charged
 
 
 class Breaks(SystemEntropy):
@@ -102,7 +92,7 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
 
 
 def converse(
-    url: str, token: str, mechanism: object, receipts: Receipts, seed: int, *, losses: bool
+    url: str, token: str, name: str, receipts: Receipts, seed: int, *, losses: bool
 ) -> None:
     """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
@@ -110,10 +100,12 @@ def converse(
         if losses:
             lossy(remote, draws)
         for _ in range(CALLS):
-            arrays, kind = asked(mechanism, int(draws.integers(4))), draws.integers(4)
+            arrays, kind = asked(name, int(draws.integers(4))), draws.integers(4)
             try:
                 if kind == 0:
-                    receipts[secrets.token_hex(8)] = remotely(remote, arrays)
+                    cells = "centers" in arrays and remote.count(Cells(arrays["centers"]))
+                    answer = cells or remote.answer(Queries(arrays["inputs"]))
+                    receipts[secrets.token_hex(8)] = answer.receipt.charged
                 else:
                     key = keys[draws.integers(3)] if kind == 1 else None
                     twice = [pool.submit(plain, http, token, arrays, key) for _ in range(2)]
@@ -132,32 +124,20 @@ def test_receipts_add_up_to_what_the_ledger_charged(
     tmp_path: Path, name: str, losses: bool
 ) -> None:
     """Concurrent callers who repeat requests, with a restart of the service in between."""
-    mechanism, receipts = MECHANISMS[name], Receipts()
+    receipts, how = Receipts(), {"mechanism": MECHANISMS[name], "asked": 100, "answered": 100}
     for life in range(2):
-        entropy = Breaks() if losses else SystemEntropy()
-        made = tiny.make(tmp_path, mechanism=mechanism, asked=100, answered=100, entropy=entropy)
+        made = tiny.make(tmp_path, entropy=Breaks() if losses else SystemEntropy(), **how)
         with served(made) as url, ThreadPoolExecutor(CALLERS) as pool:
-            calls = [
-                pool.submit(
-                    converse,
-                    url,
-                    made.tokens["ann" if n % 2 else "bob"],
-                    mechanism,
-                    receipts,
-                    10 * life + n,
-                    losses=losses,
-                )
-                for n in range(CALLERS)
-            ]
-            for call in calls:
+            for call in [
+                pool.submit(converse, url, token, name, receipts, 10 * life + n, losses=losses)
+                for n, token in enumerate([made.tokens["ann"], made.tokens["bob"]] * 2)
+            ]:
                 call.result()
-    total: Counter[str] = Counter()
-    for charged in receipts.values():
-        total.update(charged)
+    total = sum(map(Counter, receipts.values()), Counter[str]())
     state = Ledger(tmp_path / "ledger.sqlite").state
     spent = Counter({release: count for (_, release), count in state.spent.items()})
     assert total <= spent
-    assert losses or +total == spent
+    assert losses or total == +spent
 
 
 def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:

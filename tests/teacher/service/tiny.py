@@ -15,7 +15,6 @@ import httpx
 import numpy as np
 from fastapi import FastAPI
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.mechanisms.registry import AnyMechanism
@@ -33,6 +32,7 @@ from labelwall.wall.guarantee import POOLED, Unit
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode
+from tests.make import plan_of
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -59,14 +59,6 @@ def network(**tensors: Any) -> ExtractorSpec:
     changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}
     weights = safetensors.torch.save(changed)
     return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
-
-
-def make_plan(
-    asked: int, answered: int, mechanism: AnyMechanism = MECHANISM, unit: Unit = "row"
-) -> Plan:
-    """A plan of one slot, for caps of queries that are asked and answered."""
-    slot = Slot(mechanism.fields(), mechanism.releases(asked, answered))
-    return Plan(1e9, 1e-5, (slot,), unit)
 
 
 @dataclass
@@ -117,39 +109,28 @@ def make(
     """A new service in ``folder``, or that of an earlier call.
 
     ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
-    a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst;
-    ``settings``: other ones than below.
+    a server's; ``adversary``: EACH for a budget for each analyst; ``settings``: other ones.
     """
-    chosen = {
-        "config": FAST,
-        "task": LEARNED,
-        "entropy": SystemEntropy(),
-        "certified": 1.0,  # nothing here asks whether it is true
-        "probe": rows(16, 99),
-        "batch_size": 16,
-        **settings,
-    }
+    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), **settings}
+    chosen = {"certified": 1.0, "probe": rows(16, 99), "batch_size": 16, **chosen}
     custodian = open_custodian(
         folder,
         data={},
-        plan=make_plan(asked, answered, mechanism, unit),
+        plan=plan_of(mechanism, asked, answered, unit=unit),
         unsafe=chosen["entropy"].unsafe,
         anchor=anchor,
         ledger_url=place if isinstance(place, LedgerUrl) else None,
         adversaries=[adversary],
     )
-    keys, roles = Keys(folder), {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
+    keys, lines = Keys(folder), list[dict]()
     if not keys.listed():
-        caps = {"ann": quota}
-        added = [keys.add(name, role, caps.get(name)) for name, role in roles.items()]
-        (folder / "tokens").write_text(" ".join(added))  # of a test alone
-    tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
-    lines: list[dict] = []
-
-    def log(event: str, **fields: object) -> None:
-        lines.append({"event": event, **fields})
-
-    app = create_app(build_service(custodian, records, Settings(**chosen)), keys, log)
+        holders = [("ann", "analyst", quota), ("bob", "analyst"), ("carol", "custodian")]
+        (folder / "tokens").write_text(" ".join(keys.add(*each) for each in holders))
+    tokens = dict(
+        zip(("ann", "bob", "carol"), (folder / "tokens").read_text().split(), strict=True)
+    )
+    service = build_service(custodian, records, Settings(**chosen))
+    app = create_app(service, keys, lambda event, **more: lines.append({"event": event, **more}))
     return Made(app, custodian, tokens, lines)
 
 
@@ -189,14 +170,11 @@ def client(
 
 @contextmanager
 def clients(made: Made, *names: str, **options: Any) -> Iterator[Any]:
-    """The clients of a service that is served within, one by name or several; carol asks nothing.
-
-    ``options``: as of ``client``.
-    """
+    """The clients of a service that is served within, one or several; carol asks nothing."""
     with ExitStack() as stack:
         url, opened = stack.enter_context(served(made)), []
         for name in names:
-            how = {**options, **({"spec": None} if name == "carol" else {})}
+            how = options | ({"spec": None} if name == "carol" else {})
             opened.append(stack.enter_context(client(url, made.tokens[name], **how)))
         yield opened[0] if len(opened) == 1 else opened
 
@@ -211,17 +189,10 @@ def call(
     **headers: str,
 ) -> httpx.Response:
     """A plain request to a route under /v1."""
-    sent = {} if token is None else {"authorization": f"Bearer {token}"}
-    if body is not None:
-        sent["content-type"] = media
-    return httpx.request(
-        method,
-        f"{url}/v1/{path}",
-        content=body,
-        headers={**sent, **headers},
-        trust_env=False,
-        timeout=60,
-    )
+    sent = headers if body is None else {"content-type": media, **headers}
+    sent |= {} if token is None else {"authorization": f"Bearer {token}"}
+    how = {"content": body, "headers": sent, "trust_env": False, "timeout": 60}
+    return httpx.request(method, f"{url}/v1/{path}", **how)
 
 
 def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.Response:

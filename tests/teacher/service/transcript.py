@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -25,9 +26,8 @@ import pytest
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import limits
-from labelwall.teacher.service.jobs import Job
-from labelwall.teacher.service.queue import RequestQueue
+from labelwall.teacher.service import callers
+from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.service.service import Service
 from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
@@ -53,9 +53,8 @@ Shown = list[tuple[str, int, int]]  # progress
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, its data and its extractors.
+    """A mechanism, its ``records`` without the ``extra`` one, and ten queries.
 
-    ``records``: without the ``extra`` one, which has the same form; ``queries``: ten raw rows.
     ``embedder``: an extractor that is sent but not queried; ``spec``: the one that answers.
     ``shards``: 0 for rows in one piece. ``each``: whether each analyst has a budget.
     """
@@ -83,29 +82,23 @@ class Conversation:
     seen: list[Seen] = field(default_factory=list)
     heard: Shown = field(default_factory=list)
     shown: Shown = field(default_factory=list)
-    jobs: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ANALYSTS})
-    unfinished: set[str] = field(default_factory=set)
-    calls: Counter[str] = field(default_factory=Counter)
-    last: dict[tuple[str, str], Seen] = field(default_factory=dict)
-    gates: list[Gate] = field(default_factory=list)
-    http: httpx.Client = field(
-        default_factory=lambda: httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE)
-    )
 
-    def send(
-        self, name: str, method: str, path: str, body: bytes | None = None, media: str = SAFETENSORS
-    ) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": media}
-        if method == "POST":
-            self.calls[name] += 1
-            # without a key, a call's name is random
-            headers["idempotency-key"] = f"call-{self.calls[name]}"
-        url = f"{self.made.url}/v1/{path}"
-        return self.http.request(method, url, content=body, headers=headers)
+    def __post_init__(self) -> None:
+        self.jobs: dict[str, list[str]] = {name: [] for name in ANALYSTS}
+        self.unfinished, self.calls = set[str](), Counter[str]()
+        self.last: dict[tuple[str, str], Seen] = {}
+        self.gates: list[Gate] = []
+        self.http = httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE)
 
     def request(self, name: str, method: str, path: str, body: bytes | None = None) -> Seen:
         """A request of an analyst, and all of the reply but the time of day."""
-        reply = self.send(name, method, path, body)
+        sent = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
+        if method == "POST":
+            self.calls[name] += 1
+            # without a key, a call's name is random
+            sent["idempotency-key"] = f"call-{self.calls[name]}"
+        url = f"{self.made.url}/v1/{path}"
+        reply = self.http.request(method, url, content=body, headers=sent)
         headers = tuple(sorted(each for each in reply.headers.items() if each[0] != "date"))
         if reply.status_code in (200, 202) and (method != "GET" or path.startswith("jobs/")):
             job = reply.json()["job"]
@@ -140,15 +133,14 @@ class Conversation:
     def watch(self, service: Service) -> None:
         """Take the steps of a service's writer one by one, and look whenever its teacher speaks."""
         self.gates.append(Gate(service.queue, self.look))
-        teacher = service.teacher
-        inner = teacher._progress
+        inner = service.teacher._progress
 
-        def speak(what: str, done: int, total: int) -> None:
-            inner(what, done, total)
-            self.heard.append((what, done, total))
+        def speak(*now: Any) -> None:
+            inner(*now)
+            self.heard.append(now)
             self.glance()
 
-        teacher._progress = speak
+        service.teacher._progress = speak
 
     def settle(self) -> None:
         """Let all that waits be done, and look at nothing."""
@@ -175,24 +167,21 @@ class Conversation:
     ) -> None:
         sha256, mechanism = (spec or self.case.spec).sha256(), self.case.mechanism
         classes, seed = self.case.spec.num_classes, int(np.abs(rows).sum() * 1000)
-        matrix = matrix_of(mechanism, self.dimensions, classes, seed)
+        dimensions = 64 if self.case.spec.backbone == "mlp" else self.case.spec.input_shape[-1]
+        matrix = matrix_of(mechanism, dimensions, classes, seed)
         route, arrays = "labels", {"inputs": rows}
         if matrix is not None:
             route, arrays = matrix.kind, {matrix.array: matrix.entries}
         self.do(name, "POST", f"{route}?slot={slot}&extractor={sha256}", encode(arrays))
 
-    @property
-    def dimensions(self) -> int:
-        return 64 if self.case.spec.backbone == "mlp" else self.case.spec.input_shape[-1]
-
     def add(self) -> None:
         extra = self.case.extra
         body = encode({"inputs": extra.inputs, "labels": extra.labels, "ids": extra.ids})
-        assert self.send("carol", "POST", "records", body).is_success
+        assert self.made.call("carol", "records", "POST", body).is_success
 
     def remove(self) -> None:
         ids = json.dumps({"ids": self.case.extra.ids.tolist()}).encode()
-        assert self.send("carol", "POST", "records/removals", ids, "application/json").is_success
+        assert self.made.call("carol", "records/removals", "POST", ids).is_success
 
 
 class Gate:
@@ -237,7 +226,7 @@ def conversation(
     """A new service over ``records``, with the same name and keys in every run."""
     numbers = iter(range(100))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
-    monkeypatch.setattr(limits, "WAITING", WAITING)
+    monkeypatch.setattr(callers, "WAITING", WAITING)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)

@@ -15,7 +15,6 @@ from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnA
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.sums import (
     PrivateLinear,
@@ -24,7 +23,14 @@ from labelwall.teacher.mechanisms.sums import (
     ReverseKnn,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
+from labelwall.teacher.mechanisms.votes import (
+    ConfidentGnmax,
+    Gnmax,
+    Lnmax,
+    NaiveKnn,
+    PrivateKnn,
+    PrivateRadius,
+)
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_rows import ShardedRows

@@ -20,7 +20,7 @@ from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.reading import Genesis, Name, canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.pate import Lnmax
+from labelwall.teacher.mechanisms.votes import Lnmax
 from labelwall.wall.errors import LedgerMismatch, MissingData
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries

@@ -1,11 +1,12 @@
-"""What callers may use. Every limit is a function of what they send, of counts and of the clock.
+"""Who calls, by the key of each request, and what callers may use.
 
-None looks at a record.
+Every limit is a function of what callers send, of counts and of the clock. None looks at a record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 import time
 from collections import Counter
@@ -14,17 +15,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Request
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
 
 from ...wall.errors import Refused
 from ..private_files import log_failure
 from .config import Settings
-from .jobs import Job
-from .refusals import refused
+from .keys import Key, Keys
+from .replies import refused
+
+if TYPE_CHECKING:
+    from .queue import Job
 
 DAY = 86400.0  # seconds
 MAX_BUCKETS = 10_000
+FAILURES = 120  # wrong keys of one address at once
+FAILURE_RATE = 2.0  # and then each second
 BODY_SECONDS = 300.0  # for a whole body
 STALL_SECONDS = 10.0  # without a byte of it
 BODY_RATE = 64 << 10  # bytes per second on average, after STALL_SECONDS
@@ -36,29 +44,22 @@ COPIES_PER_DAY = 2 << 30  # bytes of copies of the ledger that a caller may read
 
 
 class RateLimiter:
-    """One token bucket per caller: ``rate`` tokens per second on average.
+    """One token bucket per caller: ``rate`` tokens per second on average, ``burst`` at once.
 
-    A burst may take two seconds' worth, and at least ``burst``. Whoever has a full bucket is
-    forgotten, so that many callers do not fill the memory.
+    Whoever has a full bucket is forgotten, so that many callers do not fill the memory.
+    ``refusal``: the code of a refusal.
     """
 
     def __init__(
         self,
         rate: float,
+        burst: float,
+        refusal: str,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        burst: float = 10.0,
-        refusal: str = "too_fast",
     ) -> None:
-        self._rate, self._burst, self._clock = rate, max(burst, 2 * rate), clock
-        self._refusal = refusal
+        self._rate, self._burst, self._refusal, self._clock = rate, burst, refusal, clock
         self._buckets: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
-
-    @classmethod
-    def daily(cls, amount: float) -> RateLimiter:
-        """A limiter of ``amount`` a day, all of which may be taken at once."""
-        return cls(amount / DAY, burst=amount, refusal="too_much")
 
     def take(self, caller: str, tokens: float = 1.0, needed: float | None = None) -> None:
         """Take tokens. Raises Refused, and takes none, when the caller has fewer than ``needed``.
@@ -110,6 +111,79 @@ class OneAtATime:
                 self._callers.remove(caller)
 
 
+class Callers:
+    """What is known of callers: their keys, and how often each and each address may try.
+
+    A burst of requests may take two seconds' worth, and at least ten.
+    """
+
+    def __init__(self, keys: Keys, requests_per_second: float) -> None:
+        self.keys, burst = keys, max(10.0, 2 * requests_per_second)
+        self.rates = RateLimiter(requests_per_second, burst, "too_fast")
+        self.failures = RateLimiter(FAILURE_RATE, FAILURES, "too_many_failures")
+
+
+def _caller(request: Request, token: str, roles: tuple[str, ...], unknown: str) -> Key:
+    """The key of a request.
+
+    Raises Refused, with the code ``unknown`` for a missing, unknown, expired or revoked key; for a
+    role not among ``roles``, too many requests, or too many wrong keys from the same address.
+    """
+    callers: Callers = request.app.state.callers
+    key = callers.keys.authenticate(token)
+    if key is None or (unknown == "sign_in" and key.role not in roles):
+        if request.headers.get("authorization"):  # a browser first asks without a key
+            callers.failures.take(request.client.host if request.client else "")
+        raise refused(unknown)
+    request.state.caller = key.name
+    callers.rates.take(key.name)
+    place = request.client, key.name if key.role == "analyst" else None
+    request.app.state.connections.begin(*place)
+    request.state.admitted = place
+    if key.role not in roles:
+        raise refused("forbidden")
+    return key
+
+
+def _credentials(request: Request, scheme: str) -> str:
+    """The credentials that a request sends under a scheme, empty if none."""
+    header = request.headers.get("authorization", "")
+    return header[len(scheme) :] if header.lower().startswith(scheme) else ""
+
+
+bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
+
+
+def _holder(*roles: str) -> Any:
+    """The holder of a key with one of these roles, as a parameter of a route."""
+
+    async def caller(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+        return _caller(request, _credentials(request, "bearer "), roles, "unauthorized")
+
+    return Depends(caller)
+
+
+async def browser_custodian(request: Request) -> Key:
+    """The key of a custodian in a browser, sent as the password of HTTP Basic authentication.
+
+    A browser adds the password to every request for this address, whichever page makes it. So the
+    password opens the custodian's page alone, which changes nothing. Raises Refused, upon which a
+    browser asks for another key.
+    """
+    try:
+        content = base64.b64decode(_credentials(request, "basic "), validate=True).decode()
+    except ValueError:
+        content = ""
+    token = content.partition(":")[2]  # after any name of a user
+    return _caller(request, token, ("custodian",), "sign_in")
+
+
+Anyone = Annotated[Key, _holder("analyst", "custodian")]
+Analyst = Annotated[Key, _holder("analyst")]
+Custodian = Annotated[Key, _holder("custodian")]
+BrowserCustodian = Annotated[Key, Depends(browser_custodian)]
+
+
 class Shared:
     """What all services of one process use together.
 
@@ -118,16 +192,15 @@ class Shared:
     ``extractors`` (a count), ``uploads`` (bytes of extractors), ``growth`` (bytes of the ledger's
     entries), ``copies`` (bytes of copies of the ledger): what a caller may use in a day without
     being charged. A restart begins a new day.
-    ``copying``: one copy of a ledger at a time for each caller.
-    ``max_jobs``, ``max_bytes``: of queued jobs.
     """
 
     def __init__(self, settings: Settings, directory: Path) -> None:
         self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
         self.machine = ThreadPoolExecutor(1, "machine")
-        self.extractors = RateLimiter.daily(EXTRACTORS_PER_DAY)
-        self.uploads = RateLimiter.daily(UPLOADS_PER_DAY)
-        self.growth, self.copies = map(RateLimiter.daily, (GROWTH_PER_DAY, COPIES_PER_DAY))
+        self.extractors, self.uploads, self.growth, self.copies = (
+            RateLimiter(amount / DAY, amount, "too_much")
+            for amount in (EXTRACTORS_PER_DAY, UPLOADS_PER_DAY, GROWTH_PER_DAY, COPIES_PER_DAY)
+        )
         self.copying = OneAtATime()
         self.max_jobs, self.max_bytes = WAITING, settings.body_room
 

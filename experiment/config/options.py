@@ -1,0 +1,149 @@
+"""What the arguments of a command say: its own options, files of settings, settings one by one.
+
+Files, the options for one's own data and dotted options become one dict of settings, in which
+later ones override earlier ones.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING
+from typing import Any, NoReturn
+
+import yaml
+
+from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
+from .config import Config
+from .own import OWN, TYPES, names_rows, overrides, own_settings, run_name
+from .settings import BadSetting, build, config_of, merged, read_settings, settings_of
+
+HELP, HELP_ALL = {"-h", "--help", "--help-all"}, "--help-all"
+# The settings that matter first.
+FIRST = """
+service.host service.port service.certfile service.keyfile service.requests_per_second
+service.budget service.backbones privacy.unit mechanism.kind rounds features
+student.backbone student.objective student.steps
+custodian_dir threads device student.accelerator seed
+"""
+Options = Mapping[str, Any]
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadSetting(message)
+
+
+def parse(
+    args: Sequence[str], command: str = "run", does: str = "", options: Options | None = None
+) -> tuple[Config, Namespace]:
+    """Config and the command's own options, with the run's ``name``: of its data or of its file.
+
+    ``options``: arguments of ``add_argument`` by flag, or a dataclass of settings by its group's
+    name. Prints a help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a
+    field that breaks a rule; MissingData. No private file is opened.
+    """
+    options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
+    groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
+    does += f" Settings of another mechanism: --mechanism.kind ({kinds}) before --help."
+    given, files, dotted = read(args, command, does, options, {"": Config, **groups})
+    for name, kind in groups.items():
+        setattr(given, name, build(kind, dotted.pop(name, {}), name))
+    own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
+    data = dotted.get("data", {})
+    if not given.config and (names_rows(own) or not dotted):
+        settings = own_settings(own, {n: data[n] for n in ("ignore", "person") if n in data})
+    else:
+        settings = merged(files, overrides(own))
+    given.name = run_name(own, given.config)
+    return config_of(merged(settings, dotted)), given
+
+
+def read(
+    args: Sequence[str],
+    command: str,
+    does: str,
+    options: Options,
+    groups: Mapping[str, type],
+) -> tuple[Namespace, dict[str, Any], dict[str, Any]]:
+    """A command's own options, the settings of --config files, and those of dotted options.
+
+    ``groups``: dataclasses of settings by their groups' names. Prints a help that ``args`` ask for,
+    and exits. Raises BadSetting.
+    """
+    parser = _Parser(
+        f"labelwall {command}",
+        description=does,
+        add_help=False,
+        allow_abbrev=False,
+        conflict_handler="resolve",
+        usage="%(prog)s [--config FILE] [options]",
+        epilog=f"`labelwall {command} {HELP_ALL}` explains every setting. Each is a YAML key and "
+        "an option, with its default; options override files.",
+    )
+    text = "YAML file with the settings; options, and later files, override it"
+    parser.add_argument("--config", metavar="FILE", action="append", default=[], help=text)
+    for flag, option in options.items():
+        parser.add_argument(flag, **option)
+    if Config in groups.values():
+        section = parser.add_argument_group("your data, without a configuration file")
+        for name, what in OWN.items():
+            section.add_argument(f"--{name}", type=TYPES.get(name, str), help=what, metavar="")
+    if HELP & set(args):
+        _add_settings(parser, args, groups)
+        print(parser.format_help(), end="")
+        raise SystemExit(0)
+    given, others = parser.parse_known_args(list(args))
+    files: dict[str, Any] = {}
+    for file in given.config:
+        files = merged(files, read_settings(file))
+    return given, files, _dotted(others)
+
+
+def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[str, type]) -> None:
+    """Adds the settings to a help: those of FIRST alone, or all of them by --help-all.
+
+    With a mechanism's kind among ``args`` the short one has that mechanism's settings, too.
+    """
+    chosen = re.search(r"--mechanism\.kind[= ](\S+)", " ".join(args))
+    known = {f"{name}.".lstrip("."): kind for name, kind in groups.items()}
+    if Config in groups.values():
+        known["mechanism."] = mechanism_class(chosen[1] if chosen else DEFAULT_KIND)
+    section = parser.add_argument_group("settings")
+    for group, kind in known.items():
+        for name, means, default in settings_of(kind, group):
+            first = name in FIRST.split() or (chosen and group == "mechanism.")
+            if first or HELP_ALL in args:
+                shown = "" if default is MISSING else f" (default: {default})"
+                text = f"{means}{shown}".replace("%", "%%")
+                section.add_argument(f"--{name}", metavar="", help=text)
+
+
+def _dotted(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of options such as `--student.steps 40` or `--box=[[0, 1]]`. Raises BadSetting."""
+    settings: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        flag, given, text = word.partition("=")
+        if not flag.startswith("--"):
+            raise BadSetting(f"unexpected argument {word!r}: settings are given by --NAME VALUE.")
+        value = text if given else next(rest, "--")
+        if not given and value.startswith("--"):
+            raise BadSetting(f"`{flag}` must have a value.")
+        *groups, last = flag[2:].split(".")
+        place = settings
+        for group in groups:
+            if not isinstance(place.get(group), dict):
+                place[group] = {}
+            place = place[group]
+        place[last] = _value(value)
+    return settings
+
+
+def _value(text: str) -> Any:
+    """None for null, lists and groups as in YAML, else the text itself: its setting has a type."""
+    try:
+        return yaml.safe_load(text) if text == "null" or text.startswith(("[", "{")) else text
+    except yaml.YAMLError:
+        return text
