@@ -23,8 +23,7 @@ from ..wall.errors import LedgerMismatch
 from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
 from .features.cache import forget
-from .ledger.database import Place
-from .ledger.url import LedgerUrl
+from .ledger import LedgerUrl, Place
 from .records.sources import Records
 from .teacher import Teacher
 

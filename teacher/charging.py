@@ -15,7 +15,6 @@ import numpy as np
 
 from ..wall.labels import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
-from .ledger.individual_budgets import Payments
 from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from .ledger.state import LedgerState
 from .mechanisms.base import Charging, Mechanism
@@ -200,7 +199,7 @@ class PrepaidLedger(Protocol):
     ) -> Reservation: ...
 
     def record_prepaid(
-        self, reservation: Reservation, results: dict[str, Value], payments: Payments
+        self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]: ...
 
 
@@ -236,9 +235,8 @@ def answer_prepaid(
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     place = {key: j for j, key in enumerate(keys)}
 
-    def most(granted: tuple[str, ...], remaining: np.ndarray) -> Payments:
-        nearby = [similar[place[key]] for key in granted]
-        return Payments.of(serials, mechanism.reserve(nearby, remaining))
+    def most(granted: tuple[str, ...], remaining: np.ndarray) -> np.ndarray:
+        return mechanism.reserve([similar[place[key]] for key in granted], remaining)
 
     reservation = ledger.charge_prepaid(slot, mechanism.stages[0], keys, serials, most)
     granted = reservation.granted
@@ -255,5 +253,5 @@ def answer_prepaid(
         None if reused is None else Reused(reused.sums[rows], reused.counts[rows]),
     )
     results = dict(zip(granted, values.tolist(), strict=True))
-    stored = ledger.record_prepaid(reservation, results, Payments.of(serials, paid))
+    stored = ledger.record_prepaid(reservation, results, paid)
     return [place[key] for key in stored], reservation

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.noise import words
 from tests import postgres as postgres_server
 

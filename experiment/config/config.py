@@ -12,7 +12,7 @@ from typing import Literal
 
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger.url import LedgerUrl
+from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn

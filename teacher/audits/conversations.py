@@ -23,7 +23,6 @@ from ..charging import answer_prepaid
 from ..ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
-    Payments,
     Row,
     encode_integers,
     new_token,
@@ -164,13 +163,13 @@ class _MemoryLedger:
         upper_bound: UpperBound,
     ) -> Reservation:
         remaining = self.accounts.remaining(slot, serials)
-        reservation = Reservation(0, tuple(identities), 1, remaining, new_token())
+        reservation = Reservation(0, tuple(identities), 1, serials, remaining, new_token())
         bounds = upper_bound(reservation.granted, reservation.remaining)
         self._append(reservation_row(slot, reservation.token, bounds))
         return reservation
 
     def record_prepaid(
-        self, reservation: Reservation, results: dict[str, Value], payments: Payments
+        self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]:
         batch = self.accounts.batches.get(0, 0) + 1
         self._append(payment_row(0, batch, reservation.token, payments))

@@ -1,4 +1,5 @@
-"""The anchor: a record apart from a ledger, which lets only one of the ledger's copies continue.
+"""The anchor: a record apart from a ledger, which lets only one of the ledger's copies continue,
+and the transactions of a ledger under it.
 
 The anchor stores the newest entry of the copy in use and the nonce that wrote it. A nonce is a
 random number. Every transaction that writes takes a new nonce, stores it in the ledger with the
@@ -51,42 +52,57 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
 from ...wall.files import FORMAT, other_format
-from . import tables
-from .database import Place, open_database
+from . import Place, tables
+from .database import open_database, write_file
+
+T = TypeVar("T")
 
 metadata = sa.MetaData()
 table = tables.table("anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text)
+# In the ledger, in no export.
+nonces = tables.table("nonces", sa.MetaData(), "one", nonce=sa.Text, previous=sa.Text)
 Entry = tuple[int, str, str]  # sequence number and hash of an entry, its nonce ("" for none)
 
 
-@dataclass
-class LockedAnchor:
-    """An anchor that nobody else moves. ``nonce``: the ledger's last one."""
+def read_nonces(ledger: sa.Connection) -> tuple[str, str]:
+    """(last nonce, the one before it), both "" for a ledger that never had an anchor."""
+    if not sa.inspect(ledger).has_table(nonces.name):
+        return "", ""
+    row = ledger.execute(sa.select(nonces.c.nonce, nonces.c.previous)).one()
+    return row.nonce, row.previous
 
-    connection: sa.Connection
-    nonce: str
-    _newest: Entry | None = None
 
-    def take_nonce(self, ledger: sa.Connection) -> None:
-        """Store a new nonce of 128 bits in the ledger, in the transaction that ``move`` follows."""
-        nonce = secrets.token_hex(16)
-        tables.write_nonce(ledger, nonce, self.nonce)
-        seq, digest = ledger.execute(tables.READ_HEAD).one()
-        self._newest = seq, digest, nonce
+def take_nonce(ledger: sa.Connection, previous: str) -> Entry:
+    """Store a new nonce of 128 bits after ``previous`` ("" for none) in the ledger's transaction.
 
-    def move(self) -> None:
-        """Move to the entry of the new nonce, if one was taken. Durable when the lock ends."""
-        if self._newest is not None:
-            write(self.connection, self._newest)
+    Returns what the anchor moves to once that is committed.
+    """
+    row = {"one": 1, "nonce": secrets.token_hex(16), "previous": previous}
+    if previous:
+        ledger.execute(nonces.update(), row)
+    else:
+        nonces.create(ledger)
+        ledger.execute(nonces.insert(), row)
+    seq, digest = ledger.execute(tables.READ_HEAD).one()
+    return seq, digest, str(row["nonce"])
+
+
+def move(anchor: sa.Connection, entry: Entry) -> None:
+    """Replace what a locked anchor stores, durably when its lock ends."""
+    seq, digest, nonce = entry
+    anchor.execute(table.delete())
+    row = {"format": FORMAT, "seq": seq, "hash": digest, "nonce": nonce}
+    anchor.execute(table.insert(), row)
 
 
 class Anchor:
@@ -111,29 +127,30 @@ class Anchor:
         return self._has_place() and (self._path is not None or self._database.exists())
 
     @contextmanager
-    def locked(self, ledger: sa.Connection) -> Iterator[LockedAnchor]:
+    def locked(self, ledger: sa.Connection) -> Iterator[tuple[sa.Connection, str]]:
         """Lock the anchor, which on entry durably stores the newest entry of ``ledger``.
 
-        The caller has locked the ledger. Raises LedgerMismatch for a ledger that the anchor does
-        not let continue, and for an anchor that is gone or can not be read.
+        The caller has locked the ledger, whose last nonce is in the tuple. Raises LedgerMismatch
+        for a ledger that the anchor does not let continue, and for an anchor that is gone or can
+        not be read.
         """
-        nonce, previous = tables.read_nonces(ledger)
+        nonce, previous = read_nonces(ledger)
         seq, digest = ledger.execute(tables.READ_HEAD).one()
         if not self._has_place() or not (self._ready or self._database.exists()):
-            self._require(not nonce)  # nothing is created under a mistyped name
+            self._require_new(nonce)  # nothing is created under a mistyped name
             self._database.create(metadata.create_all)
         self._ready = True
         while True:
             with self._database.transaction() as connection:
                 anchored = self._read(connection)
                 if anchored is None:
-                    self._require(not nonce)
+                    self._require_new(nonce)
                 else:
                     self._require_continued(anchored, (nonce, previous), ledger)
                 if anchored == (seq, digest, nonce):
-                    yield LockedAnchor(connection, nonce)
+                    yield connection, nonce
                     return
-                write(connection, (seq, digest, nonce))
+                move(connection, (seq, digest, nonce))
             # Locked again: the move is durable only now that its transaction has ended.
             if anchored is None:
                 self.begun = seq
@@ -167,8 +184,8 @@ class Anchor:
             self._durable = entry
         return entry
 
-    def _require(self, new: bool) -> None:
-        if not new:
+    def _require_new(self, nonce: str) -> None:
+        if nonce:
             raise LedgerMismatch(
                 f"there is no anchor {self.name}, but the ledger has one. Name the anchor that it "
                 "has; where that is lost, docs/guide.md says what to do. Nothing was charged or "
@@ -198,14 +215,6 @@ class Anchor:
             ) from error
 
 
-def write(connection: sa.Connection, entry: Entry) -> None:
-    """Replace what an anchor stores."""
-    seq, digest, nonce = entry
-    connection.execute(table.delete())
-    row = {"format": FORMAT, "seq": seq, "hash": digest, "nonce": nonce}
-    connection.execute(table.insert(), row)
-
-
 def synchronise(folder: Path) -> None:
     """Write a directory's entries to disk."""
     directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -213,3 +222,121 @@ def synchronise(folder: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+@dataclass
+class Transaction:
+    """An open transaction. Read through ``connection``, write through ``writing()``."""
+
+    connection: sa.Connection
+    anchored: bool
+    written: bool = False
+
+    def writing(self) -> sa.Connection:
+        """The connection, for a change that the anchor follows.
+
+        Raises LedgerMismatch where the ledger has an anchor that this program was not given.
+        """
+        if not (self.written or self.anchored) and any(read_nonces(self.connection)):
+            raise LedgerMismatch(
+                "the ledger has an anchor, which was not named. Name it (`anchor`): without it, "
+                "two copies of the ledger could both answer. Nothing was charged or drawn."
+            )
+        self.written = True
+        return self.connection
+
+
+class StoredLedger:
+    """The tables of one ledger, in transactions that are under its anchor where it has one.
+
+    Any thread may use it: it neither reads nor changes a state in memory.
+    """
+
+    def __init__(self, place: Place, anchor: Place | None) -> None:
+        self._database = open_database(place, durable=anchor is not None)
+        self._anchor = Anchor(anchor) if anchor else None
+        self._with_write: Callable[[sa.Connection], None] | None = None
+
+    @property
+    def anchor_begun(self) -> int | None:
+        """Number of the newest entry when this object created the anchor, None where it existed."""
+        return self._anchor.begun if self._anchor else None
+
+    @contextmanager
+    def with_next_write(self, work: Callable[[sa.Connection], None]) -> Iterator[None]:
+        """Within, the first transaction that writes runs ``work`` at its end.
+
+        Both are stored or neither: what ``work`` raises undoes the transaction.
+        """
+        self._with_write = work
+        try:
+            yield
+        finally:
+            self._with_write = None
+
+    def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
+        """Run ``work`` on the private tables beside the entries, in one durable transaction.
+
+        Nothing of these tables is exported. ``purged``: a table whose deleted rows are erased from
+        the database's files, too.
+        """
+        with self._open() as transaction:
+            result = work(transaction.connection)
+        if purged is not None:
+            self._database.purge(purged)
+        return result
+
+    def export(self, path: Path) -> None:
+        """Write the auditors' copy: every entry, nothing private, in an SQLite file whose bytes are
+        a function of the entries.
+
+        The newest entry is read in a transaction, so it is anchored. The others pass through memory
+        page by page, in plain reads that keep no writer waiting: they never change, what comes
+        after that entry is left out, and the last one must have its hash.
+        """
+        ((seq, newest), extractors) = self.in_custody(tables.read_public)
+
+        def copy(target: sa.Connection) -> None:
+            last, digest = -1, ""
+            tables.metadata.create_all(target)
+            while last < seq:
+                with self._database.reading() as connection:
+                    page = [row for row in tables.page_after(connection, last) if row.seq <= seq]
+                if not page:
+                    break
+                target.execute(tables.APPEND, [dict(row._mapping) for row in page])
+                last, digest = page[-1].seq, page[-1].hash
+            if digest != newest:
+                raise LedgerMismatch("the ledger was replaced by another one while it was copied.")
+            target.execute(tables.head.insert(), {"one": 1, "seq": seq, "hash": newest})
+            if extractors:
+                target.execute(tables.extractors.insert(), extractors)
+
+        write_file(path, copy)
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _open(self) -> Iterator[Transaction]:
+        """An exclusive, durable transaction; what it wrote is committed and anchored on exit.
+
+        What it read is anchored, too: where an entry's writer died before it moved the anchor, the
+        anchor is moved first. Otherwise something could be sent that another copy may still
+        replace. Raises LedgerMismatch, before anything is written, where the anchor does not let
+        this ledger continue.
+        """
+        entry: Entry | None = None
+        with ExitStack() as until_moved:
+            with self._database.transaction() as connection:
+                transaction = Transaction(connection, self._anchor is not None)
+                if self._anchor is not None:
+                    anchor, nonce = until_moved.enter_context(self._anchor.locked(connection))
+                yield transaction
+                if transaction.written and self._with_write is not None:
+                    work, self._with_write = self._with_write, None
+                    work(connection)
+                if transaction.written and self._anchor is not None:
+                    entry = take_nonce(connection, nonce)
+            if entry is not None:
+                move(anchor, entry)

@@ -23,9 +23,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch, MissingData
-from .url import LedgerUrl
+from . import LedgerUrl, Place
 
-Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
 LOCKED = {"ledger": "entries", "anchor": "anchor"}

@@ -60,36 +60,6 @@ DAMAGED = (
 Row = tuple[str, int, int, bytes]  # (kind, slot, batch, body) of the private table
 
 
-@dataclass(frozen=True)
-class Payments:
-    """Payments of records.
-
-    ``serials``: int64 [m], ascending. ``amounts``: int64 [m] units, at least 1.
-    """
-
-    serials: np.ndarray = field(repr=False)
-    amounts: np.ndarray = field(repr=False)
-
-    @classmethod
-    def of(cls, serials: np.ndarray, amounts: np.ndarray) -> Payments:
-        """From units by record: zeros and any order are allowed, ``serials`` are distinct."""
-        paying = np.flatnonzero(amounts)
-        order = paying[np.argsort(serials[paying])]
-        return cls(serials[order], amounts[order])
-
-    def encode(self) -> bytes:
-        """Differences of serials, then amounts, compressed."""
-        return encode_integers(np.concatenate([np.diff(self.serials, prepend=0), self.amounts]))
-
-    @classmethod
-    def decode(cls, body: bytes) -> Payments:
-        """Inverse of ``encode``. Raises LedgerMismatch for anything else."""
-        values = _decode_integers(body)
-        _require(len(values) % 2 == 0)
-        steps, amounts = values.reshape(2, -1)
-        return cls(np.cumsum(steps), amounts)
-
-
 @dataclass
 class IndividualBudgets:
     """The replayed private table: which records are enrolled, and what each has spent in each slot.
@@ -102,12 +72,12 @@ class IndividualBudgets:
     position: int = 0  # of the last row replayed
     # int64 [enrolled], by serial
     ids: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
-    # slot -> int64 [enrolled] units
+    # slot -> int64 [enrolled] units, or fewer before later enrolments
     spent: dict[int, np.ndarray] = field(default_factory=dict, repr=False)
     # slot -> batches paid
     batches: dict[int, int] = field(default_factory=dict)
-    # slot -> token -> reservation of a batch that is being drawn, or whose process died
-    reserved: dict[int, dict[bytes, Payments]] = field(default_factory=dict, repr=False)
+    # slot -> token -> encoded reservation of a batch that is being drawn, or whose process died
+    reserved: dict[int, dict[bytes, bytes]] = field(default_factory=dict, repr=False)
     # slot -> payment rows that a replay has to read
     since_snapshot: dict[int, int] = field(default_factory=dict)
 
@@ -125,11 +95,9 @@ class IndividualBudgets:
 
     def serials(self, ids: np.ndarray) -> np.ndarray:
         """Serials of enrolled ids: int64 [n]. Raises LedgerMismatch where one is not enrolled."""
+        _require(bool(np.isin(ids, self.ids).all()))
         order = np.argsort(self.ids, kind="stable")
-        at = np.searchsorted(self.ids, ids, sorter=order)
-        if len(ids) and (at.max(initial=0) >= len(order) or (self.ids[order[at]] != ids).any()):
-            raise LedgerMismatch(DAMAGED)
-        return order[at] if len(ids) else np.zeros(0, dtype=np.int64)
+        return order[np.searchsorted(self.ids, ids, sorter=order)]
 
     def apply(self, position: int, row: Row) -> None:
         """Replay one row of the table.
@@ -149,60 +117,45 @@ class IndividualBudgets:
             self.spent[slot], self.batches[slot], self.since_snapshot[slot] = spent, batch, 0
             self.reserved.pop(slot, None)
         else:
-            token, payments = body[:TOKEN_BYTES], Payments.decode(body[TOKEN_BYTES:])
-            self._require_serials(slot, payments)
+            token, amounts = body[:TOKEN_BYTES], self._decode(body[TOKEN_BYTES:])
+            spent, reserved = self._spent(slot), self.reserved.setdefault(slot, {})
             if kind == HOLD:
-                self._reserve(slot, token, payments)
+                _require(len(token) == TOKEN_BYTES and token not in reserved)
+                _require(bool((amounts <= FULL - spent).all()))
+                reserved[token] = body[TOKEN_BYTES:]
             else:
-                self._pay(slot, batch, token, payments)
+                _require(batch - self.batches.get(slot, 0) in (0, 1) and token in reserved)
+                bound = self._decode(reserved.pop(token))
+                _require(bool((amounts <= bound).all()))
+                spent = spent - bound
+                self.batches[slot] = batch
+                self.since_snapshot[slot] = self.since_snapshot.get(slot, 0) + 1
+            self.spent[slot] = spent + amounts
         self.position = position
 
     def snapshot(self, slot: int) -> list[Row]:
         """The rows that replace a slot's earlier payment rows: what is paid, then reservations."""
-        spent, reserved = self._spent(slot).copy(), self.reserved.get(slot, {})
-        for payments in reserved.values():
-            spent[payments.serials] -= payments.amounts
-        paid = SNAPSHOT, slot, self.batches.get(slot, 0), encode_integers(spent)
-        return [paid, *(reservation_row(slot, *one) for one in reserved.items())]
+        reserved = self.reserved.get(slot, {})
+        paid = self._spent(slot) - sum(map(self._decode, reserved.values()))
+        body = encode_integers(paid)
+        holds = [(HOLD, slot, 0, token + amounts) for token, amounts in reserved.items()]
+        return [(SNAPSHOT, slot, self.batches.get(slot, 0), body), *holds]
 
     def _spent(self, slot: int) -> np.ndarray:
-        """int64 [enrolled] units; records enrolled since the last call have spent 0."""
+        """int64 [enrolled] units; records enrolled after the last payment have spent 0."""
         spent = self.spent.get(slot, np.zeros(0, dtype=np.int64))
-        if len(spent) < len(self.ids):
-            spent = np.concatenate([spent, np.zeros(len(self.ids) - len(spent), dtype=np.int64)])
-            self.spent[slot] = spent
-        return spent
+        return np.pad(spent, (0, len(self.ids) - len(spent)))
 
-    def _require_serials(self, slot: int, payments: Payments) -> None:
-        """Of enrolled records, ascending, with amounts that are positive."""
-        serials, most = payments.serials, len(self._spent(slot))
-        _require(bool((np.diff(serials) > 0).all() and (payments.amounts > 0).all()))
-        _require(len(serials) == 0 or (serials[0] >= 0 and int(serials[-1]) < most))
-
-    def _reserve(self, slot: int, token: bytes, payments: Payments) -> None:
-        """Spend an upper bound of a batch until the batch pays in its place."""
-        reserved = self.reserved.setdefault(slot, {})
-        _require(len(token) == TOKEN_BYTES and token not in reserved)
-        spent = self._spent(slot)
-        _require(bool((payments.amounts <= FULL - spent[payments.serials]).all()))
-        spent[payments.serials] += payments.amounts
-        reserved[token] = payments
-
-    def _pay(self, slot: int, batch: int, token: bytes, payments: Payments) -> None:
-        """Replace the token's reservation by exact payments, which it bounds record by record.
-
-        ``batch``: batches of the slot with recorded answers, this one included if it has any.
-        """
-        _require(batch - self.batches.get(slot, 0) in (0, 1))
-        _require(token in self.reserved.get(slot, {}))
-        reserved, spent = self.reserved[slot].pop(token), self._spent(slot)
-        most = np.zeros(len(spent), dtype=np.int64)
-        most[reserved.serials] = reserved.amounts
-        _require(bool((payments.amounts <= most[payments.serials]).all()))
-        spent[reserved.serials] -= reserved.amounts
-        spent[payments.serials] += payments.amounts
-        self.batches[slot] = batch
-        self.since_snapshot[slot] = self.since_snapshot.get(slot, 0) + 1
+    def _decode(self, body: bytes) -> np.ndarray:
+        """Encoded payments of enrolled records: int64 [enrolled] units. Raises LedgerMismatch."""
+        values, amounts = _decode_integers(body), np.zeros(len(self.ids), dtype=np.int64)
+        _require(len(values) % 2 == 0)
+        steps, paid = values.reshape(2, -1)
+        serials = np.cumsum(steps)
+        _require(bool((np.diff(serials) > 0).all() and (paid > 0).all()))
+        _require(len(serials) == 0 or (serials[0] >= 0 and int(serials[-1]) < len(amounts)))
+        amounts[serials] = paid
+        return amounts
 
 
 def new_token() -> bytes:
@@ -210,17 +163,23 @@ def new_token() -> bytes:
     return secrets.token_bytes(TOKEN_BYTES)
 
 
-def reservation_row(slot: int, token: bytes, payments: Payments) -> Row:
-    """The row of a reservation."""
-    return HOLD, slot, 0, token + payments.encode()
+def reservation_row(slot: int, token: bytes, amounts: np.ndarray) -> Row:
+    """The row of a reservation of ``amounts``, int64 [m] units by serial."""
+    return HOLD, slot, 0, token + encode_payments(amounts)
 
 
-def payment_row(slot: int, batch: int, token: bytes, payments: Payments) -> Row:
-    """The row of the payments that replace the token's reservation.
+def payment_row(slot: int, batch: int, token: bytes, amounts: np.ndarray) -> Row:
+    """The row of the payments, int64 [m] units by serial, in place of the token's reservation.
 
     ``batch``: batches of the slot with recorded answers, this one included if it has any.
     """
-    return SETTLE, slot, batch, token + payments.encode()
+    return SETTLE, slot, batch, token + encode_payments(amounts)
+
+
+def encode_payments(amounts: np.ndarray) -> bytes:
+    """Differences of the serials of those who pay, then what they pay, compressed."""
+    serials = np.flatnonzero(amounts)
+    return encode_integers(np.concatenate([np.diff(serials, prepend=0), amounts[serials]]))
 
 
 def encode_integers(values: np.ndarray) -> bytes:

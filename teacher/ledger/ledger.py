@@ -28,13 +28,13 @@ from ...wall.files import FORMAT
 from ...wall.guarantee import POOLED
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
-from . import tables
-from .database import Place, open_database
+from . import Place, tables
+from .anchor import StoredLedger, Transaction
+from .database import open_database
 from .individual_budgets import (
     DAMAGED,
     ENROL,
     IndividualBudgets,
-    Payments,
     Row,
     encode_integers,
     new_token,
@@ -42,13 +42,12 @@ from .individual_budgets import (
     reservation_row,
 )
 from .state import GENESIS_PREV, LedgerState, read_body
-from .stored import StoredLedger, Transaction
 
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
 SNAPSHOT_EVERY = 64
-# (identities granted, int64 [n_records] remaining units) -> what to reserve
-UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]
+# (identities granted, int64 [n_records] remaining units) -> what to reserve, int64 [n_records]
+UpperBound = Callable[[tuple[str, ...], np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,11 @@ class Charge:
 class Reservation(Charge):
     """A committed reservation under a prepaid charge.
 
-    ``remaining``: int64 [n_records] units that the records had before this reservation.
-    ``token``: names the reservation when the exact payments replace it.
+    ``serials``, ``remaining``: int64 [n_records], the records and the units that each had before
+    this reservation. ``token``: names the reservation when the exact payments replace it.
     """
 
+    serials: np.ndarray = field(repr=False)
     remaining: np.ndarray = field(repr=False)
     token: bytes = field(repr=False)
 
@@ -91,7 +91,7 @@ class Ledger(StoredLedger):
     """
 
     def __init__(self, place: Place, anchor: Place | None = None) -> None:
-        super().__init__(open_database(place, durable=anchor is not None), anchor)
+        super().__init__(place, anchor)
         if not self._database.exists():
             raise LedgerMismatch(
                 f"there is no ledger {self._database.name}; it is created with the data set's "
@@ -190,7 +190,7 @@ class Ledger(StoredLedger):
             granted = self._unanswered(release, identities)
             remaining = self.individual_budgets.remaining(slot, serials)
             if not granted:
-                return Reservation(-1, (), 0, remaining, b"")
+                return Reservation(-1, (), 0, serials, remaining, b"")
             self._name_extractor(transaction)
             seq = self.state.prepaid_charge(slot, release)
             count = int(seq is None)
@@ -199,19 +199,18 @@ class Ledger(StoredLedger):
                     transaction, "charge", {"slot": slot, "release": release, "count": 1}
                 )
             token = new_token()
-            self._append_private(
-                transaction, reservation_row(slot, token, upper_bound(granted, remaining))
-            )
-        return Reservation(seq, granted, count, remaining, token)
+            bound = self._by_serial(serials, upper_bound(granted, remaining))
+            self._append_private(transaction, reservation_row(slot, token, bound))
+        return Reservation(seq, granted, count, serials, remaining, token)
 
     def record_prepaid(
         self,
         reservation: Reservation,
         results: dict[str, Value],
-        payments: Payments,
+        payments: np.ndarray,
     ) -> tuple[str, ...]:
-        """Store a batch's results, replace its reservation by the exact payments in the same
-        transaction, and commit.
+        """Store a batch's results, replace its reservation by the exact ``payments`` (int64
+        [n_records] units, in the order of its serials) in the same transaction, and commit.
 
         Returns the identities whose results were stored. A query that another process has answered
         since it was granted keeps that answer; what was drawn for it here is paid and never sent.
@@ -225,12 +224,16 @@ class Ledger(StoredLedger):
                 stored = {identity: results[identity] for identity in unanswered}
                 self._append(transaction, "release", {"charge": reservation.seq, "results": stored})
             batches = self.state.batches.get(slot, 0)
-            self._append_private(
-                transaction, payment_row(slot, batches, reservation.token, payments)
-            )
+            paid = self._by_serial(reservation.serials, payments)
+            self._append_private(transaction, payment_row(slot, batches, reservation.token, paid))
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 tables.compact_budgets(transaction.writing(), self.individual_budgets, slot)
         return unanswered
+
+    def _by_serial(self, serials: np.ndarray, amounts: np.ndarray) -> np.ndarray:
+        everyone = np.zeros(len(self.individual_budgets.ids), dtype=np.int64)
+        everyone[serials] = amounts
+        return everyone
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
         results, refused = self.state.results, self.state.refused

@@ -6,13 +6,17 @@ canonical JSON, written in the transaction of the first entry that names it, and
 chain covers the hash and the hash covers the fields. So a row that is missing or changed is
 refused, and no other row can take its place.
 
-Private, in no export: `private`, the individual budgets (individual_budgets.py), and `nonces`, by
-which an anchor knows this copy (anchor.py); an export therefore never passes for the ledger.
+Private, in no export: `private`, the individual budgets (individual_budgets.py), `nonces`, by which
+an anchor knows this copy (anchor.py), so an export never passes for the ledger; `updates`
+(records/record_updates.py); and `event_times`, when queries were charged and records changed. The
+entries carry no time of day, since a time can depend on private work; those of `event_times` are in
+no log, metric or reply to an analyst. A row is written in the transaction of its event.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,20 +38,32 @@ def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Tab
     return sa.Table(name, metadata, *every)
 
 
-metadata, private_metadata = sa.MetaData(), sa.MetaData()
+metadata = sa.MetaData()  # of the public tables
+records_metadata = sa.MetaData()  # of the custodian's: `updates` and `event_times`
 entries = table("entries", metadata, "seq", kind=sa.Text, body=sa.Text, prev=sa.Text, hash=sa.Text)
 head = table("head", metadata, "one", seq=sa.Integer, hash=sa.Text)
 extractors = table("extractors", metadata, "sha256", sha256=sa.Text, fields=sa.Text)
 private = table(
     "private",
-    private_metadata,
+    sa.MetaData(),
     "position",
     kind=sa.Text,
     slot=sa.Integer,
     batch=sa.Integer,
     body=sa.LargeBinary,
 )
-nonces = table("nonces", private_metadata, "one", nonce=sa.Text, previous=sa.Text)
+event_times = sa.Table(
+    "event_times",
+    records_metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("time", sa.BigInteger, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("caller", sa.Text),
+    sa.Column("position", sa.Integer),
+    sa.Column("slot", sa.Integer),
+)
+CHARGED, ADDED, REMOVED = "charged", "added", "removed"
 
 PAGE = 1000  # entries that are read together
 
@@ -82,6 +98,15 @@ def page_after(
 ) -> Sequence[sa.Row[tuple[int, str, str, str, str]]]:
     """Up to PAGE entries after entry ``seq``, in order."""
     return connection.execute(AFTER, {"read": seq, "most": PAGE}).all()
+
+
+def read_public(
+    connection: sa.Connection,
+) -> tuple[tuple[int, str], list[dict[str, object]]]:
+    """((number and hash of the newest entry), the extractors, by hash)."""
+    seq, digest = connection.execute(READ_HEAD).one()
+    by_hash = sa.select(extractors).order_by(extractors.c.sha256)
+    return (seq, digest), [dict(row._mapping) for row in connection.execute(by_hash)]
 
 
 def require_extractors(connection: sa.Connection, named: Iterable[str]) -> None:
@@ -130,19 +155,23 @@ def compact_budgets(connection: sa.Connection, budgets: IndividualBudgets, slot:
     connection.execute(private.delete().where(earlier))
 
 
-def read_nonces(connection: sa.Connection) -> tuple[str, str]:
-    """(last nonce, the one before it), both "" for a ledger that never had an anchor."""
-    if not sa.inspect(connection).has_table(nonces.name):
-        return "", ""
-    row = connection.execute(sa.select(nonces.c.nonce, nonces.c.previous)).one()
-    return row.nonce, row.previous
+def note_event(connection: sa.Connection, kind: str, size: int, **charge: object) -> None:
+    """Write down an event at the present time, in seconds since 1970; nothing where ``size`` is 0.
+
+    ``size``: a count, of new queries about to be CHARGED, of records ADDED, or of ids named to be
+    REMOVED. ``charge``: its caller, position (number of the newest entry before it) and slot.
+    """
+    if size:
+        row = {"time": int(time.time()), "kind": kind, "size": size, **charge}
+        connection.execute(event_times.insert(), row)
 
 
-def write_nonce(connection: sa.Connection, nonce: str, previous: str) -> None:
-    """Replace the stored nonce ``previous`` ("" for none)."""
-    row = {"one": 1, "nonce": nonce, "previous": previous}
-    if previous:
-        connection.execute(nonces.update(), row)
-    else:
-        nonces.create(connection)
-        connection.execute(nonces.insert(), row)
+def events(
+    connection: sa.Connection, *kinds: str, newest: int | None = None, caller: str | None = None
+) -> list[sa.Row[Any]]:
+    """Events of these kinds, in order: all or the ``newest``, of all callers or of one. Private."""
+    chosen = sa.select(event_times).where(event_times.c.kind.in_(kinds))
+    if caller is not None:
+        chosen = chosen.where(event_times.c.caller == caller)
+    rows = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
+    return [*reversed(rows)]

@@ -11,14 +11,14 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...wall.errors import InvalidInput, shape_text
-from ..ledger import event_times
+from ..ledger import tables
 from .sources import Records
 
 TABLE = "updates"
 PERSON_BYTES = 8  # of a person's code, before the input where the unit of privacy is a person
 updates = sa.Table(
     TABLE,
-    event_times.metadata,
+    tables.records_metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.BigInteger),  # null: removed
     sa.Column("input", sa.LargeBinary),
@@ -57,8 +57,8 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
 
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
-    event_times.metadata.create_all(connection)
-    event_times.note(connection, event_times.ADDED, len(records.ids))
+    tables.records_metadata.create_all(connection)
+    tables.note_event(connection, tables.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     heads = [b""] * len(records.ids)
     if records.persons is not None:
@@ -73,8 +73,8 @@ def add(connection: sa.Connection, records: Records) -> None:
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
-    event_times.metadata.create_all(connection)
-    event_times.note(connection, event_times.REMOVED, len(ids))
+    tables.records_metadata.create_all(connection)
+    tables.note_event(connection, tables.REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})

@@ -35,7 +35,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused
 from ..accounting.accountant import odometer
 from ..accounting.conversion import round_up
-from ..ledger import event_times
+from ..ledger import tables
 from ..private_files import ERRORS
 from ..records import record_updates
 from .callers import BrowserCustodian, Callers, Custodian
@@ -153,7 +153,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
     service = app_service(request).of(key, analyst)
     analysts, log = service.analysts, service.directory / ERRORS
     own = {} if analysts is None else analysts.services()
-    kinds, snapshot = (event_times.ADDED, event_times.REMOVED), service.queue.snapshot
+    kinds, snapshot = (tables.ADDED, tables.REMOVED), service.queue.snapshot
     # A reading; at full caps another certificate may be smaller.
     limit = service.plan.epsilon if service.certified is None else service.certified
     counts = tuple(release.spent for release in snapshot.releases)
@@ -169,7 +169,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         callers=_callers(request.app.state.callers.keys, [service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
-            lambda opened: event_times.listed(opened, *kinds, newest=MAX_CHANGES)
+            lambda opened: tables.events(opened, *kinds, newest=MAX_CHANGES)
         ),
         failed=log.stat().st_mtime if log.exists() else None,
     )

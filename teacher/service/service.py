@@ -14,7 +14,8 @@ from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
-from ..ledger.tables import READ_HEAD, read_nonces
+from ..ledger.anchor import read_nonces
+from ..ledger.tables import READ_HEAD
 from ..records.sources import Records
 from ..teacher import Teacher
 from .callers import BodyReader, Shared

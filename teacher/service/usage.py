@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from ...wall.errors import LabelwallError
-from ..ledger import event_times
-from ..ledger.event_times import CHARGED, EventTime
+from ..ledger import tables
 from ..ledger.ledger import Ledger
 from ..ledger.state import LedgerState
 
@@ -88,7 +88,7 @@ class Usage:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._newest = ledger, 0  # number of the last row that was read
         self.charged, self.last = Counter[str](), dict[str, int]()
-        ledger.in_custody(event_times.metadata.create_all)
+        ledger.in_custody(tables.records_metadata.create_all)
         self._newest, self.charged, self.last = ledger.in_custody(self._read)
 
     @contextmanager
@@ -108,7 +108,7 @@ class Usage:
                     over.append(position)
                     continue
                 charge = {"caller": call.caller, "position": call.position, "slot": call.slot}
-                event_times.note(connection, CHARGED, call.queries, **charge)
+                tables.note_event(connection, tables.CHARGED, call.queries, **charge)
                 charged[call.caller] += call.queries
             if over:
                 raise OverCap(over)
@@ -126,17 +126,17 @@ class Usage:
     def _read(self, connection: sa.Connection) -> tuple[int, Counter[str], dict[str, int]]:
         """The last row's number, sums and times by caller, with what others have noted."""
         newest, charged, last = self._newest, Counter(self.charged), dict(self.last)
-        table = event_times.event_times
+        table = tables.event_times
         rows = sa.select(table).where(table.c.number > newest).order_by(table.c.number)
         for row in connection.execute(rows):
             newest = row.number
-            if row.kind == CHARGED:
+            if row.kind == tables.CHARGED:
                 charged[row.caller] += row.size
                 last[row.caller] = row.time
         return newest, charged, last
 
-    def calls(self, caller: str | None = None, newest: int | None = None) -> list[EventTime]:
+    def calls(self, caller: str | None = None, newest: int | None = None) -> list[sa.Row[Any]]:
         """The ``newest`` charges (None: all), oldest first, of one ``caller`` or of all."""
         return self._ledger.in_custody(
-            lambda opened: event_times.listed(opened, CHARGED, newest=newest, caller=caller)
+            lambda opened: tables.events(opened, tables.CHARGED, newest=newest, caller=caller)
         )

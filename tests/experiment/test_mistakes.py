@@ -67,7 +67,7 @@ OPTIONS = [
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),
     ("run", ["--features", "resnet"], "timm/NAME"),
-    ("run", ["--features", "timm/test_efficientnet"], "images as inputs"),
+    ("run", ["--features", "timm/test_efficientnet"], "timm/NAME for images"),
     ("run", ["--weights", "x"], "`weights` must be"),
     ("run", NETWORKS, "scale.shards"),
     ("serve", EACH, "`scale.shards` must be 0 with service.budget"),

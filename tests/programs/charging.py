@@ -9,9 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.messages import ExtractorSpec
 
 NAMES = "{name}{number:063d}"  # of queries, as hexadecimal digits

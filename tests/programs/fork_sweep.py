@@ -8,15 +8,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 from tests.postgres import DATABASE, OWNER, copied, rows, swept
 from tests.programs.kill_runner import is_finished, killed_before, sweep
 from tests.teacher.ledger.test_ledger import plan
 
-WATCHED = ("ledger.py", "anchor.py", "stored.py", "database.py")
+WATCHED = ("ledger.py", "anchor.py", "database.py")
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:

@@ -23,7 +23,7 @@ import torch
 from labelwall.teacher import analysts
 from labelwall.teacher.features import cache as embeddings
 from labelwall.teacher.features.cache import row_digests
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -22,7 +22,7 @@ from socket import socket
 
 import torch
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import listen, server

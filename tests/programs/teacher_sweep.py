@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
@@ -45,7 +46,7 @@ WATCHED = ["teacher.py", "charging.py", "ledger.py", "state.py"]
 WATCHED += (
     ["ind_knn.py", "individual_budgets.py", "tables.py"]
     if INDIVIDUAL
-    else ["votes.py", "batch.py", "base.py", "anchor.py", "stored.py"]
+    else ["votes.py", "batch.py", "base.py", "anchor.py"]
 )
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)

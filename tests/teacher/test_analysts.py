@@ -14,10 +14,9 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn

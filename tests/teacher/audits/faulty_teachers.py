@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
@@ -65,8 +64,11 @@ class CentredByPrivateMean(Teacher):
 class ChecksAfterRelease(Teacher):
     """Draws for everyone who is due, then asks the ledger who may have the result."""
 
-    def _settle(self, slot: int, batch: list[str], voters: Voters) -> None:
-        mechanism = self._mechanisms[slot]
+    def _settle(
+        self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None
+    ) -> None:
+        mechanism, batch = self._mechanisms[slot], keys
+        voters = replace(self._prepared, queries=queries, inputs=inputs)
         for stage in mechanism.stages:
             results = self._ledger.state.results
             due = [i for i in batch if mechanism.next_stage(results.get(i, {})) == stage]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
 
 
 @pytest.fixture(params=["file", "server"])

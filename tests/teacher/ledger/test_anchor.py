@@ -11,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwall.teacher.ledger import LedgerUrl, Place, database
 from labelwall.teacher.ledger import anchor as anchor_file
-from labelwall.teacher.ledger import database
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.individual_budgets import Payments
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.wall.errors import LedgerMismatch
 from tests.make import plan_of
@@ -130,7 +127,7 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
         place, dataset="d", plan=plan_of(INDIVIDUAL, 9), unsafe=False, anchor=anchor
     )
     serials = ledger.enrol(np.arange(3))
-    payment = Payments(serials, np.ones(3, dtype=np.int64))
+    payment = np.ones(3, dtype=np.int64)
 
     def reserve(ledger: Ledger, query: str) -> Reservation:
         return ledger.charge_prepaid(0, "individual_budgets", [query], serials, lambda *_: payment)
@@ -187,7 +184,7 @@ def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
     ledger = Ledger(in_use(place, anchor), anchor)
     for _ in range(2):
         with monkeypatch.context() as patched:
-            patched.setattr(anchor_file, "write", refuse)
+            patched.setattr(anchor_file, "move", refuse)
             with pytest.raises(LedgerMismatch, match="disk is full"):
                 ledger.charge(0, "screen", ["a"])
     assert ledger.charge(0, "screen", ["a"]).granted == ("a",)

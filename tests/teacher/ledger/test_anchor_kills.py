@@ -16,8 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from labelwall.teacher.ledger.anchor import Anchor, LockedAnchor
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger import anchor as anchor_file
+from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.ledger import Charge, Ledger
 from labelwall.wall.errors import LedgerMismatch
 from tests.programs.kill_runner import kills
@@ -27,12 +28,12 @@ from tests.teacher.ledger.test_ledger import plan
 T = TypeVar("T")
 ONE = st.integers(0, 3)
 STEPS: dict[
-    str, tuple[type, str, bool]
+    str, tuple[object, str, bool]
 ] = {  # what is called, and whether it is done before the end
     "appended": (Ledger, "_append", True),
-    "not committed": (LockedAnchor, "take_nonce", True),
-    "committed": (LockedAnchor, "move", False),
-    "written": (LockedAnchor, "move", True),
+    "not committed": (anchor_file, "take_nonce", True),
+    "committed": (anchor_file, "move", False),
+    "written": (anchor_file, "move", True),
     "moved": (Anchor, "locked", True),
 }
 

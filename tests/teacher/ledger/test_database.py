@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger import database as database_file
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import use_extractor
 from tests.postgres import Server, address, new_server

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import event_times
-from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, EventTime
+from labelwall.teacher.ledger import Place, tables
+from labelwall.teacher.ledger.tables import ADDED, CHARGED, REMOVED, events, note_event
 from labelwall.wall.messages import Queries
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, client, rows, served
@@ -27,7 +26,7 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
     A row that is present, and a known query, are no events.
     """
     now = [1_900_000_000]
-    monkeypatch.setattr(event_times, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(tables, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)
     teacher, queue, ledger = made.service.teacher, made.service.queue, made.service.ledger
     with (
@@ -45,8 +44,8 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         teacher.add(extra)
         now[0] += DAY
         teacher.remove(np.array([3, 500]))
-        charged = ledger.in_custody(lambda connection: event_times.listed(connection, CHARGED))
-        changes = ledger.in_custody(lambda opened: event_times.listed(opened, ADDED, REMOVED))
+        charged = ledger.in_custody(lambda connection: events(connection, CHARGED))
+        changes = ledger.in_custody(lambda opened: events(opened, ADDED, REMOVED))
         told = [
             call(url, made.tokens[name], path=path).json()
             for name in ("ann", "carol")
@@ -57,9 +56,9 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
     for moment in charged:
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}
-    assert changes == [
-        EventTime(1_900_000_000 + 2 * DAY, ADDED, 3),
-        EventTime(1_900_000_000 + 3 * DAY, REMOVED, 2),
+    assert [(row.time, row.kind, row.size) for row in changes] == [
+        (1_900_000_000 + 2 * DAY, ADDED, 3),
+        (1_900_000_000 + 3 * DAY, REMOVED, 2),
     ]
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert {
@@ -90,10 +89,10 @@ def test_a_change_that_fails_leaves_no_time(
     ledger = made.service.ledger
 
     def failing(connection: object) -> None:
-        event_times.note(connection, REMOVED, 2)
+        note_event(connection, REMOVED, 2)
         raise ValueError("stopped")
 
     with pytest.raises(ValueError, match="stopped"):
         ledger.in_custody(failing)
-    assert ledger.in_custody(lambda connection: event_times.listed(connection, REMOVED)) == []
+    assert ledger.in_custody(lambda connection: events(connection, REMOVED)) == []
     made.custodian.close()

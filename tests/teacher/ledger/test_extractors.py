@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, canonical_json

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import tables
+from labelwall.teacher.ledger import Place, tables
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.stored import StoredLedger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch
@@ -204,7 +204,7 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
         assert Ledger(place).state == ledger.state
         reader = Ledger(place)
         if size == 3:
-            monkeypatch.setattr(StoredLedger, "_pages", meanwhile(ledger))
+            monkeypatch.setattr(tables, "page_after", meanwhile(ledger))
         reader.export(tmp_path / "pages.sqlite")
         assert (tmp_path / "pages.sqlite").read_bytes() == (tmp_path / "whole.sqlite").read_bytes()
     assert ledger.state.spent == {(0, "screen"): 4}
@@ -246,31 +246,36 @@ def test_two_draws_of_the_same_queries_end_with_the_first_one_recorded(tmp_path:
     assert not audit(tmp_path / "copy.sqlite").problems
 
 
-def meanwhile(writer: Ledger) -> Callable[[StoredLedger, int], Iterator[object]]:
+def meanwhile(writer: Ledger) -> Callable[..., Any]:
     """The pages that a reader gets; one more charge is stored after the first of them."""
-    pages = StoredLedger._pages
+    page_after = tables.page_after
+    charges = iter([lambda: writer.charge(0, "screen", [identity("d")])])
 
-    def charged(reader: StoredLedger, newest: int) -> Iterator[object]:
-        read = pages(reader, newest)
-        yield next(read)
-        writer.charge(0, "screen", [identity("d")])
-        yield from read
+    def charged(connection: Any, seq: int) -> Any:
+        page = page_after(connection, seq)
+        if seq == 2 and (charge := next(charges, None)):
+            connection.rollback()
+            charge()
+        return page
 
     return charged
 
 
-def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replacement", ["shorter", "another"])
+def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacement: str
+) -> None:
     """By an older one, or by another one: the copy that was there stays."""
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
     ledger.export(tmp_path / "copy.sqlite")
-    before, pages = (tmp_path / "copy.sqlite").read_bytes(), StoredLedger._pages
-    with pytest.raises(LedgerMismatch, match="replaced by another one"):
-        list(ledger._pages(1))
+    before = (tmp_path / "copy.sqlite").read_bytes()
     other = Ledger.create(tmp_path / "other.sqlite", dataset="e", plan=plan(), unsafe=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StoredLedger, "_pages", lambda _, newest: pages(other, newest))
-        with pytest.raises(LedgerMismatch, match="replaced by another one"):
-            ledger.export(tmp_path / "copy.sqlite")
+    if replacement == "shorter":
+        monkeypatch.setattr(tables, "page_after", lambda *_: [])
+    else:
+        monkeypatch.setattr(ledger._database, "reading", other._database.reading)
+    with pytest.raises(LedgerMismatch, match="replaced by another one"):
+        ledger.export(tmp_path / "copy.sqlite")
     assert (tmp_path / "copy.sqlite").read_bytes() == before
 
 

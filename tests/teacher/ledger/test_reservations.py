@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
@@ -13,13 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.individual_budgets import (
-    FULL,
-    Payments,
-)
+from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -56,12 +53,9 @@ def test_each_pays_in_place_of_its_own(ledger: Ledger, place: Place) -> None:
 def test_what_was_read_before_another_reserved_does_not_count(ledger: Ledger, place: Place) -> None:
     """Both take what there is; the second finds nothing, and neither fails."""
 
-    def everything(granted: tuple[str, ...], left: np.ndarray) -> Payments:
-        return Payments.of(np.arange(3), left)
-
     other = Ledger(place)  # has read all budgets, full
     for one, name, left in ((ledger, "a", FULL), (other, "b", 0)):
-        held = one.charge_prepaid(0, ANSWER, [name], np.arange(3), everything)
+        held = one.charge_prepaid(0, ANSWER, [name], np.arange(3), lambda granted, left: left)
         assert held.remaining.tolist() == [left] * 3
     assert spent(Ledger(place)) == [FULL] * 3
 
@@ -125,7 +119,7 @@ def test_a_snapshot_keeps_what_others_hold(
 def test_nobody_pays_with_another_token_or_twice(ledger: Ledger, place: Place) -> None:
     other = Ledger(place)
     first, second = reserve(ledger, "a", payments(9)), reserve(other, "b", payments(9))
-    unknown = Reservation(first.seq, ("a",), 0, first.remaining, bytes(16))
+    unknown = replace(first, token=bytes(16))
     with pytest.raises(LedgerMismatch):
         other.record_prepaid(unknown, {"a": VALUE}, payments(1))
     assert Ledger(place).state.results == {}
@@ -154,7 +148,8 @@ def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     assert ledger.enrol(np.zeros(0, np.int64)).tolist() == []
     assert rows(place, "SELECT count(*) FROM private") == [(1,)]
-    batch(ledger, "a", payments(), payments())
+    nobody = np.zeros(0, np.int64)
+    batch(ledger, "a", nobody, nobody)
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]
     assert spent(ledger) == [0, 0, 0]
 
@@ -214,10 +209,10 @@ class World:
     def _reserve(self, owner: int, names: Sequence[str]) -> object:
         amounts = np.zeros(self.records, dtype=np.int64)
 
-        def most(granted: tuple[str, ...], left: np.ndarray) -> Payments:
+        def most(granted: tuple[str, ...], left: np.ndarray) -> np.ndarray:
             np.testing.assert_array_equal(FULL - left, self.spent())
             amounts[:] = IndKnn.reserve(self.mechanism, self.similar(granted), left)
-            return Payments.of(self.serials, amounts)
+            return amounts
 
         held = self.owners[owner].charge_prepaid(0, ANSWER, names, self.serials, most)
         if held.granted:
@@ -232,9 +227,7 @@ class World:
         )
         results = dict(zip(held.granted, values.tolist(), strict=True))
         self.paid += paid
-        return self.owners[owner].record_prepaid(
-            held, results, Payments.of(self.serials, paid)
-        ), results
+        return self.owners[owner].record_prepaid(held, results, paid), results
 
     def spent(self) -> np.ndarray:
         return self.paid + self.abandoned + sum(amounts for _, amounts in self.open.values())

@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn

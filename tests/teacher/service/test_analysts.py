@@ -12,8 +12,8 @@ import pytest
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.service import replies
 from labelwall.wall.errors import LedgerMismatch

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.service.config import ServiceConfig
