@@ -61,7 +61,8 @@ class View:
     ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
     spread, 0 for the features as they are; ``dimensions``: of these features, a count; ``axes``:
     the most principal axes that a mechanism may ask for, 0 where it can not; ``rows``: public rows
-    of the rehearsal, a count; ``box``: the domain of features of that name.
+    of the rehearsal, ``classes``, ``records``: expected ones, counts; ``box``: the domain of
+    features of that name.
     """
 
     features: str
@@ -69,6 +70,8 @@ class View:
     dimensions: int
     axes: int
     rows: int
+    classes: int
+    records: int
     box: tuple[tuple[float, float], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
