@@ -277,7 +277,8 @@ def cifar10_plurality(root: str, download: bool) -> np.ndarray:
     from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.records.sources import open_records
     from labelwall.teacher.search.cpu import ExactIndex
-    from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+    from labelwall.wall.datasets.config import DataConfig
+    from labelwall.wall.datasets.sources import describe, read_public
     from labelwall.wall.messages import ExtractorSpec
 
     config = DataConfig(source="cifar10", root=root, download=download)

@@ -28,8 +28,9 @@ from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
 from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.sources import DataConfig, describe, published, read_public
-from labelwall.wall.networks.pretrained import efficientnet_lite0
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe, published, read_public
+from labelwall.wall.networks import efficientnet_lite0
 
 FEATURES = ("efficientnet_lite0", STAGES, "hog")
 CHUNK = 1000  # images a file

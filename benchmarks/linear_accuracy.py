@@ -51,8 +51,8 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.published import CLOTHES_ATTRIBUTES, clothes_codes
-from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.datasets.sources import CLOTHES_ATTRIBUTES, clothes_codes
+from labelwall.wall.label_kinds import numbered_space
 
 DELTA = 1e-5
 CLIP = 0.1  # of a record's gradient

@@ -43,7 +43,8 @@ from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.registry import Auto, mechanism_class
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import BudgetRefused
 from labelwall.wall.progress import no_progress
 

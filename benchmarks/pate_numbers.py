@@ -178,7 +178,8 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.records.sources import open_records
-    from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+    from labelwall.wall.datasets.config import DataConfig
+    from labelwall.wall.datasets.sources import describe, read_public
 
     data = DataConfig("mnist", root=str(root))
     task, public, console = describe(data), read_public(data), Console()

@@ -19,7 +19,8 @@ from joblib.externals.loky import get_reusable_executor
 
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble
 from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe, read_public
 
 
 def main() -> None:

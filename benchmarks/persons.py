@@ -50,10 +50,10 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.guarantee import Unit
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
 from labelwall.wall.progress import no_progress
-from labelwall.wall.unit import Unit
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise

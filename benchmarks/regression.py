@@ -44,7 +44,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.errors import MissingData
-from labelwall.wall.labels.values import ValueLabels, errors
+from labelwall.wall.label_kinds import ValueLabels, errors
 from labelwall.wall.messages import Value
 
 PRIVATE = 40_000

@@ -42,9 +42,9 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.sources import PublicData
+from labelwall.wall.datasets.config import PublicData
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import errors
+from labelwall.wall.label_kinds import errors
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import no_progress

@@ -18,10 +18,9 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.run.features import principal_axes
 from labelwall.teacher.mechanisms.registry import Auto
+from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.readers import constant_order
-from labelwall.wall.datasets.sources import DataConfig, Task
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.labels.values import ValueLabels, errors
+from labelwall.wall.label_kinds import ValueLabels, errors, label_space
 
 DELTA = 1e-5
 DIMENSIONS = 256  # principal axes kept of wide features, which rehearsals look at anyway

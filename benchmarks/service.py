@@ -38,8 +38,8 @@ from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import build_service
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.datasets.config import Task
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 
 CLASSES = 10

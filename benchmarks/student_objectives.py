@@ -25,7 +25,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.train import train
 from labelwall.teacher.features.hog import hog_features
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.preprocessing import Preprocessing
 
 PRIVATE = 3600

@@ -31,8 +31,8 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.module import VAT_XI, StudentModule, exact
 from labelwall.student.train import TrainedStudent, predict, train
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.networks.architectures import load
+from labelwall.wall.label_kinds import ClassLabels
+from labelwall.wall.networks import load
 from labelwall.wall.preprocessing import Preprocessing
 
 DIGITS = ClassLabels.of(10)

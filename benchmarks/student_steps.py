@@ -27,7 +27,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.train import predict, train
 from labelwall.wall.datasets.sources import read_public
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.preprocessing import Preprocessing
 
 TEST = slice(5_000, None)

@@ -17,7 +17,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 
 TOP = Path(__file__).parents[1]
 SECTIONS = {

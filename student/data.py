@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from ..wall.labels.base import LabelSpace, has_label
+from ..wall.labels import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec
 from ..wall.preprocessing import unit_scale
 from .config import StudentConfig

@@ -12,7 +12,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from ..wall.labels.base import LabelSpace
+from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from .data import Pool
 

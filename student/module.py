@@ -15,13 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 from torchmetrics.regression import MeanSquaredError, R2Score
+from torchvision.transforms import v2
 
-from ..wall.labels.base import LabelSpace
-from ..wall.labels.values import STEPS
-from ..wall.networks.architectures import Backbone
+from ..wall.label_kinds import STEPS
+from ..wall.labels import LabelSpace
+from ..wall.networks import Backbone
 from ..wall.preprocessing import Preprocessing
 from . import losses
-from .augment import Augmenter
 from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Batch
 
@@ -36,6 +36,59 @@ BALANCE = 4.0  # weight of the predictions' imbalance, relative to that of their
 VAT_XI = 0.1  # length of the finite difference, in standard deviations of the input
 UDA_TEMPERATURE = 0.5  # sharpens the targets
 UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
+# Images that share one draw: v2 draws once a call, and a call a single image costs more than the
+# network's step
+GROUP = 8
+BILINEAR = v2.InterpolationMode.BILINEAR
+
+
+class Augmenter:
+    """Distorts images, float32 [n, c, h, w] on the 0..1 scale.
+
+    Feature vectors [n, d] get a little Gaussian noise.
+
+    ``strength``: none, shift (affine distortions that keep a digit's class) or natural (adds
+    mirroring and RandAugment). Draws from torch's global generator, which a training step seeds.
+    """
+
+    def __init__(self, strength: str) -> None:
+        erasing = v2.RandomErasing(p=0.5, scale=(0.02, 0.15))
+        nudge = v2.RandomAffine(degrees=8, translate=(0.07, 0.07), interpolation=BILINEAR)
+        affine = v2.RandomAffine(
+            degrees=12, translate=(0.08, 0.08), scale=(0.88, 1.12), shear=7, interpolation=BILINEAR
+        )
+        # Erasing a patch of a digit can make it another one: with it, consistency cost MNIST a
+        # point even under true labels.
+        self._weak = {"none": None, "shift": nudge, "natural": _crop_and_mirror()}[strength]
+        self._strong = {"none": None, "shift": affine, "natural": _natural(erasing)}[strength]
+
+    def weak(self, x: torch.Tensor) -> torch.Tensor:
+        """What labelled inputs go through."""
+        return _grouped(x, self._weak, 0.02)
+
+    def strong(self, x: torch.Tensor) -> torch.Tensor:
+        """What the student must not be confused by (UDA)."""
+        return _grouped(x, self._strong, 0.1)
+
+
+def _crop_and_mirror() -> v2.Transform:
+    return v2.Compose(
+        [v2.RandomAffine(degrees=0, translate=(0.125, 0.125)), v2.RandomHorizontalFlip()]
+    )
+
+
+def _natural(erasing: v2.Transform) -> v2.Transform:
+    """RandAugment works on bytes."""
+    to_bytes, back = v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)
+    return v2.Compose(
+        [_crop_and_mirror(), to_bytes, v2.RandAugment(num_ops=2, magnitude=9), back, erasing]
+    )
+
+
+def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
+    if x.ndim == 2:
+        return x + noise * x.std() * torch.randn_like(x)
+    return x if transform is None else torch.cat([transform(group) for group in x.split(GROUP)])
 
 
 @contextmanager

@@ -22,9 +22,9 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
 from ..wall.errors import InvalidInput, LabelwallError
-from ..wall.labels.base import LabelSpace
+from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks.architectures import build, load, to_safetensors
+from ..wall.networks import build, load, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..wall.adversary import single_analyst
 from ..wall.errors import LedgerMismatch
+from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
 from .features.cache import forget
 from .ledger.database import Place

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..wall.labels.base import LabelSpace
+from ..wall.labels import LabelSpace
 from ..wall.messages import Answers, Outcome, Receipt, Value
 from .ledger.individual_budgets import Payments
 from .ledger.ledger import Charge, Ledger, Reservation, UpperBound

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..wall.adversary import POOLED
 from ..wall.errors import InvalidInput, LedgerMismatch
-from ..wall.format import FORMAT, other_format
+from ..wall.files import FORMAT, other_format
+from ..wall.guarantee import POOLED
 from .accounting.plan import Plan
 from .ledger.anchor import Anchor
 from .ledger.database import Place, open_database

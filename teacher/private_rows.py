@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..wall.labels.base import LabelSpace
+from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wall.labels.base import LabelSpace
+from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder, unit_length

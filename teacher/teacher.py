@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..wall.errors import InvalidInput
+from ..wall.guarantee import Unit
 from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
-from ..wall.unit import Unit
 from .charging import Call, is_settled
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger

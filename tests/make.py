@@ -15,8 +15,8 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
+from labelwall.wall.guarantee import Unit
 from labelwall.wall.messages import ExtractorSpec, Queries
-from labelwall.wall.unit import Unit
 
 LEDGER = "ledger.sqlite"
 Make = Callable[..., Teacher]  # a Teacher class

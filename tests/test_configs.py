@@ -16,7 +16,7 @@ from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 COMPARISONS = [path for path in FILES if path.stem.startswith("compare_")]

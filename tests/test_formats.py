@@ -14,7 +14,7 @@ import yaml
 from labelwall import pipeline
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
-from labelwall.wall.format import FORMAT
+from labelwall.wall.files import FORMAT
 from tests import ledgers
 from tests.experiment import tiny
 from tests.postgres import rows

@@ -38,10 +38,9 @@ from labelwall.teacher.service.service import build_service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import Task
+from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
-from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS, numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise
@@ -304,10 +303,10 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     features = (40 * np.eye(3)[labels] + rng.normal(scale=8, size=(150, 3))).astype(np.int8)
     if CASES[name].label_space == "value":
         labels = 1000 * labels  # steps between the bounds
-    view = View("raw", 0, 3, 3, 150)
+    view = View("raw", 0, 3, 3, 150, 3, 5000)
     public = PublicRows(
         3,
-        lambda: (features, labels, 63.0),
+        lambda: (features, labels, 63.0, None),
         lambda: (view,),
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )

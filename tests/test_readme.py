@@ -18,7 +18,7 @@ from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.config.settings import add_mechanism, config_parser, parse
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.wall.adversary import POOLED
+from labelwall.wall.guarantee import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"

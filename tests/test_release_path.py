@@ -41,7 +41,7 @@ ALLOWED = {
     # being random.
     ("teacher/features/network.py", "numpy.random.default_rng"),
     # Tensors alone (weights_only), from an installed package: nothing that anybody sent.
-    ("wall/networks/pretrained.py", "torch.load"),
+    ("wall/networks.py", "torch.load"),
     # A baseline for comparisons, which no teacher calls: its noise is idealised and its models are
     # not for release.
     ("teacher/baselines/noisy_sgd.py", "torch.manual_seed"),

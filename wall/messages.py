@@ -13,9 +13,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from .adversary import POOLED
 from .errors import InvalidInput
-from .unit import Unit
+from .guarantee import POOLED, Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 
@@ -91,7 +90,7 @@ class Answers:
 
     Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not
     released. Where rows have a value, a label is a number of steps above the lower bound, 0..STEPS,
-    which wall.labels.values.Scale converts.
+    which wall.label_kinds.Scale converts.
     """
 
     labels: np.ndarray

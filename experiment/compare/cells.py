@@ -18,7 +18,8 @@ from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_priv
 from ...teacher.features.cache import embed_records
 from ...teacher.features.embedder import Embedder
 from ...teacher.records.sources import open_records
-from ...wall.datasets.sources import PublicData, Task, describe, read_public
+from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing

@@ -27,7 +27,7 @@ from ...teacher.features.cache import cache_name
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import LabelwallError
-from ...wall.labels.values import ERRORS
+from ...wall.label_kinds import ERRORS
 from ...wall.messages import ExtractorSpec
 from ..config.config import solved_line, solved_numbers
 from ..run.console import Console

@@ -19,7 +19,7 @@ from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.config import DataConfig
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig

@@ -17,7 +17,7 @@ from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.sources import SOURCES, DataConfig
+from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from .groups import (

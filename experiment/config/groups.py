@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from ...wall.datasets.sources import SOURCES, DataConfig
+from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
-from ...wall.unit import UNITS, Unit
+from ...wall.guarantee import UNITS, Unit
 
 STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")

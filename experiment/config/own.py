@@ -19,6 +19,7 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_SIGMA, PrivateLinear
+from ...wall.datasets.config import DataConfig
 from ...wall.datasets.readers import (
     FORMATS,
     class_folders,
@@ -27,7 +28,7 @@ from ...wall.datasets.readers import (
     list_files,
     require_folder,
 )
-from ...wall.datasets.sources import DataConfig, describe, read_public
+from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from .groups import STAGES
 

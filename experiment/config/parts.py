@@ -11,8 +11,8 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.sources import DataConfig
-from ...wall.unit import Unit
+from ...wall.datasets.config import DataConfig
+from ...wall.guarantee import Unit
 from .groups import BudgetConfig, Computing, FirstFeatures
 
 

@@ -24,7 +24,7 @@ from ...teacher.mechanisms.registry import (
     MECHANISMS,
     mechanism_class,
 )
-from ...wall.format import FORMAT, other_format
+from ...wall.files import FORMAT, other_format
 from .config import Config
 from .groups import RoundConfig
 from .help import print_help, wants_help

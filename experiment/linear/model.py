@@ -17,7 +17,7 @@ import safetensors.numpy
 from scipy.special import expit, softmax
 
 from ...teacher.search.cpu import ExactIndex
-from ...wall.labels.values import STEPS
+from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, Outcome
 from .descent import attribute_weights, class_weights

@@ -6,11 +6,10 @@ Features decide what fits them. Individual budgets are simulated (ind_knn.py), a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
-
-import numpy as np
 
 from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
 from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
@@ -32,17 +31,20 @@ CLIPS = {"value": (0.1, 0.25, 0.5)}
 LINEAR_MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
 ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
-PARTS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the records, that vote
+PARTS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the sampled records, that vote
 MIN_VOTES, MAX_VOTES = 10, 2_000  # fewer are mostly noise; longer lists take long to search
-THRESHOLDS = (0.0, 0.3, 0.5, 0.7)  # share of the votes
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75)  # share of the votes
 # On votes. The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside.
 # Halving votes, sampling probability and noise gives nearly the same price and answers, so the
 # range costs little accuracy.
-LEAST_NOISE, VOTE_NOISE, MOST_NOISE = 15.0, 24.0, 40.0
-SCREENING = (1.0, 3.0)  # noise of the screening over that of the votes
-STEPS = (1.4, 1.4, 1.2, 1.1)  # around good votes
+MOST_NOISE, LEAST = 40.0, 3.0  # the least noise is a third of the most
+SCREENING = (1.0, 2.0, 4.0)  # noise of the screening over that of the votes
+STEPS = (1.4, 1.4, 1.2, 1.2, 1.1)  # around good votes
+MOVES = (  # of the votes, the sampling probability, the noise of votes, and of the screening
+    *((1, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)),
+)
 SAMPLED = (0.03, 0.1, 0.3)  # of the records, for values
-MAX_PART, LEAST_K = 0.3, 5  # of the records, that a value is from
+LEAST_K = 5  # records, that a value is from
 L = TypeVar("L", bound=LinearSums)
 R = TypeVar("R", bound=Regression)
 S = TypeVar("S", bound=SampledVotes)
@@ -125,33 +127,31 @@ def votes(mechanism: S, view: View) -> list[S]:
     """Every share of the records that votes, sampling probability, threshold and screening."""
     if not neighbourly(view):
         return []
-    noise = VOTE_NOISE / (1.0 if mechanism.swap else math.sqrt(2))
-    sizes = {(round(gamma * part * view.records), gamma) for gamma in SAMPLING for part in PARTS}
+    noise = MOST_NOISE / (1.0 if mechanism.swap else math.sqrt(2))
     sized = [
         mechanism.sized(size, gamma, view.records, threshold=round(level * size), sigma_vote=noise)
-        for size, gamma in sorted(sizes)
-        if MIN_VOTES <= size <= MAX_VOTES
+        for size, gamma in _sizes(view, PARTS, SAMPLING, (MIN_VOTES, MAX_VOTES))
         for level in THRESHOLDS
     ]
     return [replace(each, sigma_screen=ratio * noise) for each in sized for ratio in SCREENING]
 
 
 def around_votes(step: float, view: View, good: S) -> list[S]:
-    """More and fewer voters, records to sample, votes to agree, and noise, each by ``step``."""
+    """More and fewer votes, records to sample, and noise, each by ``step``; other thresholds."""
     near, size = [], good.expected_votes(view.records)
-    noise = {name: good.require(name) for name in ("sigma_screen", "sigma_vote")}
-    lift = 1.0 if good.swap else math.sqrt(2)
+    screen, vote = good.require("sigma_screen"), good.require("sigma_vote")
+    most = MOST_NOISE / (1.0 if good.swap else math.sqrt(2))
     for factor in (step, 1 / step):
-        for voters, sampled in ((factor, 1.0), (factor, factor), (1.0, factor)):
-            count, gamma = round(size * voters), good.sampling_probability * sampled
-            level = round(good.threshold * voters)
-            if MIN_VOTES <= count <= MAX_VOTES and gamma <= 1:
-                near.append(good.sized(count, gamma, view.records, threshold=level, **noise))
-        level = min(round(good.threshold * factor**0.5), round(size))
-        near.append(replace(good, threshold=level))
-        near.append(replace(good, sigma_screen=noise["sigma_screen"] * factor))
-        if LEAST_NOISE <= noise["sigma_vote"] * factor * lift <= MOST_NOISE:
-            near.append(replace(good, sigma_vote=noise["sigma_vote"] * factor))
+        for votes, sampled, noise, screening in MOVES:
+            count, gamma = round(size * factor**votes), good.sampling_probability * factor**sampled
+            level = round(good.threshold * factor**votes)
+            sigma = min(vote * factor**noise, most)
+            if MIN_VOTES <= count <= MAX_VOTES and gamma <= 1 and sigma * LEAST >= most:
+                other = good.sized(count, gamma, view.records, threshold=level, sigma_vote=sigma)
+                near.append(replace(other, sigma_screen=screen * factor**screening))
+    for more in (-0.3, -0.15, 0.15, 0.3):
+        level = round(good.threshold + more * (step - 1) * size)
+        near.append(replace(good, threshold=min(max(level, 0), round(size))))
     return near
 
 
@@ -159,13 +159,24 @@ def values(mechanism: R, view: View) -> list[R]:
     """Every sampling probability with every share of the records that votes, unscreened."""
     if not neighbourly(view):
         return []
-    parts = np.geomspace(LEAST_K / view.records, MAX_PART, 8).tolist()
-    sizes = {(round(gamma * part * view.records), gamma) for gamma in SAMPLED for part in parts}
     return [
         replace(mechanism, k=k, sampling_probability=gamma, threshold=None)
-        for k, gamma in sorted(sizes)
-        if LEAST_K <= k <= MAX_VALUES
+        for k, gamma in _sizes(view, PARTS, SAMPLED, (LEAST_K, MAX_VALUES))
     ]
+
+
+def _sizes(
+    view: View, parts: Sequence[float], sampling: Sequence[float], ends: tuple[int, int]
+) -> list[tuple[int, float]]:
+    """(records that vote, probability to be sampled), for each part of the records."""
+    low, high = ends
+    return sorted(
+        {
+            (min(max(round(gamma * part * view.records), low), high), gamma)
+            for gamma in sampling
+            for part in parts
+        }
+    )
 
 
 OF_CELLS: Candidates[Any] = Candidates(cells, [around_cells], stricter_cells)

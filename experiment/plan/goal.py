@@ -96,7 +96,7 @@ class PublicRows:
     """Labelled public rows that look like the private ones.
 
     ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
-    vector); slow, so called only where needed.
+    vector, the view, None for the configuration's); slow, so called only where needed.
 
     ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
     so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
@@ -104,7 +104,7 @@ class PublicRows:
     """
 
     num_classes: int
-    embed: Callable[[], tuple[np.ndarray, np.ndarray, float]]
+    embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View | None]]
     views: Callable[[], tuple[View, ...]] = tuple
     rehearse: Callable[[View, Mechanism, int], Score] | None = None
     source: str = ""

@@ -36,11 +36,12 @@ REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
     """See ``goal.Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
-    features, labels, length = public.embed()
+    features, labels, length, view = public.embed()
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
     )
-    return optimise(kernel, records, goal, progress)
+    optimum = optimise(kernel, records, goal, progress)
+    return replace(optimum, chosen=replace(optimum.chosen, view=view))
 
 
 def optimise(

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Generic
 
 import numpy as np
@@ -28,6 +28,7 @@ from ...wall.progress import Progress
 from .goal import Choice, Goal, Optimum, PublicRows, View
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
+SLACK = 0.05  # of the least accuracy: neighbours of those that are nearly good enough
 TIMES = 4  # more rehearsals of the last candidates
 VALUES_ASKED = 300  # queries, where no round says how many
 AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
@@ -61,9 +62,9 @@ class Rehearser:
             raise refused
         return sorted(choices, key=self.order)
 
-    def order(self, choice: Choice[Any]) -> tuple[bool, float]:
+    def order(self, choice: Choice[Any], slack: float = 0.0) -> tuple[bool, float]:
         """The best comes first: of those that are accurate enough, where any is."""
-        return choice.accuracy < self.goal.min_accuracy, -choice.worth
+        return choice.accuracy < self.goal.min_accuracy - slack, -choice.worth
 
     def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
         """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
@@ -129,9 +130,10 @@ class Candidates(Generic[M]):
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
         for around in self.around:
             known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
+            loose = sorted(tried, key=partial(rehearser.order, slack=SLACK))
             near = dict.fromkeys(
                 (_seen(best), m)
-                for best in tried[:REFINED]
+                for best in (*tried[:REFINED], *loose[:REFINED])
                 for m in around(_seen(best), _shape(best.mechanism))
             )
             tried += rehearser.each([each for each in near if each not in known], self.times)

@@ -7,7 +7,7 @@ labels are right. The mechanism's own code counts and draws, the run's own code 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,8 +18,8 @@ import numpy as np
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.search.cpu import ExactIndex
-from ...wall.datasets.sources import PublicData, Task
-from ...wall.messages import ABSTAINED, ExtractorSpec, Value
+from ...wall.datasets.config import PublicData, Task
+from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
@@ -157,26 +157,23 @@ class Rehearsal:
         return self._task.labels.encode("labels", self.labelled.labels)
 
     @cached_property
-    def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """See ``PublicRows.embed``: as a run's first round embeds them, distances included."""
-        order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
-        rows = order[:MAX_NEIGHBOURS]
-        config, (public, labelled) = self.config, self.computed
-        first = replace(config.first, whiten=self.default_view.whiten)
-        spec = starting_extractor(first, self._task, lambda _: public)
-        features, finite = quantised(spec, labelled[rows])
-        return features[finite], self.labels[rows][finite], unit_length(spec, features.shape[1])
+    def embedded(self) -> tuple[np.ndarray, np.ndarray, float, View | None]:
+        """See ``PublicRows.embed``: as a run's first round embeds them, distances included.
 
-    @property
-    def default_view(self) -> View:
-        """What mechanisms look at that have no view of their own.
-
-        Whitened features where there are many dimensions, unless the configuration fixes them.
+        Where the mechanism is open, many dimensions are whitened, unless the configuration fixes
+        them.
         """
+        config, (public, labelled) = self.config, self.computed
         views = self.features.views()
-        many = self.config.open and not self.config.whiten and views[0].dimensions > PLAIN
-        fitting = [view for view in views if view.whiten <= PLAIN]
-        return fitting[-1] if many else views[0]
+        many = config.open and not config.whiten and views[0].dimensions > PLAIN
+        view = [view for view in views if view.whiten <= PLAIN][-1] if many else views[0]
+        spec = starting_extractor(
+            replace(config.first, whiten=view.whiten), self._task, lambda _: public
+        )
+        rows = np.flatnonzero(self._few)
+        features, finite = quantised(spec, labelled[rows])
+        length = unit_length(spec, features.shape[1])
+        return features[finite], self.labels[rows][finite], length, view if config.open else None
 
     def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
@@ -226,17 +223,11 @@ class Rehearsal:
         asked = np.flatnonzero(self._few & (self._folds == fold))
         voters = self._voters(view.whiten, mechanism.query_form, fold)
         keys, noise = [""] * len(asked), StandInNoise(rng)
-        drawn = {s: mechanism.draw(s, voters, keys, noise).tolist() for s in mechanism.stages}
-        labels = [self._settled(mechanism, drawn, place) for place in range(len(asked))]
-        return asked, np.array(labels, dtype=np.int64)
-
-    @staticmethod
-    def _settled(mechanism: Mechanism, drawn: Mapping[str, list[int]], place: int) -> Value:
-        """The label of the query at ``place``, as a teacher would settle it."""
-        results: dict[str, Value] = {}
-        while (stage := mechanism.next_stage(results)) is not None:
-            results[stage] = drawn[stage][place]
-        return mechanism.outcome(results)[1]
+        *screens, answers = (mechanism.draw(s, voters, keys, noise) for s in mechanism.stages)
+        labels = np.array([mechanism.label(value) for value in answers.tolist()], dtype=np.int64)
+        for bits in screens:
+            labels[bits != 1] = ABSTAINED
+        return asked, labels
 
     def _voters(self, whiten: int, form: QueryForm, fold: int) -> ScaledVoters:
         """The rows of the other folds before those of one."""

@@ -14,7 +14,7 @@ from ...teacher.accounting.accountant import (
 )
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
-from ...wall.unit import for_unit, protected
+from ...wall.guarantee import for_unit, protected
 from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
 from .goal import Choice, Optimum

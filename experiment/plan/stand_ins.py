@@ -70,9 +70,17 @@ class ScaledVoters(Voters):
 
     A query's votes are those of the part of the rows nearest to it that would vote among the
     records. k votes for classes of shares p vary by k p; by k^2 p / r where r rows stand for them.
+    ``known``: what was counted already, since candidates share it.
     """
 
     records: int = 1
+    known: dict[object, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def radii(self, share: float) -> np.ndarray:
+        """See ``Voters.radii``."""
+        if share not in self.known:
+            self.known[share] = super().radii(share)
+        return self.known[share]
 
     def votes(
         self,
@@ -87,7 +95,9 @@ class ScaledVoters(Voters):
         sample = sampling_probability * self.records
         voters = min(float(k), sample)
         rows = max(1.0, voters / sample * len(self.labels))
-        near = self.index.units.prefix(self.queries, len(self.labels))[:, : math.ceil(rows)]
+        if "near" not in self.known:
+            self.known["near"] = self.index.units.prefix(self.queries, len(self.labels))
+        near = self.known["near"][:, : math.ceil(rows)]
         weights = np.ones(near.shape)
         weights[:, -1] -= near.shape[1] - rows  # a part of the last row's vote
         weights *= voters / rows
@@ -112,9 +122,14 @@ class ScaledVoters(Voters):
         entropy: Entropy,
     ) -> np.ndarray:
         """See ``Voters.sampled_ball_votes``: expected votes, rounded."""
-        factor = sampling_probability * self.records / len(self.labels)
-        count = BallVotes(self.queries, squared_radii, self.num_classes)
-        votes = factor * self.index.total(count, self.labels)
+        factor, key = (
+            sampling_probability * self.records / len(self.labels),
+            squared_radii.tobytes(),
+        )
+        if key not in self.known:
+            count = BallVotes(self.queries, squared_radii, self.num_classes)
+            self.known[key] = self.index.total(count, self.labels)
+        votes = factor * self.known[key]
         assert isinstance(entropy, StandInNoise)
         entropy.excess = (1 - factor) * votes
         entropy.leading = entropy.excess.max(axis=1, keepdims=True)

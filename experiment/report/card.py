@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from ...student.student_file import unpack
+from ...student.model import unpack
 from ...teacher.accounting.accountant import smallest_certified
-from ...wall.adversary import POOLED
-from ...wall.labels.base import LabelSpace
+from ...wall.guarantee import POOLED
+from ...wall.labels import LabelSpace
 from ..run.metrics import uneven
 from .report import (
     COUNTS,

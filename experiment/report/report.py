@@ -24,10 +24,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
-from ...wall.adversary import POOLED
-from ...wall.datasets.sources import DataConfig, read_public
+from ...wall.datasets.config import DataConfig
+from ...wall.datasets.sources import read_public
 from ...wall.errors import LabelwallError, MissingData
-from ...wall.labels.base import LabelSpace
+from ...wall.guarantee import POOLED
+from ...wall.labels import LabelSpace
 from ...wall.messages import Outcome
 from ..config.config import Config
 from ..config.settings import load_config

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...wall.datasets.sources import PublicData, Task
-from ...wall.labels.base import has_label
+from ...wall.datasets.config import PublicData, Task
+from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.parts import PublicSide, Round
 from .console import Console
@@ -27,6 +27,7 @@ class Experiment:
     folder: RunFolder
     task: Task
     public: PublicData
+    first_extractor: ExtractorSpec  # of the first round, before whitening
     features: PublicFeatures
     teacher: Answering
     console: Console

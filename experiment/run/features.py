@@ -21,7 +21,7 @@ import numpy as np
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
-from ...wall.datasets.sources import PublicData, Task
+from ...wall.datasets.config import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
@@ -130,11 +130,11 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     if name == "box":
         return box_extractor(first.box, task)
     if name in ("efficientnet_lite0", STAGES):
-        from ...wall.networks.pretrained import efficientnet_lite0  # torch
+        from ...wall.networks import efficientnet_lite0  # torch
 
         return efficientnet_lite0(task.input_shape, task.num_classes, stages=name == STAGES)
     if name.startswith(TIMM):
-        from ...wall.networks.pretrained import timm_model  # torch
+        from ...wall.networks import timm_model  # torch
 
         weights = None if first.weights is None else Path(first.weights)
         return timm_model(name.removeprefix(TIMM), weights, task.input_shape, task.num_classes)

@@ -16,13 +16,13 @@ import numpy as np
 from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
-from ...wall.labels.registry import numbered_space
+from ...wall.label_kinds import numbered_space
 from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.parts import Round
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
-from .quality import Estimate, by_counts, by_moments, by_probabilities, unknown
+from .quality import NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import choose_queries, k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
 
@@ -115,7 +115,7 @@ def fit_cells(
     if votes is not None:
         votes = votes if asks.parts == 1 else votes / asks.parts
         some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
-        estimate = by_counts(votes, own, asks.margin, noise) if some_records else unknown()
+        estimate = by_counts(votes, own, asks.margin, noise) if some_records else NOTHING_KNOWN
     nearest = own if rows is features else nearest_cells(rows, centers, asks.row_neighbours)
     return Answers(*inherit(votes, nearest, asks.margin), histogram.receipt), estimate
 
@@ -160,7 +160,7 @@ def fit_weights(
         return Answers(labels, refused, together(receipts)), None
     says: Says = model.says
     if not model.some_records:
-        estimate = unknown()
+        estimate = NOTHING_KNOWN
     elif model.explained is not None:
         estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
     else:

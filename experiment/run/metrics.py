@@ -12,14 +12,13 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, od
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
-from ...wall.adversary import POOLED
-from ...wall.datasets.sources import DataConfig, PublicData, describe
+from ...wall.datasets.config import DataConfig, PublicData
+from ...wall.datasets.sources import describe
 from ...wall.errors import LabelwallError
-from ...wall.labels.base import LabelSpace, Score, has_label
-from ...wall.labels.registry import label_space
-from ...wall.labels.values import format_errors
+from ...wall.guarantee import POOLED, for_unit
+from ...wall.label_kinds import format_errors, label_space
+from ...wall.labels import LabelSpace, Score, has_label
 from ...wall.messages import ABSTAINED, Answers, Outcome
-from ...wall.unit import for_unit
 from .quality import Estimate, estimate_of
 
 BINS = 15  # of equal width, for the expected calibration error

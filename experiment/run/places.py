@@ -22,9 +22,9 @@ from ...teacher.custodian import IDENTITY, LEDGER
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.config import DataConfig
 from ...wall.errors import LabelwallError, LedgerMismatch
-from ...wall.format import FORMAT
+from ...wall.files import FORMAT
 from ..config.config import Config
 from ..config.groups import BudgetConfig
 from ..config.parts import PrivateSide

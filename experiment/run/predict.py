@@ -16,9 +16,10 @@ from ...teacher.ledger.ledger import Ledger
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets import arrays
-from ...wall.datasets.sources import Task, describe, read_public
+from ...wall.datasets.config import Task
+from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
-from ...wall.labels.base import has_label
+from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
@@ -81,7 +82,9 @@ def predict(
         teacher.export(exported)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
-    _write(out, answers, task.labels.columns(answers.labels), receipt)
+    space = task.labels
+    columns = {"values": space.decode(answers.labels)} if space.kind == "value" else {}
+    _write(out, answers, columns, receipt)
     return answers
 
 

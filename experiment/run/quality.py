@@ -59,9 +59,8 @@ def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
     return None if stored is None else Estimate(**stored)
 
 
-def unknown() -> Estimate:
-    """Of labels by counts that are not above their noise: there may be no records at all."""
-    return Estimate(0.0, 1.0, UNKNOWN)
+# Of labels by counts that are not above their noise: there may be no records at all.
+NOTHING_KNOWN = Estimate(0.0, 1.0, UNKNOWN)
 
 
 def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float) -> Estimate:
@@ -127,6 +126,11 @@ def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
         return later.by == UNKNOWN
     chance = SURE * math.hypot(later.error, earlier.error)
     return later.right < earlier.right - chance
+
+
+def worse_rounds(estimates: Sequence[Estimate | None]) -> set[int]:
+    """The rounds, counted from 1, that are worse than an earlier one."""
+    return {n for n in range(2, len(estimates) + 1) if best_round(estimates[:n]) < n}
 
 
 def best_round(estimates: Sequence[Estimate | None]) -> int:

@@ -16,11 +16,10 @@ from ...teacher.noise.entropy import SystemEntropy
 from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
-from ...wall.adversary import EACH, POOLED
 from ...wall.datasets import readers
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.unit import Unit
+from ...wall.guarantee import EACH, POOLED, Unit
 from ..config.parts import PrivateSide
 from .console import Console
 from .teachers import local_teacher

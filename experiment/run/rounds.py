@@ -6,26 +6,30 @@ Each round is complete on disk before the next one starts.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ...student.devices import require_devices
-from ...student.student_file import Privacy, StudentInfo, pack
+from ...student.model import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
 from ...teacher.accounting.plan import Plan
+from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.registry import from_slot
+from ...teacher.mechanisms.sums import ReverseKnn
+from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets.sources import DataConfig, PublicData, Task, describe, read_public
+from ...wall.datasets.config import DataConfig
+from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import scaling
-from ...wall.labels.base import LabelSpace
+from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.parts import Round
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, asking_extractor
 from .console import Console
 from .features import PublicFeatures, first_extractor
-from .foresight import foresee, plurality
 from .metrics import round_line, run_summary
 from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of
@@ -33,7 +37,8 @@ from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
 from .training import calibrated, check_student, train_round
 
-SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
+LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
+LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 
 def run(
@@ -62,11 +67,12 @@ def run(
     require_affordable(config.plan())
     require_devices(config.student)
     folder.create()
-    side, first, task = config.private_side(), config.first, describe(config.data)
+    side, task = config.private_side(), describe(config.data)
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    check_student(config.student, first_extractor(first, task), task)  # fails early
+    extractor = first_extractor(config.first, task)
+    check_student(config.student, extractor, task)  # fails early
     features = PublicFeatures(config.computing, public, console.progress)
     directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
     child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
@@ -77,29 +83,45 @@ def run(
         config = _fixed(config, folder, console)
         record(config, folder)
         if folder.metrics(1) is None:  # before anything is charged
-            _warn(config, task, public, features, console)
+            plan, records = config.plan(), config.records(len(public.inputs))
+            for number, slot in enumerate(config.slots(), start=1):
+                if reason := foresee(from_slot(plan.slots[slot]), records):
+                    console.say(f"round {number} may be useless: {reason}")
+        settings = config.public_side()
         experiment = Experiment(
-            config.public_side(), folder, task, public, features, teacher, console
+            settings, folder, task, public, extractor, features, teacher, console
         )
         rounds = [_round(experiment, current) for current in experiment.settings.rounds]
         return _summarise(experiment, rounds, config.data, config.plan())
 
 
-def _warn(
-    config: Config, task: Task, public: PublicData, features: PublicFeatures, console: Console
-) -> None:
-    """Say which rounds may be useless, by test rows and the guess of the number of records."""
+def foresee(mechanism: Mechanism, records: int) -> str | None:
+    """Why answers may be useless, and what to change; None where nothing indicates it.
 
-    def share(part: float) -> float:
-        if task.labels.kind != "class":
-            return 1.0
-        test = features.quantised(first_extractor(config.first, task), "test")[:SHARE_ROWS]
-        return plurality(test, public.test_labels[:SHARE_ROWS], part)
-
-    plan, records = config.plan(), config.records(len(public.inputs))
-    for number, slot in enumerate(config.slots(), start=1):
-        if reason := foresee(from_slot(plan.slots[slot]), records, share):
-            console.say(f"round {number} may be useless: {reason}")
+    ``records``: a PUBLIC guess of their number.
+    """
+    if isinstance(mechanism, SampledVotes):
+        votes = mechanism.expected_votes(records)  # were all of them of one class
+        deviation = math.sqrt(2) * mechanism.require("sigma_screen")
+        passing = 0.5 * math.erfc((mechanism.threshold - votes) / deviation)
+        if passing < LEAST_PASSING:
+            return (
+                f"of {records} records about {votes:.0f} vote on a query, and "
+                f"{100 * passing:.1f}% of queries pass a threshold of {mechanism.threshold}. Set "
+                f"mechanism.threshold to {votes:.0f} or less."
+            )
+    elif isinstance(mechanism, ReverseKnn):
+        ballots = mechanism.row_neighbours
+        votes = records * mechanism.neighbours * ballots / mechanism.centroids
+        noise = mechanism.require("sigma") * math.sqrt(ballots)
+        if votes < LEAST_VOTES * noise:
+            few = max(1, int(votes * mechanism.centroids / (LEAST_VOTES * noise)))
+            return (
+                f"about {votes:.0f} of {records} records vote on a row, under noise of "
+                f"{noise:.0f} votes. Set mechanism.centroids to {few} or fewer, or epsilon "
+                f"{LEAST_VOTES * noise / votes:.1f} times as high."
+            )
+    return None
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:

@@ -20,9 +20,9 @@ from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
 from ...teacher.service.server import address, end_in_time, listen, server
 from ...teacher.service.service import build_service
-from ...wall.adversary import EACH, POOLED
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
+from ...wall.guarantee import EACH, POOLED
 from ..config.parts import PrivateSide
 from .console import Console
 from .features import PROBE

@@ -23,14 +23,13 @@ from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import open_records, stream_records
 from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
-from ...wall.adversary import POOLED
 from ...wall.client import RemoteTeacher
-from ...wall.datasets.sources import Task
+from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.guarantee import POOLED, protected
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
-from ...wall.unit import protected
 from ..config.parts import PrivateSide
 from .console import Console
 from .places import publishable

@@ -13,22 +13,20 @@ import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.held_out import Cleaned, drop_doubtful, temperature
+from ...student.held_out import drop_doubtful, temperature
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
-from ...wall.datasets.sources import PublicData, Task
+from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.labels.base import has_label
+from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
-from ..config.groups import FirstFeatures
 from ..config.parts import Round
 from ..linear.model import stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
-from .features import PublicFeatures, first_extractor
 from .metrics import calibration, round_metrics
-from .quality import Estimate, best_round, by_agreement
+from .quality import Estimate, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
 
@@ -80,18 +78,17 @@ class LinearTrainingRows(TrainingRows):
         return export(self.vectors, self.backbone, layer)
 
 
-def training_rows_of(
-    backbone: str, first: FirstFeatures, task: Task, public: PublicData, features: PublicFeatures
-) -> TrainingRows:
-    """What trains the student's ``backbone``."""
-    labels, inputs = task.labels, public.inputs
-    statistics = Preprocessing.of_public(inputs)
-    pool = Pool(inputs, labels, statistics.mean, statistics.std)
+def training_rows_of(experiment: Experiment) -> TrainingRows:
+    """What trains the student."""
+    public, labels = experiment.public, experiment.task.labels
+    plain, test, backbone = public.inputs, public.test_inputs, experiment.settings.student.backbone
+    statistics = Preprocessing.of_public(plain)
+    pool = Pool(plain, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
-        return TrainingRows(pool, public.test_inputs, backbone)
-    network = first_extractor(first, task) if inputs.ndim == 4 else None
-    plain, test = inputs, public.test_inputs
-    if network is not None:
+        return TrainingRows(pool, test, backbone)
+    network = None
+    if plain.ndim == 4:
+        network, features = experiment.first_extractor, experiment.features
         plain, test = features.plain(network), features.plain(network, "test")
     rows = LinearRows.of(plain, test, labels)
     return LinearTrainingRows(rows.pool, rows.test, backbone, rows, pool, network)
@@ -124,19 +121,25 @@ def train_round(
     ``answers``, ``rows``, ``estimate``: of ``ask``. Raises LabelwallError where no row has a label.
     """
     started, number = time.perf_counter(), current.number
-    folder, public = experiment.folder, experiment.public
-    estimates = [*experiment.estimates(number - 1), estimate]
-    worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
-    labels = released_labels(folder, number, len(public.inputs), worse)
+    folder, public, settings = experiment.folder, experiment.public, experiment.settings
+    worse = worse_rounds([*experiment.estimates(number - 1), estimate])
+    labels, soft = released(folder, number, len(public.inputs), worse)
     _require_labels(labels, answers)
-    soft = released_probabilities(folder, number, labels, worse)
-    training_rows = _training_rows(experiment)
-    cleaned = _cleaned(experiment, current, training_rows.pool, labels, soft)
+    training_rows = training_rows_of(experiment)
+    cleaned = drop_doubtful(
+        settings.student,
+        training_rows.pool,
+        labels,
+        seed=current.seed,
+        progress=partial(experiment.console.progress, "checking labels"),
+        soft=soft,
+        workers=settings.computing.workers,
+    )
     seen, taught, chances = training_rows, cleaned.labels, soft
     if number not in worse:
         seen, taught, chances = with_virtual_rows(experiment, current, seen, taught, chances)
     model = train(
-        experiment.settings.student,
+        settings.student,
         seen.pool,
         taught,
         run_dir=folder.round(number),
@@ -166,21 +169,6 @@ def train_round(
     }
 
 
-def _cleaned(
-    experiment: Experiment, current: Round, pool: Pool, labels: np.ndarray, soft: np.ndarray | None
-) -> Cleaned:
-    """The labels without the doubtful ones."""
-    return drop_doubtful(
-        experiment.settings.student,
-        pool,
-        labels,
-        seed=current.seed,
-        progress=partial(experiment.console.progress, "checking labels"),
-        soft=soft,
-        workers=experiment.settings.computing.workers,
-    )
-
-
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     if has_label(labels).any():
         return
@@ -190,20 +178,14 @@ def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
 
 
-def _training_rows(experiment: Experiment) -> TrainingRows:
-    backbone, first = experiment.settings.student.backbone, experiment.settings.first
-    task, public = experiment.task, experiment.public
-    return training_rows_of(backbone, first, task, public, experiment.features)
-
-
 def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
     """A round's metrics with the temperature of its student, chosen where it was not."""
     if "temperature" in metrics:
         return metrics
     folder, number = experiment.folder, current.number
     labels = folder.load_training_labels(number)
-    training_rows = _training_rows(experiment)
-    soft = released_probabilities(folder, number, labels)
+    training_rows = training_rows_of(experiment)
+    _, soft = released(folder, number, len(labels), worse_rounds(experiment.estimates(number)))
     seen, taught, chances = with_virtual_rows(experiment, current, training_rows, labels, soft)
     chosen = temperature(
         experiment.settings.student,
@@ -220,47 +202,31 @@ def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
     return metrics
 
 
-def released_labels(
+def released(
     folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
-) -> np.ndarray:
-    """All labels released up to round ``number``; -1 where there is none.
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(labels, class probabilities) that rounds up to ``number`` released, for each public row.
 
-    int64 [size], or [size, c] for attributes. For a row that was asked again the later outcome
-    counts, an abstention too: better features found the row doubtful. Of a round that is ``worse``
-    than an earlier one, labels count where there is no other. A query refused by a cap changes
-    nothing.
+    Labels: int64 [size], or [size, c] for attributes, -1 where there is none. Probabilities:
+    float32 [size, c], of the round that the label is of, NaN without; None where no round released
+    any. For a row that was asked again the later outcome counts, an abstention too: better features
+    found the row doubtful. Of a round that is ``worse`` than an earlier one, labels count where
+    there is no other. A query refused by a cap changes nothing.
     """
     labels = np.full((size, *folder.load_answers(number)[1].shape[1:]), ABSTAINED, dtype=np.int64)
+    soft = None
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
+        chances = folder.load_probabilities(earlier)
         counted = outcomes != Outcome.CAP_REACHED
         if earlier in worse:
             counted &= ~has_label(labels[rows])
+        if soft is None and chances is not None:
+            soft = np.full((size, chances.shape[1]), np.nan, dtype=np.float32)
+        if soft is not None:
+            soft[rows[counted]] = np.nan if chances is None else chances[counted]
         labels[rows[counted]] = answered[counted]
-    return labels
-
-
-def released_probabilities(
-    folder: RunFolder, number: int, labels: np.ndarray, worse: Collection[int] = ()
-) -> np.ndarray | None:
-    """Class probabilities that rounds up to ``number`` released: float32 [n, c], NaN without.
-
-    ``labels``: of ``released_labels``; a row has the probabilities of the round that its label is
-    of. None where no round released any.
-    """
-    probabilities = None
-    for earlier in range(1, number + 1):
-        rows, _, outcomes = folder.load_answers(earlier)
-        counted = outcomes != Outcome.CAP_REACHED
-        chances = folder.load_probabilities(earlier)
-        if probabilities is None:
-            if chances is None:
-                continue
-            probabilities = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
-        if earlier in worse:
-            counted &= np.isnan(probabilities[rows, 0])
-        probabilities[rows[counted]] = np.nan if chances is None else chances[counted]
-    return probabilities
+    return labels, soft
 
 
 def with_virtual_rows(

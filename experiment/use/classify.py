@@ -13,7 +13,7 @@ from ...student.model import StudentModel
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ...wall.labels.base import LabelSpace
+from ...wall.labels import LabelSpace
 from ...wall.progress import Progress, no_progress
 from .output import writing
 

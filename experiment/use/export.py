@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...student.model import Preprocessed, StudentModel
-from ...student.student_file import StudentInfo, pack
+from ...student.model import Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from ...wall.messages import canonical_json
-from ...wall.networks.architectures import TIMM
+from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..report.card import card
 from ..report.report import read_run

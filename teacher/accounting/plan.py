@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ...wall.errors import InvalidInput
-from ...wall.unit import UNITS, Unit
+from ...wall.guarantee import UNITS, Unit
 
 Parameter = float | int | bool
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...wall.errors import InvalidInput
-from ...wall.unit import Unit
+from ...wall.guarantee import Unit
 from ..mechanisms.base import Mechanism
 from . import conversations, sums, votes
 from .harness import Case, EmpiricalFinding, attack

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ...wall.guarantee import Unit
 from ...wall.messages import Value
-from ...wall.unit import Unit
 from ..accounting.plan import Release
 from ..charging import answer_prepaid
 from ..ledger.individual_budgets import (

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from scipy.special import betaincinv
 
-from ...wall.unit import Unit
+from ...wall.guarantee import Unit
 from ..accounting.accountant import certified_epsilon
 from ..accounting.plan import Plan, Release, Slot
 from ..mechanisms.base import Mechanism

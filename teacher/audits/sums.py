@@ -12,10 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
-from ...wall.labels.values import STEPS
+from ...wall.guarantee import Unit
+from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
 from ...wall.matrices import SENSITIVITY
-from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn

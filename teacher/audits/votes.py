@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...wall.labels.values import STEPS
-from ...wall.unit import Unit
+from ...wall.guarantee import Unit
+from ...wall.label_kinds import STEPS
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
 from ..mechanisms.values import RANGE, PrivateKnnMean, Regression

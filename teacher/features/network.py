@@ -10,7 +10,7 @@ import torch
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.networks.architectures import Backbone, load
+from ...wall.networks import Backbone, load
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress
 from ..search.devices import device_of, reproducible

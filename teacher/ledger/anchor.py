@@ -59,7 +59,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from ...wall.format import FORMAT, other_format
+from ...wall.files import FORMAT, other_format
 from . import tables
 from .database import Place, open_database
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import sqlalchemy as sa
 
-from ...wall.adversary import POOLED
 from ...wall.errors import LedgerMismatch
-from ...wall.format import FORMAT
+from ...wall.files import FORMAT
+from ...wall.guarantee import POOLED
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
 from . import tables
@@ -118,7 +118,7 @@ class Ledger(StoredLedger):
         """Start a data set's ledger with its plan.
 
         ``unsafe``: noise comes from a test tape, so the ledger certifies epsilon = infinity.
-        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). EACH starts a
+        ``adversary``: against whom the plan's certificate holds (wall/guarantee.py). EACH starts a
         register, which is never charged.
         """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe}

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.format import other_format
+from ...wall.files import other_format
+from ...wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan, Release
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...wall.labels.attributes import MOST_ATTRIBUTES, unpack
+from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
 from .base import Classifiers
 from .fields import count, noise_scale, param, sampling

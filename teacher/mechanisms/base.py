@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.guarantee import Unit
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome, Value
-from ...wall.unit import Unit
 from ..accounting.plan import Release, Slot
 from .fields import check, params
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .voters import Voters
 
 
-LabelKind = Literal["class", "attributes", "value"]  # of wall/labels
+LabelKind = Literal["class", "attributes", "value"]  # of wall/label_kinds.py
 
 
 class Charging(Enum):
@@ -103,7 +103,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     fields. One more mechanism is one file here and one line of ``registry.REGISTERED``.
 
     Class attributes:
-        label_space: what a row has: a class, attributes or a value (wall/labels).
+        label_space: what a row has: a class, attributes or a value (wall/label_kinds.py).
         charging: how answers are paid for.
         open: whether it only stands for one that is still to be chosen (registry.py).
         of_persons: values of fields that are null, where the unit of privacy is a person.

@@ -14,8 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ...wall.labels.attributes import unpack
-from ...wall.labels.values import STEPS
+from ...wall.label_kinds import STEPS, unpack
 from ...wall.matrices import CLIP, COUNT, FRACTION
 from ..search.compiled import compiled
 from ..search.index import Counted

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.labels.base import LabelSpace
-from ...wall.labels.registry import numbered_space
+from ...wall.label_kinds import numbered_space
+from ...wall.labels import LabelSpace
 from ...wall.messages import canonical_json
 from ..accounting.plan import Release, Slot
 from .attributes import GnmaxAttributes, PrivateKnnAttributes

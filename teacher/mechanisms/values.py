@@ -1,6 +1,6 @@
 """Noisy clipped mean or noisy median of neighbours' values: CVPR20's vote for real targets.
 
-A record's label is its value in steps between public bounds, 0..STEPS (wall/labels/values.py), so
+A record's label is its value in steps between public bounds, 0..STEPS (wall/label_kinds.py), so
 each value is clipped by itself before it counts. Voters are the min(k, |sample|) nearest of a new
 Poisson sample. With the others' inclusion bits fixed, a sampled record joins the voters or
 displaces the k-th: one value is added, and one may be removed. Hence, in integers,
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from ...wall.labels.values import STEPS
+from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
 from .fields import noise_scale, param, pure_epsilon, ratio, sampling

@@ -12,6 +12,7 @@ from ...wall.matrices import bias, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.by_person import ByPerson
+from ..search.cpu import ExactIndex
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
@@ -20,6 +21,8 @@ from .gradient import GradientSum
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
+
+EVERYWHERE = 1 << 26  # above every squared distance
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,22 @@ class Voters:
             keys=list(keys),
             release=release,
         )
+
+    def radii(self, share: float) -> np.ndarray:
+        """The squared distance of each query to its j-th nearest landmark: int64 [n_queries].
+
+        j = ``share`` of the landmarks, at least 1. A landmark at distance 0 does not count: it may
+        be the query itself. Where fewer than j are left, every record is within.
+        """
+        rows = np.frombuffer(self.landmarks, np.int8).reshape(-1, self.queries.shape[1]).copy()
+        wanted = max(1, round(share * len(rows)))
+        index = ExactIndex(rows, np.arange(len(rows)), threads=1)
+        radii = np.full(len(self.queries), EVERYWHERE, dtype=np.int64)
+        for query, squared in enumerate(index.distances(self.queries)):
+            apart = squared[squared > 0]
+            if len(apart) >= wanted:
+                radii[query] = np.partition(apart, wanted - 1)[wanted - 1]
+        return radii
 
     def sampled_ball_votes(
         self,

@@ -9,9 +9,10 @@ import hashlib
 
 import numpy as np
 
-from ...wall.datasets.sources import DataConfig, Task, describe
+from ...wall.datasets.config import DataConfig, Task
+from ...wall.datasets.sources import describe
+from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
-from ...wall.unit import Unit
 from .sources import (
     NO_ID,
     NO_PERSON,

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.datasets import arrays, readers
-from ...wall.datasets.sources import DataConfig, Task, published
+from ...wall.datasets.config import DataConfig, Task
+from ...wall.datasets.sources import published
 from ...wall.datasets.tables import ID, encode, one_file, read_table, scaling, texts
 from ...wall.errors import InvalidInput, MissingData, shape_text
+from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
-from ...wall.unit import Unit
 from .persons import NOBODY, Places, codes_in, codes_of, row_ids
 
 INPUTS, LABELS, IDS, PERSONS = "private_x", "private_y", "private_id", "private_person"  # of an npz

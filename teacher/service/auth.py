@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from fastapi.security import HTTPBearer
 
-from ...wall.adversary import NAME
+from ...wall.guarantee import NAME
 from .keys import Key, Keys
 from .limits import RateLimiter
 from .refusals import refused

@@ -14,7 +14,7 @@ from ..shards.config import ScaleConfig
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...wall.datasets.sources import Task
+    from ...wall.datasets.config import Task
     from ..noise.entropy import Entropy
     from ..teacher import Teacher
 

@@ -109,7 +109,7 @@ class NetworkTests:
             return None
         architecture = spec.backbone, spec.input_shape
         if architecture not in self._independent:
-            from ...wall.networks.architectures import build, to_safetensors  # torch
+            from ...wall.networks import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
             other = replace(spec, weights=to_safetensors(fresh))

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from ...wall.adversary import NAME
 from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.guarantee import NAME
 from ..private_files import require_private
 
 KEYS, FORMAT = "keys.sqlite", 1

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ...wall.guarantee import Unit
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
-from ...wall.unit import Unit
 from ..classifiers.linear_ensemble import shard_key, shard_numbers
 from ..features.cache import forget_shards
 from ..records.sources import Records

@@ -17,7 +17,8 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import MissingData
 from tests.benchmarks.conftest import ACCURACY, clusters
 from tests.teacher.search.indexes import DEVICES

@@ -19,8 +19,7 @@ from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.train import predict
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.values import STEPS, ValueLabels, errors
+from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED
 from tests.experiment import tiny
 from tests.experiment.checks import PREDICT, QUICK, check_one_error, classified

@@ -25,10 +25,11 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import EACH
 from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.sources import DataConfig, describe
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.guarantee import EACH
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
 from tests.experiment.checks import PREDICT

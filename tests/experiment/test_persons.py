@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.student.student_file import unpack
+from labelwall.student.model import unpack
 from tests.experiment import tiny
 
 WHERE = ("--config", "config.yaml")

@@ -15,7 +15,7 @@ from scipy.special import softmax
 from labelwall import pipeline
 from labelwall.experiment.linear.model import with_neighbours
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.training import released_labels
+from labelwall.experiment.run.training import released
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
@@ -146,7 +146,7 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
     outcomes = np.array([Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.CAP_REACHED], dtype=np.uint8)
     folder.save_answers(2, np.array([2, 1, 0]), np.array([-1, 1, -1]), outcomes)
     # Row 0 was refused: its label stays
-    assert released_labels(folder, 2, 4).tolist() == [
+    assert released(folder, 2, 4)[0].tolist() == [
         1,
         1,
         -1,

@@ -9,7 +9,7 @@ from labelwall.teacher.mechanisms.nearest_record import RESPONSE, NearestRecord
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.unit import Unit
+from labelwall.wall.guarantee import Unit
 
 
 def answers(mechanism: NearestRecord, unit: Unit) -> list[Case]:

@@ -27,7 +27,7 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import EACH
+from labelwall.wall.guarantee import EACH
 from tests.postgres import swept
 from tests.programs.kill_runner import forked, sweep
 from tests.teacher.service import tiny

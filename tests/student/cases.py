@@ -10,10 +10,8 @@ import numpy as np
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
 from labelwall.student.train import TrainedStudent, export, predict, train
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.values import ValueLabels
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
+from labelwall.wall.labels import LabelSpace
 
 CLASSES, ATTRIBUTES, PUBLIC, TEST = 3, 4, 240, 200
 SCALE = ValueLabels(-50.0, 150.0)

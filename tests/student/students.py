@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from labelwall.student.model import StudentModel, assembled
-from labelwall.student.student_file import Privacy, StudentInfo, pack, unpack
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.values import ValueLabels
-from labelwall.wall.networks.architectures import build, to_safetensors
+from labelwall.student.model import Privacy, StudentInfo, StudentModel, assembled, pack, unpack
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
+from labelwall.wall.labels import LabelSpace
+from labelwall.wall.networks import build, to_safetensors
 
 SPACES: dict[str, LabelSpace] = {
     "class": ClassLabels(("cat", "dog, small", "emu")),

@@ -22,7 +22,7 @@ from labelwall.student.devices import parallel, process_count, threads
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.train import TrainedStudent, train
 from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
 
 BRIEF = StudentConfig(backbone="small_cnn", doubtful_folds=2, doubtful_steps=4, batch_labelled=8)

@@ -13,8 +13,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.held_out import FEWEST, drop_doubtful, most_likely, temperature
 from labelwall.student.module import AttributeStudent, Student
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.values import ValueLabels
+from labelwall.wall.label_kinds import ClassLabels, ValueLabels
 from tests.experiment import tiny
 from tests.student import cases
 from tests.student.cases import TASKS

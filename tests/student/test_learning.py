@@ -15,8 +15,8 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Steps
 from labelwall.student.train import check, predict
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS
-from labelwall.wall.networks.architectures import build, to_safetensors
+from labelwall.wall.label_kinds import STEPS
+from labelwall.wall.networks import build, to_safetensors
 from tests.student import cases
 from tests.student.cases import ATTRIBUTES, CONFIG, SCALE, TASKS
 

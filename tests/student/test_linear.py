@@ -10,9 +10,9 @@ import torch
 from labelwall.student.config import StudentConfig
 from labelwall.student.linear import BIAS, WEIGHT, LinearRows, with_head
 from labelwall.student.train import outputs, train
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import build, load, to_safetensors
+from labelwall.wall.networks import build, load, to_safetensors
 
 CLASSES = 3
 

@@ -12,13 +12,12 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from labelwall.student.model import load
-from labelwall.student.student_file import KEY, unpack
+from labelwall.student.model import KEY, load, unpack
 from labelwall.student.train import outputs
+from labelwall.wall import networks as architectures
 from labelwall.wall.datasets.readers import decode
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.networks import architectures
-from labelwall.wall.networks.architectures import load as load_network
+from labelwall.wall.networks import load as load_network
 from labelwall.wall.preprocessing import Preprocessing
 from tests.student import students
 

@@ -15,7 +15,7 @@ from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
 from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Student
 from labelwall.student.train import TrainedStudent, outputs, student_module, train
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
 
 POOL = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))

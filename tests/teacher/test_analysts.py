@@ -20,8 +20,8 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
 from tests import ledgers
 from tests.ledgers import identity, use_extractor
 from tests.make import plan_of

@@ -24,9 +24,9 @@ from labelwall.teacher.shards.pools import LocalPool
 from labelwall.teacher.shards.shards import ShardedIndex, Shards
 from labelwall.teacher.shards.worker import ShardFailed
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..errors import InvalidInput
-from ..labels.base import LabelSpace
-from ..labels.registry import label_space
+from ..label_kinds import label_space
+from ..labels import LabelSpace
 
 Labels = Literal["class", "attributes", "value"]
 

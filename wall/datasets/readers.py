@@ -16,8 +16,8 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
 from ..errors import InvalidInput, MissingData
-from ..labels.base import LabelSpace
-from ..labels.registry import label_space
+from ..label_kinds import label_space
+from ..labels import LabelSpace
 from ..progress import TaskProgress
 from .config import DataConfig, PublicData, Task
 from .tables import read_lines

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import InvalidInput, MissingData
-from ..labels.base import LabelSpace
-from ..labels.registry import label_space
+from ..label_kinds import label_space
+from ..labels import LabelSpace
 from ..progress import TaskProgress
 from .config import DataConfig, PublicData, Task
 

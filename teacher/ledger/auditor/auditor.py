@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ....wall.adversary import EACH
 from ....wall.errors import LabelwallError, MissingData
+from ....wall.guarantee import EACH
 from ...accounting.accountant import certificates, certified_epsilon
 from ...accounting.conversion import round_up
 from ...accounting.explain import explain

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....wall.adversary import EACH, POOLED, is_single_analyst
-from ....wall.adversary import NAME as ANALYST
-from ....wall.format import other_format
+from ....wall.files import other_format
+from ....wall.guarantee import EACH, POOLED, is_single_analyst
+from ....wall.guarantee import NAME as ANALYST
 
 LARGEST_INTEGER = 2**63 - 1  # releases are 64-bit integers
 LARGEST_NUMBER = 1.7976931348623157e308  # the largest finite float64

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ....wall.labels.attributes import MOST_ATTRIBUTES
-from ....wall.labels.values import STEPS
+from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_DIMENSIONS, MAX_ENTRIES
 from .entries import LARGEST_INTEGER
 

@@ -15,7 +15,7 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 
 PERSON = PrivacyConfig("person")

@@ -23,8 +23,7 @@ from labelwall.experiment.linear.model import (
 from labelwall.experiment.linear.values import ridge
 from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.labels.attributes import pack
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS, pack
 from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from labelwall.wall.messages import ABSTAINED, Outcome
 from tests.experiment import tiny

@@ -18,7 +18,7 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from tests.ledgers import identity, use_extractor
 

@@ -27,9 +27,9 @@ from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import Outcome
 from tests.experiment.report.finished_run import (
     ASKED,

@@ -19,9 +19,9 @@ from labelwall.experiment.run.features import (
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.wall.datasets.sources import Task
+from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK
 

@@ -21,9 +21,8 @@ from labelwall.experiment.run.metrics import (
     result_line,
     uneven,
 )
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.guarantee import POOLED
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
 
 
 @pytest.mark.parametrize("space", [ClassLabels.of(4), AttributeLabels.of(2)])

@@ -11,8 +11,7 @@ import torch
 
 from labelwall import pipeline
 from labelwall.experiment.use.export import example
-from labelwall.student.model import StudentModel, load
-from labelwall.student.student_file import unpack
+from labelwall.student.model import StudentModel, load, unpack
 from tests.experiment.checks import check_one_error
 from tests.student import students
 

@@ -26,8 +26,7 @@ from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar
 from labelwall.teacher.search.poisson_sampling import thinned
-from labelwall.wall.labels.attributes import unpack
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS, unpack
 
 Scale = Callable[[float, str], float]
 Draw = Callable[[float, Sequence[str], str, int], np.ndarray]

@@ -42,7 +42,7 @@ from labelwall.teacher.mechanisms.votes import (
     PrivateKnn,
     PrivateRadius,
 )
-from labelwall.wall.unit import Unit
+from labelwall.wall.guarantee import Unit
 from tests.teacher.audits import faults
 from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
 

@@ -8,9 +8,9 @@ import torch
 
 from labelwall.teacher.features import network
 from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall import networks as backbones
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import architectures as backbones
 from tests.teacher.features.images import HOG, bars
 from tests.teacher.search.indexes import DEVICES
 

@@ -30,7 +30,7 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
-from labelwall.wall.labels.attributes import pack, unpack
+from labelwall.wall.label_kinds import pack, unpack
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 

@@ -24,7 +24,7 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 
 PAGE = Path(__file__).parents[3] / "CONTRIBUTING.md"

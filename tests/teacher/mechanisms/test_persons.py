@@ -35,7 +35,7 @@ from labelwall.teacher.mechanisms.sums import (
 )
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
 

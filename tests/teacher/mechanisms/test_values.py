@@ -29,7 +29,7 @@ from labelwall.teacher.mechanisms.values import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import SCREEN, PrivateKnn
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, describe
-from labelwall.wall.unit import Unit
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.guarantee import Unit
 
 BIG = 2**53 + 1  # float64 has no such number
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from tests.teacher.records.neighbours import TEXTS, Row, csv_bytes, tried
 
 

@@ -12,9 +12,10 @@ from labelwall.experiment.config.groups import check_persons
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
 from labelwall.teacher.records.sources import Records, ingest_more, open_records
-from labelwall.wall.datasets.sources import DataConfig, Task, describe
+from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import ClassLabels
 from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
 
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))

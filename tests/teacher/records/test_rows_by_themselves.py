@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.unit import UNITS, Unit
+from labelwall.wall.guarantee import UNITS, Unit
 from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
 
 

@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from labelwall.teacher.records.sources import Records, ingest, open_records, stream_records
-from labelwall.wall.datasets.sources import DataConfig, Task, describe
+from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.unit import Unit
+from labelwall.wall.guarantee import Unit
+from labelwall.wall.label_kinds import ClassLabels, label_space
 from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
 
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))

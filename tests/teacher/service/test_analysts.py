@@ -17,8 +17,8 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.service import models
-from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.guarantee import EACH, POOLED, single_analyst
 from labelwall.wall.messages import Outcome, Queries
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, client, clients, rows, served

@@ -9,7 +9,7 @@ import pytest
 
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
-from labelwall.wall.adversary import EACH, POOLED
+from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny

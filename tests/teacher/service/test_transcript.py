@@ -39,7 +39,7 @@ from labelwall.teacher.service.jobs import Job, QueryJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from tests.teacher.service.transcript import (
     BATCH,
@@ -164,7 +164,7 @@ def network(outputs: int) -> ExtractorSpec:
     """Random weights, the same in every run, without a say in what they are good for."""
     import torch
 
-    from labelwall.wall.networks.architectures import build, to_safetensors
+    from labelwall.wall.networks import build, to_safetensors
 
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -28,12 +28,11 @@ from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import Service, build_service
-from labelwall.wall.adversary import POOLED
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.datasets.config import Task
+from labelwall.wall.guarantee import POOLED, Unit
+from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.unit import Unit
 from labelwall.wall.wire import SAFETENSORS, encode
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
@@ -55,7 +54,7 @@ def network(**tensors: Any) -> ExtractorSpec:
     """A small untrained network, with other ``tensors`` than it should have (None: without)."""
     import safetensors.torch
 
-    from labelwall.wall.networks.architectures import build
+    from labelwall.wall.networks import build
 
     state = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
     changed = {name: each for name, each in {**state, **tensors}.items() if each is not None}

@@ -32,9 +32,9 @@ from labelwall.teacher.service.service import Service
 from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import EACH, POOLED
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.datasets.config import Task
+from labelwall.wall.guarantee import EACH, POOLED
+from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
 from tests.seeded_noise import SeededNoise

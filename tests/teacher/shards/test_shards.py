@@ -9,7 +9,7 @@ import pytest
 
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards import shards
-from labelwall.wall.unit import UNITS, Unit
+from labelwall.wall.guarantee import UNITS, Unit
 from tests.teacher.shards import tiny
 
 

@@ -31,11 +31,11 @@ from labelwall.teacher.sharded_rows import ShardedRows
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedIndex, Shards, Stream
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.guarantee import Unit
+from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
-from labelwall.wall.unit import Unit
 from tests import make
 from tests.seeded_noise import SeededNoise
 

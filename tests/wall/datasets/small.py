@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.datasets.config import DataConfig
 
 SPLITS = ("private", "public", "test")
 HEADER = "größe,weight,price_class"

@@ -12,11 +12,10 @@ import pytest
 
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, Task, describe, read_public
+from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.values import STEPS, ValueLabels
+from labelwall.wall.label_kinds import STEPS, AttributeLabels, ClassLabels, ValueLabels
 from tests.wall.datasets.small import SPLITS, TRUTH, write_arrays
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)

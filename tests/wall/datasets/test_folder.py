@@ -11,11 +11,11 @@ from PIL import Image
 
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.readers import constant_order, decode
-from labelwall.wall.datasets.sources import DataConfig, Task, describe, read_public
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
 
 
 def test_the_constant_order_is_sha256_of_the_names():

@@ -17,16 +17,18 @@ from scipy.io import savemat
 from torchvision.datasets import CelebA
 
 from labelwall.teacher.records.sources import Records, open_records, stream_records
-from labelwall.wall.datasets import published
-from labelwall.wall.datasets.published import (
+from labelwall.wall.datasets import sources as published
+from labelwall.wall.datasets.config import DataConfig, PublicData
+from labelwall.wall.datasets.sources import (
     CLOTHES,
     CLOTHES_ATTRIBUTES,
     FACES_ATTRIBUTES,
     OBJECTS,
+    describe,
+    read_public,
 )
-from labelwall.wall.datasets.sources import DataConfig, PublicData, describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.label_kinds import unpack
 
 
 def both_sides(config: DataConfig) -> tuple[Records, PublicData]:

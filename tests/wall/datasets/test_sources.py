@@ -15,16 +15,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.published import PUBLISHED
-from labelwall.wall.datasets.sources import (
-    SOURCES,
-    DataConfig,
-    Labels,
-    Source,
-    describe,
-    published,
-    read_public,
-)
+from labelwall.wall.datasets.config import SOURCES, DataConfig, Labels, Source
+from labelwall.wall.datasets.sources import PUBLISHED, describe, published, read_public
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import write_arrays, write_tables
 
@@ -98,7 +90,7 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
             ("wall.datasets.sources", "experiment.commands.configured", "teacher.records.inspect"),
             {"torch", "torchvision"},
         ),
-        (("wall.labels.registry",), {"torch", "sklearn"}),
+        (("wall.label_kinds",), {"torch", "sklearn"}),
     ],
 )
 def test_loading_a_module_loads_no_large_library(
@@ -187,7 +179,7 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
         path.relative_to(REPOSITORY).as_posix(): set(private_uses(path.read_text()))
         for path in files
     }
-    assert asking.pop("wall/datasets/published.py") == {"_one_side"}
+    assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
     assert asking.pop("experiment/run/places.py") == {"config.private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 

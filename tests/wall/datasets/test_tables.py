@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.datasets.tables import read_table, texts
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 from tests.wall.datasets.small import HEADER, LINES, SPLITS, write_lines, write_tables

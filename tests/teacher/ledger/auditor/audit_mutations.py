@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.wall.adversary import EACH, POOLED, single_analyst
+from labelwall.wall.guarantee import EACH, POOLED, single_analyst
 from labelwall.wall.messages import ExtractorSpec
 from tests.ledgers import Entry, identity
 from tests.teacher.ledger.auditor.honest_ledgers import FIELDS, MECHANISMS, Rows, extractor

@@ -18,7 +18,7 @@ from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.messages import ExtractorSpec, canonical_json
 from tests.ledgers import Entry
 from tests.teacher.ledger.auditor.honest_ledgers import MECHANISMS

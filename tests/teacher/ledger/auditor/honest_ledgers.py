@@ -25,8 +25,8 @@ from labelwall.teacher.mechanisms.sums import (
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import NaiveKnn, PrivateKnn, PrivateRadius
-from labelwall.wall.adversary import EACH, POOLED, single_analyst
-from labelwall.wall.labels.values import STEPS
+from labelwall.wall.guarantee import EACH, POOLED, single_analyst
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.messages import ExtractorSpec
 from tests.ledgers import SPEC, identity
 

