@@ -93,7 +93,8 @@ def features_of(data: Data, config: Config, view: View) -> Features:
     """Of the public and of the private rows."""
     box = [list(side) for side in view.box]
     seen = replace(config, features=view.features, box=box)
-    return Features(seen, data.task, box, (data.public[0], data.private[0]), view.dimensions)
+    rows = data.public[0], data.private[0]
+    return Features(seen, data.task, box, rows, view.dimensions, view.records)
 
 
 def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:
