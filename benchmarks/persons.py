@@ -39,7 +39,7 @@ import numpy as np
 from person_search import SIZE, alike
 from vote_plans import planned_votes
 
-from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise

@@ -22,7 +22,7 @@ from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
 from vote_plans import planned_votes
 
-from labelwall.experiment.plan.goal import Choice, Goal
+from labelwall.experiment.plan.planner import Choice, Goal
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import (
     AGGREGATE,

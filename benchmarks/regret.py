@@ -30,7 +30,7 @@ from regret_data import DATA, DELTA, Data
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.goal import Goal, View
+from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.features import extractor_of_round

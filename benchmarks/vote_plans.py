@@ -11,7 +11,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.goal import Choice, Goal, PublicRows, View
+from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task

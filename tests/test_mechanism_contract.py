@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
+from labelwall.experiment.plan.planner import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes

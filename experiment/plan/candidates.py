@@ -16,8 +16,7 @@ from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
 from . import ind_knn
-from .goal import Planner, View
-from .planner import Candidates
+from .planner import Candidates, Planner, View
 
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are

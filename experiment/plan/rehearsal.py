@@ -34,7 +34,7 @@ from ..run.features import (
     starting_extractor,
 )
 from ..run.matrices import MatrixRound, ask_matrices
-from .goal import Score, View
+from .planner import Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about

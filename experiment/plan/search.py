@@ -38,7 +38,7 @@ from ..run.places import resumed
 from ..run.run_folder import RunFolder
 from ..run.training import check_student
 from .candidates import PLANNERS
-from .goal import Choice, Goal, Optimum, PublicRows
+from .planner import Choice, Goal, Optimum, PublicRows
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,

@@ -23,11 +23,11 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.progress import TaskProgress
-from ..noise import words
+from ..noise import sampler
 from ..search.int8_matmul import LARGEST
 
 MAX_TEACHERS = 10_000
-KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
+KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
@@ -85,7 +85,7 @@ def shard_key(directory: Path) -> bytes:
         scratch = path.with_suffix(".part")
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(words.fresh_key())
+            file.write(sampler.fresh_key())
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

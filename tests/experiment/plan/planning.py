@@ -13,7 +13,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.goal import Goal, Optimum, PublicRows
+from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.base import Mechanism

@@ -11,8 +11,15 @@ import pytest
 
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import candidates
-from labelwall.experiment.plan.goal import Choice, Goal, PublicRows, Score, View
-from labelwall.experiment.plan.planner import affordable, bit_rdp
+from labelwall.experiment.plan.planner import (
+    Choice,
+    Goal,
+    PublicRows,
+    Score,
+    View,
+    affordable,
+    bit_rdp,
+)
 from labelwall.experiment.plan.search import best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp

@@ -14,7 +14,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import search as auto
-from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run import places
