@@ -35,7 +35,7 @@ REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 
 def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
-    """See ``planner.Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
+    """A ``Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
     features, labels, length, view = public.embed()
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
