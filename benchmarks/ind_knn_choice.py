@@ -17,7 +17,6 @@ import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
 
-from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import (
     SimulatedRecords,
     Trial,
@@ -25,6 +24,7 @@ from labelwall.experiment.plan.ind_knn import (
     best_noise,
     threshold_at,
 )
+from labelwall.experiment.plan.planner import Goal
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn import IndKnn

@@ -34,7 +34,7 @@ from regret_data import DELTA, narrowed
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import planned_config, search
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run

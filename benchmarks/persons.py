@@ -37,9 +37,9 @@ from types import SimpleNamespace
 
 import numpy as np
 from person_search import SIZE, alike
+from vote_plans import planned_votes
 
-from labelwall.experiment.plan.goal import Goal, PublicRows
-from labelwall.experiment.plan.votes import plan
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
@@ -53,7 +53,6 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
-from labelwall.wall.progress import no_progress
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise
@@ -168,10 +167,9 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
     records = len(rows.persons) if unit == "row" else rows.people
     asked, made = 1, PrivateLinear()
     if kind == "private_knn":
-        public = PublicRows(CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
-            choice = plan(PrivateKnn(), goal, public, no_progress).chosen
+            choice = planned_votes(PrivateKnn(), *rows.public, CLASSES, goal)
             PLANS[goal] = Paid(choice.mechanism, choice.asked, choice.cap)
         return PLANS[goal]
     if kind == "private_linear":

@@ -20,9 +20,9 @@ import numpy as np
 from ind_knn_accuracy import Exam, spread
 from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
+from vote_plans import planned_votes
 
-from labelwall.experiment.plan.goal import Choice, Goal
-from labelwall.experiment.plan.votes import optimise, votes_among
+from labelwall.experiment.plan.planner import Choice, Goal
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import (
     AGGREGATE,
@@ -95,7 +95,7 @@ def planned(
 ) -> Choice:
     """The best choice for a query set."""
     goal = Goal(epsilon, DELTA, records, options.queries, 1)
-    return optimise(kind, votes_among(rows.features, rows.labels, CLASSES), goal).chosen
+    return planned_votes(kind(), rows.features, rows.labels, CLASSES, goal)
 
 
 def row(epsilon: float, choice: Choice, found: list[Asked]) -> str:

@@ -30,7 +30,7 @@ from regret_data import DATA, DELTA, Data
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.goal import Goal, View
+from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.features import extractor_of_round
@@ -93,7 +93,8 @@ def features_of(data: Data, config: Config, view: View) -> Features:
     """Of the public and of the private rows."""
     box = [list(side) for side in view.box]
     seen = replace(config, features=view.features, box=box)
-    return Features(seen, data.task, box, (data.public[0], data.private[0]), view.dimensions)
+    rows = data.public[0], data.private[0]
+    return Features(seen, data.task, box, rows, view.dimensions, view.records)
 
 
 def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:

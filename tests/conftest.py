@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from labelwall.teacher.ledger import Place
-from labelwall.teacher.noise import words
+from labelwall.teacher.noise import sampler
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
@@ -74,18 +74,18 @@ def _record_opened() -> Iterator[list[str]]:
 @contextmanager
 def _keys_of(name: str) -> Iterator[None]:
     """The n-th key of noise is a function of ``name`` and n; a fork's are the system's."""
-    system, process, numbers = words.fresh_key, os.getpid(), itertools.count()
+    system, process, numbers = sampler.fresh_key, os.getpid(), itertools.count()
 
     def key() -> bytes:
         if os.getpid() != process:  # it would repeat its parent's
             return system()
         return hashlib.sha256(f"{name} {next(numbers)}".encode()).digest()
 
-    words.fresh_key = key
+    sampler.fresh_key = key
     try:
         yield
     finally:
-        words.fresh_key = system
+        sampler.fresh_key = system
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.teacher.noise import words
+from labelwall.teacher.noise import sampler
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("teacher", "student", "wall", "experiment", "tests")
@@ -50,10 +50,10 @@ def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> No
 
 
 def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
-    found = [words.Stream().read(4).hex() for _ in range(2)]
+    found = [sampler.Stream().read(4).hex() for _ in range(2)]
     assert found == ["6fc630eb", "bce58a9e"]
 
 
 @pytest.mark.fresh_noise
 def test_unless_the_test_is_about_fresh_noise() -> None:
-    assert words.fresh_key.__module__ == words.__name__
+    assert sampler.fresh_key.__module__ == sampler.__name__

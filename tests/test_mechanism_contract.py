@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.plan.candidates import PLANNERS
-from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
+from labelwall.experiment.plan.planner import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
@@ -292,10 +292,10 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     features = (40 * np.eye(3)[labels] + rng.normal(scale=8, size=(150, 3))).astype(np.int8)
     if CASES[name].label_space == "value":
         labels = 1000 * labels  # steps between the bounds
-    view = View("raw", 0, 3, 3, 150)
+    view = View("raw", 0, 3, 3, 150, 3, 5000)
     public = PublicRows(
         3,
-        lambda: (features, labels, 63.0),
+        lambda: (features, labels, 63.0, None),
         lambda: (view,),
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )

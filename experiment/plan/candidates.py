@@ -1,40 +1,23 @@
-"""What each kind of mechanism tries on public rows, and the search among it; None where none is.
+"""What each kind of mechanism tries on public rows; PLANNERS has None where that is nothing.
 
-Votes and individual budgets are simulated (votes.py, values.py, ind_knn.py), as the noise of a
-sampled vote takes seconds to price. Mechanisms that ask once a round are rehearsed: a candidate
-gets its noise from the budget; all are rehearsed once, then neighbours of the best, then the best
-of both a few more times.
+Features decide what fits them. Individual budgets are simulated (ind_knn.py), as they deplete.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from ...teacher.accounting.accountant import require_affordable
-from ...teacher.accounting.plan import Plan
-from ...teacher.mechanisms.base import M, Priced
-from ...teacher.mechanisms.calibration import calibrate
-from ...teacher.mechanisms.sums import (
-    MAX_NEIGHBOURS,
-    MAX_STEPS,
-    LinearSums,
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-    ReverseKnn,
-)
-from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress
-from ..linear.measure import MANY_STEPS
-from . import ind_knn, values, votes
-from .goal import Choice, Goal, Optimum, Planner, PublicRows, View
+from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
+from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
+from ...teacher.mechanisms.values import Regression
+from ...teacher.mechanisms.votes import SampledVotes
+from . import ind_knn
+from .planner import Candidates, Planner, View
 
-REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
-TIMES = 4  # rehearsals of the last candidates
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
@@ -46,14 +29,36 @@ AXES = (4, 8, 16, 32, 64, 128, 256)
 CLIPS = {"value": (0.1, 0.25, 0.5)}
 LINEAR_MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
 ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise
+SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
+PARTS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)  # of the sampled records, that vote
+MIN_VOTES, MAX_VOTES = 10, 2_000  # fewer are mostly noise; longer lists take long to search
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75)  # share of the votes
+# On votes. The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside.
+# Halving votes, sampling probability and noise gives nearly the same price and answers, so the
+# range costs little accuracy.
+MOST_NOISE, LEAST = 40.0, 3.0  # the least noise is a third of the most
+SCREENING = (1.0, 2.0, 4.0)  # noise of the screening over that of the votes
+STEPS = (1.4, 1.4, 1.2, 1.2, 1.1)  # around good votes
+MOVES = (  # of the votes, the sampling probability, the noise of votes, and of the screening
+    *((1, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)),
+)
+SAMPLED = (0.03, 0.1, 0.3)  # of the records, for values
+LEAST_K = 5  # records, that a value is from
 L = TypeVar("L", bound=LinearSums)
+R = TypeVar("R", bound=Regression)
+S = TypeVar("S", bound=SampledVotes)
 
 
-def cells(view: View, classes: int) -> list[ReverseKnn]:
+def neighbourly(view: View) -> bool:
+    """Whether near rows are alike in these features: they are few, or whitened."""
+    return bool(view.whiten) or view.dimensions <= PLAIN
+
+
+def cells(mechanism: ReverseKnn, view: View) -> list[ReverseKnn]:
     """Every number of cells with hard and with soft votes."""
-    if not view.whiten and view.dimensions > PLAIN:
+    if not neighbourly(view):
         return []
-    most = max(1, view.rows // ROWS_A_CELL)
+    most, classes = max(1, view.rows // ROWS_A_CELL), view.classes
     cells = sorted({min(count, most) for count in (classes, *CELLS) if count >= classes} or {most})
     return [
         ReverseKnn(
@@ -85,8 +90,9 @@ def stricter_cells(good: ReverseKnn) -> list[ReverseKnn]:
     return [replace(good, margin=float(round(margin * noise))) for margin in MARGINS]
 
 
-def linear(kind: type[L], view: View, classes: int) -> list[L]:
+def linear(mechanism: L, view: View) -> list[L]:
     """Numbers of axes up to the view's, some of them with one step; it needs no whitening."""
+    kind = type(mechanism)
     if view.whiten:
         return []
     if not view.axes:
@@ -116,135 +122,76 @@ def stricter_linear(good: L) -> list[L]:
     return [replace(good, **more) for more in fields]
 
 
-@dataclass(frozen=True)
-class Rehearser:
-    """Rehearses candidates for a goal on public rows."""
-
-    goal: Goal
-    public: PublicRows
-    progress: Progress
-
-    def each(self, candidates: Sequence[tuple[View, M]], times: int = 1) -> list[Choice[M]]:
-        """Each that the budget allows rehearsed, best first.
-
-        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
-        """
-        choices, refused = [], None
-        for number, (view, mechanism) in enumerate(candidates, start=1):
-            what = f"rehearsing {mechanism.kind} on {view.features} features"
-            self.progress(what, number - 1, len(candidates))
-            try:
-                choices.append(self.rehearsed(view, mechanism, times))
-            except BudgetRefused as error:
-                refused = error
-            self.progress(what, number, len(candidates))
-        if refused is not None and not choices:
-            raise refused
-        return sorted(choices, key=_worth)
-
-    def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
-        """With its noise for the budget. Raises BudgetRefused."""
-        assert self.public.rehearse is not None
-        goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
-        epsilon = goal.epsilon
-        (solved,) = calibrate([Priced(_open(mechanism), asked, asked)], epsilon, goal.delta)
-        require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
-        score = self.public.rehearse(view, solved, times)
-        answered = goal.queries * score.answered
-        return Choice(epsilon, solved, asked, asked, answered, score.accuracy, score.spread, view)
+def votes(mechanism: S, view: View) -> list[S]:
+    """Every share of the records that votes, sampling probability, threshold and screening."""
+    if not neighbourly(view):
+        return []
+    noise = MOST_NOISE / (1.0 if mechanism.swap else math.sqrt(2))
+    sized = [
+        mechanism.sized(size, gamma, view.records, threshold=round(level * size), sigma_vote=noise)
+        for size, gamma in _sizes(view, PARTS, SAMPLING, (MIN_VOTES, MAX_VOTES))
+        for level in THRESHOLDS
+    ]
+    return [replace(each, sigma_screen=ratio * noise) for each in sized for ratio in SCREENING]
 
 
-@dataclass(frozen=True)
-class Candidates(Generic[M]):
-    """What to rehearse of one kind.
-
-    ``coarse``: for features and a number of classes; ``around``: neighbours of a good one;
-    ``stricter``: the same with margins, for fewer and better labels.
-    """
-
-    coarse: Callable[[View, int], list[M]]
-    around: Callable[[View, M], list[M]]
-    stricter: Callable[[M], list[M]]
-
-    def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
-        """See ``goal.Planner``. The configuration's own fields do not count."""
-        goal.check()
-        rehearser = Rehearser(goal, public, progress)
-        tried = rehearser.each(
-            [(view, m) for view in public.views() for m in self.coarse(view, public.num_classes)]
-        )
-        if not tried:
-            rule = f"such that {mechanism.kind} can be rehearsed on them"
-            raise InvalidInput("features", rule, [str(view) for view in public.views()])
-        tried += rehearser.each(
-            [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
-        )
-        tried.sort(key=_worth)
-        last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
-        tried = self._counting_first(goal, rehearser.each(last, TIMES)) + tried[FINAL:]
-        chosen = tried[0]
-        if chosen.accuracy < goal.min_accuracy:
-            chosen = self._strict(rehearser, chosen)
-        return Optimum(goal, chosen.certified(goal), public.source, tried=tuple(tried))
-
-    def _counting_first(self, goal: Goal, last: list[Choice[M]]) -> list[Choice[M]]:
-        """Where nobody guessed the records, many steps before few that are hardly better: a run
-        corrects axes by the count of the first of many.
-        """
-        if goal.told or last[0].of_values:
-            return last
-        least = last[0].worth - 2 * last[0].spread * last[0].answered
-        for place, choice in enumerate(last):
-            steps = choice.mechanism.query_form.steps or MANY_STEPS
-            if steps >= MANY_STEPS and choice.worth >= least:
-                return [choice, *last[:place], *last[place + 1 :]]
-        return last
-
-    def _near(self, best: Choice[M], tried: Sequence[Choice[M]]) -> list[M]:
-        known = {(entry.view, _open(entry.mechanism)) for entry in tried}
-        near = dict.fromkeys(self.around(_seen(best), _open(best.mechanism)))
-        return [m for m in near if (best.view, m) not in known]
-
-    def _strict(self, rehearser: Rehearser, chosen: Choice[M]) -> Choice[M]:
-        """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in self.stricter(chosen.mechanism):
-            choice = rehearser.rehearsed(_seen(chosen), mechanism, TIMES)
-            if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
-                return choice
-        raise rehearser.goal.nothing_affordable()
+def around_votes(step: float, view: View, good: S) -> list[S]:
+    """More and fewer votes, records to sample, and noise, each by ``step``; other thresholds."""
+    near, size = [], good.expected_votes(view.records)
+    screen, vote = good.require("sigma_screen"), good.require("sigma_vote")
+    most = MOST_NOISE / (1.0 if good.swap else math.sqrt(2))
+    for factor in (step, 1 / step):
+        for votes, sampled, noise, screening in MOVES:
+            count, gamma = round(size * factor**votes), good.sample_rate * factor**sampled
+            level = round(good.threshold * factor**votes)
+            sigma = min(vote * factor**noise, most)
+            if MIN_VOTES <= count <= MAX_VOTES and gamma <= 1 and sigma * LEAST >= most:
+                other = good.sized(count, gamma, view.records, threshold=level, sigma_vote=sigma)
+                near.append(replace(other, sigma_screen=screen * factor**screening))
+    for more in (-0.3, -0.15, 0.15, 0.3):
+        level = round(good.threshold + more * (step - 1) * size)
+        near.append(replace(good, threshold=min(max(level, 0), round(size))))
+    return near
 
 
-def _open(mechanism: M) -> M:
-    """With its noise left to the budget."""
-    return replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+def values(mechanism: R, view: View) -> list[R]:
+    """Every sampling probability with every share of the records that votes, unscreened."""
+    if not neighbourly(view):
+        return []
+    return [
+        replace(mechanism, k=k, sample_rate=gamma, threshold=None)
+        for k, gamma in _sizes(view, PARTS, SAMPLED, (LEAST_K, MAX_VALUES))
+    ]
 
 
-def _seen(choice: Choice[M]) -> View:
-    assert choice.view is not None
-    return choice.view
+def _sizes(
+    view: View, parts: Sequence[float], sampling: Sequence[float], ends: tuple[int, int]
+) -> list[tuple[int, float]]:
+    """(records that vote, probability to be sampled), for each part of the records."""
+    low, high = ends
+    return sorted(
+        {
+            (min(max(round(gamma * part * view.records), low), high), gamma)
+            for gamma in sampling
+            for part in parts
+        }
+    )
 
 
-def _worth(choice: Choice[Any]) -> float:
-    return -choice.worth
-
-
-def _of_linear(kind: type[L]) -> Candidates[L]:
-    return Candidates(partial(linear, kind), around_linear, stricter_linear)
-
-
-REHEARSED: dict[str, Candidates[Any]] = {
-    "reverse_knn": Candidates(cells, around_cells, stricter_cells),
-    "private_linear": _of_linear(PrivateLinear),
-    "private_linear_attributes": _of_linear(PrivateLinearAttributes),
-    "private_linear_value": _of_linear(PrivateLinearValue),
-}
+OF_CELLS: Candidates[Any] = Candidates(cells, [around_cells], stricter_cells)
+OF_SUMS: Candidates[Any] = Candidates(linear, [around_linear], stricter_linear)
+OF_VOTES: Candidates[Any] = Candidates(votes, [partial(around_votes, s) for s in STEPS], times=4)
+OF_VALUES: Candidates[Any] = Candidates(values)
 PLANNERS: dict[str, Planner | None] = {
-    "private_knn": votes.plan,
-    "private_radius": votes.plan,
+    "private_knn": OF_VOTES.plan,
+    "private_radius": OF_VOTES.plan,
     "ind_knn": ind_knn.plan,
-    **{kind: candidates.plan for kind, candidates in REHEARSED.items()},
-    "private_knn_mean": values.plan,
-    "private_knn_median": values.plan,
+    "reverse_knn": OF_CELLS.plan,
+    "private_linear": OF_SUMS.plan,
+    "private_linear_attributes": OF_SUMS.plan,
+    "private_linear_value": OF_SUMS.plan,
+    "private_knn_mean": OF_VALUES.plan,
+    "private_knn_median": OF_VALUES.plan,
     "naive_knn": None,
     "lnmax": None,
     "gnmax": None,

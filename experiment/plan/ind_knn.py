@@ -21,7 +21,7 @@ from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.search.kernels import GRID, STEPS
 from ...wall.progress import Progress, no_progress
-from .goal import Choice, Goal, Optimum, PublicRows
+from .planner import Choice, Goal, Optimum, PublicRows
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
 STEP = 0.05  # of the levels
@@ -35,18 +35,19 @@ REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 
 def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[IndKnn]:
-    """See ``goal.Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
-    features, labels, length = public.embed()
+    """A ``Planner``: threshold, noise and rho; all other fields are those of ``kernel``."""
+    features, labels, length, view = public.embed()
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
     )
-    return optimise(kernel, records, goal, progress)
+    optimum = optimise(kernel, records, goal, progress)
+    return replace(optimum, chosen=replace(optimum.chosen, view=view))
 
 
 def optimise(
     kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = no_progress
 ) -> Optimum[IndKnn]:
-    """See ``goal.Planner``; the records are simulated already."""
+    """See ``planner.Planner``; the records are simulated already."""
     goal.check()
     level, _ = best_level(records, kernel)
     trials = []

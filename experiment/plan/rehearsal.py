@@ -1,19 +1,13 @@
 """Rehearsals: a round of a run with public rows alone, before anything private is read.
 
-A part of the labelled public rows stands for the records, the others tell how many labels are
-right. The mechanism counts the part as it would count records; its sums are multiplied up to the
-expected number of records and get noise of the mechanism's scale; the code of a run
-(experiment/run/matrices.py) fits and labels.
-
-Multiplied sums of few rows vary more than sums of many records do. That variance is estimated from
-GROUPS parts, and so much less noise is added, but at least MIN_VARIANCE of it. With little noise
-and few labelled rows a rehearsal is therefore pessimistic.
+A part of the labelled public rows stands for the records (stand_ins.py), the others tell how many
+labels are right. The mechanism's own code counts and draws, the run's own code fits and labels.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -23,11 +17,9 @@ import numpy as np
 
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
-from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
-from ...wall.matrices import Matrix, NoisyCounts
-from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
+from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
@@ -42,15 +34,14 @@ from ..run.features import (
     starting_extractor,
 )
 from ..run.matrices import ask_matrices, question_of
-from .goal import Score, View
+from .planner import Score, View
+from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
 MAX_LABELLED = 4_000
 MAX_NEIGHBOURS = 1_000  # labelled rows that are queries and neighbours of all others
 MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
 FOLDS = 4  # a quarter of the labelled rows is asked about
-GROUPS = 8  # parts of the rows that stand for records
-MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
 PLAIN = 64  # dimensions, and axes, up to which neighbours are near ones
@@ -63,63 +54,6 @@ class Labelled:
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
-
-
-@dataclass
-class ZeroNoise:
-    """Entropy that draws zeros and notes the scale of the noise that it was asked for."""
-
-    scale: float = 0.0
-    unsafe = True  # a ledger would refuse it
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        """Zeros, int64 [q, width]."""
-        self.scale = sigma
-        return np.zeros((len(keys), width), dtype=np.int64)
-
-    def inclusion(self, *_: object) -> np.ndarray:
-        """Not for mechanisms that ask by matrices, like the two others."""
-        raise NotImplementedError
-
-    discrete_laplace = choose = inclusion
-
-
-@dataclass(frozen=True)
-class RehearsingTeacher:
-    """Counts PUBLIC rows in place of ``records`` many records.
-
-    ``features``: int8 [n, d]; ``labels``: int64 [n]; ``length``: of a unit vector.
-    """
-
-    mechanism: Mechanism
-    features: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    classes: int
-    length: float
-    records: int
-    rng: np.random.Generator = field(repr=False)
-
-    def count(self, matrix: Matrix) -> NoisyCounts:
-        """See ``Teacher.count``; nothing is charged."""
-        silent, (stage,) = ZeroNoise(), self.mechanism.stages
-        parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
-        sums = np.stack([self._sums(matrix, part, stage, silent) for part in parts])
-        factor = self.records / len(self.labels)
-        spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
-        left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
-        deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
-        noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
-        rows = self.mechanism.query_form.centroids or 1
-        return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
-
-    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
-        index = ExactIndex(self.features[part], np.arange(len(part)))
-        one = matrix.entries[np.newaxis]
-        voters = Voters(index, self.labels[part], self.classes, one, self.length)
-        drawn: np.ndarray = self.mechanism.draw(stage, voters, ["rehearsal"], silent)[0]
-        return drawn.astype(np.float64)
 
 
 @dataclass(eq=False)
@@ -135,6 +69,7 @@ class Features:
     box: list[list[float]]
     plain: tuple[np.ndarray, np.ndarray]
     dimensions: int
+    records: int
 
     def spec(self, whiten: int) -> ExtractorSpec:
         """Of ``plain``, as a run's first round has it."""
@@ -152,14 +87,17 @@ class Features:
         """Those that fit the rows and the configuration."""
         rows, width = len(self.plain[0]), self.plain[0].shape[1]
         name = "box" if self.box else self.config.features
+        axes = 0 if self.box else max(1, min(self.directions, int(rows * AXES_BY_ROWS)))
         box = tuple((low, high) for low, high in self.box)
+        plain = View(name, 0, width, axes, rows, self.task.num_classes, self.records, box)
         if self.box:
-            return (View(name, 0, width, 0, rows, box),)
-        axes = max(1, min(self.directions, int(rows * AXES_BY_ROWS)))
+            return (plain,)
         if self.config.whiten:
-            return (View(name, self.config.whiten, width, axes, rows),)
+            return (replace(plain, whiten=self.config.whiten),)
         counts = sorted({min(count, axes) for count in WHITENED})
-        return tuple(View(name, count, self.dimensions, axes, rows) for count in (0, *counts))
+        return tuple(
+            replace(plain, whiten=count, dimensions=self.dimensions) for count in (0, *counts)
+        )
 
 
 class Rehearsal:
@@ -181,8 +119,10 @@ class Rehearsal:
         self.config, self._task, self._progress = config, task, progress
         self._inputs = public, labelled.inputs
         self.labelled, self._records, self._scratch = labelled, records, scratch
-        self._known: dict[tuple[int, int | None], tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
-        self._folds = np.random.default_rng(config.seed).permutation(len(labelled.labels)) % FOLDS
+        self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
+        self._voting: dict[object, ScaledVoters] = {}
+        order = np.random.default_rng(config.seed).permutation(len(labelled.labels))
+        self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
 
     @cached_property
     def computed(self) -> tuple[np.ndarray, np.ndarray]:
@@ -208,7 +148,7 @@ class Rehearsal:
                 ((x - mean) @ axes.astype(np.float64)).astype(np.float32)
                 for x in (public, labelled)
             )
-        return Features(config, self._task, box, (public, labelled), dimensions)
+        return Features(config, self._task, box, (public, labelled), dimensions, self._records)
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -216,26 +156,22 @@ class Rehearsal:
         return self._task.labels.encode("labels", self.labelled.labels)
 
     @cached_property
-    def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """See ``PublicRows.embed``: as a run's first round embeds them, distances included."""
-        order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
-        rows = order[:MAX_NEIGHBOURS]
-        config, (public, labelled) = self.config, self.computed
-        first = replace(config, whiten=self.default_view.whiten)
-        spec = starting_extractor(first, self._task, lambda _: public)
-        features, finite = quantised(spec, labelled[rows])
-        return features[finite], self.labels[rows][finite], unit_length(spec, features.shape[1])
+    def embedded(self) -> tuple[np.ndarray, np.ndarray, float, View | None]:
+        """See ``PublicRows.embed``: as a run's first round embeds them, distances included.
 
-    @property
-    def default_view(self) -> View:
-        """What mechanisms look at that have no view of their own.
-
-        Whitened features where there are many dimensions, unless the configuration fixes them.
+        Where the mechanism is open, many dimensions are whitened, unless the configuration fixes
+        them.
         """
+        config, (public, labelled) = self.config, self.computed
         views = self.features.views()
-        many = self.config.open and not self.config.whiten and views[0].dimensions > PLAIN
-        fitting = [view for view in views if view.whiten <= PLAIN]
-        return fitting[-1] if many else views[0]
+        many = config.open and not config.whiten and views[0].dimensions > PLAIN
+        view = [view for view in views if view.whiten <= PLAIN][-1] if many else views[0]
+        first = replace(config, whiten=view.whiten)
+        spec = starting_extractor(first, self._task, lambda _: public)
+        rows = np.flatnonzero(self._few)
+        features, finite = quantised(spec, labelled[rows])
+        length = unit_length(spec, features.shape[1])
+        return features[finite], self.labels[rows][finite], length, view if config.open else None
 
     def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
@@ -248,40 +184,77 @@ class Rehearsal:
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
         mechanism = mechanism.for_unit(self.config.privacy.unit)
-        labels, asks = self.labels, mechanism.query_form
-        asked = self._folds == number % FOLDS
-        spec, public, rows = self._seen(view.whiten, asks.axes)
+        rng = np.random.default_rng([self.config.seed, number])
+        if mechanism.query_form.matrix is None:
+            asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng)
+        else:
+            asked, labels = self._by_matrices(view, mechanism, number % FOLDS, rng)
+        space, has = self._task.labels, labels != ABSTAINED
+        score = space.score(space.decode(labels), self.labelled.labels[asked], has)
+        errors = score.get("errors")  # of values
+        return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)
+
+    def _by_matrices(
+        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(places of the rows asked about, their labels)."""
+        form, asked = mechanism.query_form, self._folds == fold
+        spec, public, rows = self._seen(view.whiten, form)
         classes, length = self._task.num_classes, unit_length(spec, rows.shape[1])
-        teacher = RehearsingTeacher(
-            mechanism,
-            rows[~asked],
-            labels[~asked],
-            classes,
-            length,
-            self._records,
-            np.random.default_rng([self.config.seed, number]),
-        )
+        records, labels = rows[~asked], self.labels[~asked]
+        teacher = RehearsingTeacher(mechanism, records, labels, classes, length, self._records, rng)
         round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
         current = round_1.public_side().rounds[0]
-        with self._folder(view, asks.centroids) as folder:
+        with self._folder(view, form.centroids) as folder:
             asked_of = question_of(current, classes, spec, public.shape[1], folder)
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
-        space, has = self._task.labels, answers.labels != ABSTAINED
-        score = space.score(space.decode(answers.labels), self.labelled.labels[asked], has)
-        errors = score.get("errors")  # of values
-        return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)
+        return np.flatnonzero(asked), answers.labels
 
-    def _seen(self, whiten: int, axes: int | None) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
+    def _by_queries(
+        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same where every row is a query of its own."""
+        asked = np.flatnonzero(self._few & (self._folds == fold))
+        voters = self._voters(view.whiten, mechanism.query_form, fold)
+        keys, noise = [""] * len(asked), StandInNoise(rng)
+        *screens, answers = (mechanism.draw(s, voters, keys, noise) for s in mechanism.stages)
+        labels = np.array([mechanism.label(value) for value in answers.tolist()], dtype=np.int64)
+        for bits in screens:
+            labels[bits != 1] = ABSTAINED
+        return asked, labels
+
+    def _voters(self, whiten: int, form: QueryForm, fold: int) -> ScaledVoters:
+        """The rows of the other folds before those of one."""
+        key = whiten, form.landmarks, fold
+        if key not in self._voting:
+            spec, _, rows = self._seen(whiten, form)
+            asked, others = (
+                self._few & (side) for side in (self._folds == fold, self._folds != fold)
+            )
+            index = ExactIndex(rows[others], np.arange(others.sum()), threads=1)
+            self._voting[key] = ScaledVoters(
+                index,
+                self.labels[others],
+                self._task.num_classes,
+                rows[asked],
+                unit_length(spec, rows.shape[1]),
+                landmarks=spec.landmarks,
+                records=self._records,
+            )
+        return self._voting[key]
+
+    def _seen(self, whiten: int, form: QueryForm) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
-        if (whiten, axes) not in self._known:
+        key = whiten, form.axes, form.landmarks
+        if key not in self._known:
             plain, start = self.features.plain, self.features.spec(whiten)
-            spec = extractor_of_round(start, QueryForm(axes=axes), lambda _: plain[0])
+            spec = extractor_of_round(start, form, lambda _: plain[0])
             embedder = Embedder(spec, probe=None)
             public, rows = (embedder.embed(x)[0] for x in plain)
-            self._known[whiten, axes] = spec, public, rows
-        return self._known[whiten, axes]
+            self._known[key] = spec, public, rows
+        return self._known[key]
 
     @contextmanager
     def _folder(self, view: View, cells: int | None) -> Iterator[Path]:

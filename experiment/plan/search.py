@@ -38,7 +38,7 @@ from ..run.places import resumed
 from ..run.run_folder import RunFolder
 from ..run.training import check_student
 from .candidates import PLANNERS
-from .goal import Choice, Goal, Optimum, PublicRows, View
+from .planner import Choice, Goal, Optimum, PublicRows
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,
@@ -130,13 +130,9 @@ def search(
             plan = PLANNERS[mechanism.kind]
             assert plan is not None
             try:
-                optimum = plan(mechanism, goal, rows, progress)
+                optima.append(plan(mechanism, goal, rows, progress))
             except BudgetRefused as error:
                 refused = error
-                continue
-            if config.open and optimum.chosen.view is None:
-                optimum = _seen_by(prepared[0].default_view, optimum)
-            optima.append(optimum)
         if not optima:
             raise refused or goal.nothing_affordable()
         best = max(optima, key=lambda optimum: optimum.chosen.worth)
@@ -150,12 +146,6 @@ def search(
 
     tried.sort(key=order)
     return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
-
-
-def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
-    """With the features that a search was given."""
-    tried = tuple(replace(choice, view=view) for choice in optimum.tried)
-    return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:

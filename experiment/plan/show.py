@@ -17,7 +17,7 @@ from ...teacher.accounting.plan import Plan
 from ...wall.guarantee import for_unit, protected
 from ..config.config import Config, solved_line, solved_numbers
 from ..run.console import Console
-from .goal import Choice, Optimum
+from .planner import Choice, Optimum
 
 if TYPE_CHECKING:
     from rich.table import Table

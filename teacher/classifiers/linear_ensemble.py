@@ -20,11 +20,11 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.progress import TaskProgress
-from ..noise import words
+from ..noise import sampler
 from ..search.int8_matmul import LARGEST
 
 MAX_TEACHERS = 10_000
-KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
+KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
@@ -79,7 +79,7 @@ def shard_key(directory: Path) -> bytes:
     path = directory / KEY
     if not path.exists():
         with whole(path, 0o600) as file:
-            file.write(words.fresh_key())
+            file.write(sampler.fresh_key())
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise InvalidInput(KEY, f"{KEY_BYTES} bytes", len(key))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LEVELS = 127  # values of a feature
 Keys = Sequence[str]  # identities of queries, one each
+EVERYWHERE = 1 << 26  # above every squared distance
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,22 @@ class Voters:
             keys=list(keys),
             release=release,
         )
+
+    def radii(self, share: float) -> np.ndarray:
+        """The squared distance of each query to its j-th nearest landmark: int64 [n_queries].
+
+        j = ``share`` of the landmarks, at least 1. A landmark at distance 0 does not count: it may
+        be the query itself. Where fewer than j are left, every record is within.
+        """
+        rows = np.frombuffer(self.landmarks, np.int8).reshape(-1, self.queries.shape[1]).copy()
+        wanted = max(1, round(share * len(rows)))
+        index = ExactIndex(rows, np.arange(len(rows)), threads=1)
+        radii = np.full(len(self.queries), EVERYWHERE, dtype=np.int64)
+        for query, squared in enumerate(index.distances(self.queries)):
+            apart = squared[squared > 0]
+            if len(apart) >= wanted:
+                radii[query] = np.partition(apart, wanted - 1)[wanted - 1]
+        return radii
 
     def sampled_ball_votes(
         self,

@@ -19,7 +19,6 @@ from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
-from ..search.cpu import ExactIndex
 from .base import Classifiers, Mechanism, QueryForm
 from .fields import count, noise_scale, param, ratio, sampling
 
@@ -33,7 +32,6 @@ LANDMARKS = 2_000  # public rows that radii are measured by, at most
 # but once in 10^9 queries, whether it is cut or not.
 CUT = 6
 MOST_VOTES = 10**6  # of the curve
-EVERYWHERE = 1 << 26  # above every squared distance
 
 
 @dataclass(frozen=True)
@@ -192,10 +190,6 @@ class SampledVotes(Votes):
     def expected_votes(self, records: int) -> float:
         """Voters of a query, a mean, of so many records."""
 
-    def spread(self, votes: int) -> float:
-        """Variance of the number of voters over its square, where ``votes`` are expected."""
-        return 0.0
-
     @classmethod
     @abstractmethod
     def sized(cls, votes: int, sample_rate: float, records: int, **fields: float) -> Self:
@@ -262,37 +256,14 @@ class PrivateRadius(SampledVotes):
     def expected_votes(self, records: int) -> float:
         return self.share * self.sample_rate * records
 
-    def spread(self, votes: int) -> float:
-        """Poisson, and the radius varies with the landmarks."""
-        return 1 / max(votes, 1) + 1 / max(self.share * LANDMARKS, 1)
-
     @classmethod
     def sized(cls, votes: int, sample_rate: float, records: int, **fields: Any) -> Self:
         share = min(1.0, float(f"{votes / (sample_rate * records):.4g}"))
         return cls(share=share, sample_rate=sample_rate, **fields)
 
     def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        radii = squared_radii(voters.queries, voters.landmarks, self.share)
+        radii = voters.radii(self.share)
         return voters.sampled_ball_votes(radii, self.sample_rate, keys, stage, entropy)
-
-
-def squared_radii(queries: np.ndarray, landmarks: bytes, share: float) -> np.ndarray:
-    """The squared distance of each query to its j-th nearest landmark: int64 [q].
-
-    j = ``share`` of the landmarks, at least 1. A landmark at distance 0 does not count: it may be
-    the query itself. Where fewer than j are left, every record is within.
-
-    ``queries``: int8 [q, d]; ``landmarks``: int8 [m, d] as bytes.
-    """
-    rows = np.frombuffer(landmarks, dtype=np.int8).reshape(-1, queries.shape[1]).copy()
-    wanted = max(1, round(share * len(rows)))
-    index = ExactIndex(rows, np.arange(len(rows)), threads=1)
-    radii = np.full(len(queries), EVERYWHERE, dtype=np.int64)
-    for query, squared in enumerate(index.distances(queries)):
-        apart = squared[squared > 0]
-        if len(apart) >= wanted:
-            radii[query] = np.partition(apart, wanted - 1)[wanted - 1]
-    return radii
 
 
 @dataclass(frozen=True)

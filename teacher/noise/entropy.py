@@ -18,9 +18,8 @@ from typing import Protocol
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .sampler import GAUSSIAN, LAPLACE, draw, recipe
+from .sampler import GAUSSIAN, LAPLACE, Stream, Words, draw, recipe, uniform_below
 from .scales import check_scale
-from .words import Stream, Words, uniform_below
 
 Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each call
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
@@ -78,7 +77,7 @@ class Entropy(Protocol):
 class SystemEntropy:
     """Operating system entropy without state: neither a fork nor a restored process repeats a draw.
 
-    Each call draws a key of its own (``words.fresh_key``) and takes all of its words from AES-256
+    Each call draws a key of its own (``sampler.fresh_key``) and takes all of its words from AES-256
     in counter mode under it. The key is never used again. Raises OSError, before anything is
     drawn, where the system gives no entropy.
     """

@@ -16,9 +16,8 @@ from typing import Any
 
 from ....wall.errors import LabelwallError, MissingData
 from ....wall.guarantee import EACH
-from ...accounting.accountant import certificates, certified_epsilon
+from ...accounting.accountant import certificates, certified_epsilon, explain
 from ...accounting.conversion import round_up
-from ...accounting.explain import explain
 from ...accounting.plan import Plan
 from .history import History
 from .mechanisms import check_plan

@@ -10,8 +10,8 @@ import pytest
 
 from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import SimulatedRecords, best_level, optimise, threshold_at
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import best_plan, mechanisms_for, planned_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.features.embedder import unit_length

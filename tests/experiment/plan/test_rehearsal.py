@@ -1,9 +1,8 @@
-"""Rehearsals: the law of their sums, and how near their forecasts are to rounds of a run."""
+"""Rehearsals: the law of what stands for sums and votes, and how near forecasts are to a run's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,13 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
-from labelwall.experiment.plan.rehearsal import (
+from labelwall.experiment.config.groups import RoundConfig
+from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal, labelled_rows, public_box
+from labelwall.experiment.plan.stand_ins import (
     MIN_VARIANCE,
-    Labelled,
-    Rehearsal,
     RehearsingTeacher,
-    labelled_rows,
-    public_box,
+    ScaledVoters,
+    StandInNoise,
 )
 from labelwall.experiment.run.matrices import ask_matrices, question_of
 from labelwall.teacher.features.embedder import Embedder, unit_length
@@ -29,12 +27,24 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
     ReverseKnn,
 )
-from labelwall.wall.datasets.config import DataConfig, PublicData, Task
-from labelwall.wall.label_kinds import label_space
-from labelwall.wall.labels import LabelSpace
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, PrivateRadius
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.datasets.config import PublicData, Task
 from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
-from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
+from tests.experiment.plan.planning import (
+    CASES,
+    CLASSES,
+    DIMENSIONS,
+    EMBEDDER,
+    PRIVATE,
+    embedded,
+    staged,
+    vectors,
+)
+from tests.seeded_noise import SeededNoise
 
 RECORDS = 2_000
 
@@ -67,69 +77,7 @@ def test_what_few_rows_vary_by_is_taken_off_the_noise() -> None:
     assert found.std(axis=0) == pytest.approx(np.full(6, 30.0 * MIN_VARIANCE**0.5), rel=0.15)
 
 
-@dataclass(frozen=True)
-class Case:
-    """Rows of one kind of labels. ``rows``: a function of a seed and a count, as ``vectors``."""
-
-    data: DataConfig
-    space: LabelSpace
-    rows: Callable[[int, int], tuple[np.ndarray, np.ndarray]]
-
-    def right(self, labels: np.ndarray, truth: np.ndarray) -> float:
-        """The share of right labels; R2 of values, by its definition."""
-        if self.space.kind == "value":
-            away = self.space.decode(labels) - truth
-            return float(1 - (away**2).mean() / truth.var())
-        return float((labels == truth).mean())
-
-
-def priced(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors whose values are linear, with noise of a tenth of their variance: float64 [n]."""
-    x, _ = vectors(seed, n)
-    noise = np.random.default_rng([seed, 1]).normal(size=n)
-    return x, x[:, :4] @ [1.0, -1.0, 0.5, 0.5] + 0.55 * noise
-
-
-def marked(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors with three attributes, one of them noisy: int64 [n, 3] of 0 and 1."""
-    x, _ = vectors(seed, n)
-    flipped = np.random.default_rng([seed, 2]).random(n) < 0.2
-    found = np.stack([x[:, 0] > 0.5, x[:, 1] + x[:, 2] > 1, (x[:, 3] > 0) ^ flipped], axis=1)
-    return x, found.astype(np.int64)
-
-
-BOUNDS = [-8.0, 8.0]
-CASES = {
-    "class": Case(DataConfig("arrays", path="-"), label_space("class", list("abc"), []), vectors),
-    "attributes": Case(
-        DataConfig("arrays", path="-", labels="attributes"),
-        label_space("attributes", list("abc"), []),
-        marked,
-    ),
-    "value": Case(
-        DataConfig("arrays", path="-", labels="value", bounds=BOUNDS),
-        label_space("value", [], BOUNDS),
-        priced,
-    ),
-}
 LINEAR_VALUE = PrivateLinearValue(steps=2, axes=8)
-
-
-def staged(
-    tmp_path: Path, mechanism: Mechanism, epsilon: float, labelled: int = 600
-) -> tuple[Config, Rehearsal]:
-    """A rehearsal of one round with so many labelled rows."""
-    case = CASES[mechanism.label_space]
-    config = Config(
-        case.data,
-        [RoundConfig()],
-        budget=BudgetConfig(epsilon),
-        mechanism=mechanism,
-        features="raw",
-    ).solved()
-    task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
-    rows = Labelled(*case.rows(3, labelled), "")
-    return config, Rehearsal(config, task, public, rows, RECORDS, no_progress, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -146,23 +94,18 @@ def test_a_forecast_is_near_a_round_of_a_run(
     tmp_path: Path, mechanism: Mechanism, epsilon: float
 ) -> None:
     """600 labelled rows foretell rounds over 2,000 records, with new rows, or a little less."""
-    config, stage = staged(tmp_path, mechanism, epsilon)
-    case = CASES[mechanism.label_space]
+    stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
+    config, case = stage.config.solved(), CASES[mechanism.label_space]
     view = stage.features.views()[0]
     forecast = stage.score(view, config.mechanism, 8).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
-    spec, rows, _ = stage._seen(0, config.mechanism.query_form.axes)
-    embedder = Embedder(spec, probe=None)
-    right = []
+    spec, rows, _ = stage._seen(0, config.mechanism.query_form)
+    embedder, outputs = Embedder(spec, probe=None), case.space.outputs
+    right, length = [], unit_length(spec, rows.shape[1])
     for seed in range(8):
+        codes, rng = case.space.encode("y", y), np.random.default_rng(seed)
         records = RehearsingTeacher(
-            config.mechanism,
-            embedder.embed(x)[0],
-            case.space.encode("y", y),
-            case.space.outputs,
-            unit_length(spec, rows.shape[1]),
-            RECORDS,
-            np.random.default_rng(seed),
+            config.mechanism, embedder.embed(x)[0], codes, outputs, length, RECORDS, rng
         )
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
@@ -175,13 +118,81 @@ def test_a_forecast_is_near_a_round_of_a_run(
     assert -0.08 < forecast - np.mean(right) < 0.04
 
 
+KNN = PrivateKnn(k=60, threshold=35, sigma_screen=10.0, sigma_vote=12.0, sample_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        KNN,
+        replace(KNN, k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sample_rate=1),
+        replace(KNN, k=40, threshold=10, sample_rate=0.2),
+        replace(KNN, k=900, threshold=40, sigma_screen=20.0, sample_rate=0.1),  # of 200
+        PrivateRadius(share=0.1, threshold=60, sigma_screen=10.0, sigma_vote=9.0, sample_rate=0.5),
+        PrivateKnnMean(k=60, sigma_mean=2.0, sample_rate=0.3),
+        PrivateKnnMedian(k=60, epsilon=1.0, sample_rate=0.3),
+    ],
+    ids=lambda mechanism: f"{mechanism.kind} {vars(mechanism).get('k')}",
+)
+def test_a_forecast_of_queries_is_near_the_mechanism_on_records_it_never_saw(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
+    stage, case = staged(tmp_path, mechanism, 1_000), CASES[mechanism.label_space]
+    forecast = stage.score(stage.features.views()[0], mechanism, 8)
+    (x, y), (test, truth) = case.rows(1, PRIVATE), case.rows(7, 1_000)
+    spec, _, _ = stage._seen(0, mechanism.query_form)
+    (records, queries), codes = (EMBEDDER.embed(v)[0] for v in (x, test)), case.space.encode("y", y)
+    index = ExactIndex(records, np.arange(PRIVATE), threads=1)
+    voters = Voters(index, codes, CLASSES, queries, landmarks=spec.landmarks)
+    keys, right, passed = [str(q) for q in range(len(queries))], [], []
+    tapes = 10 if mechanism.stages[0] == SCREEN else 1  # one moves the share by 2% of itself
+    for tape in map(SeededNoise, range(tapes)):
+        drawn = {stage: mechanism.draw(stage, voters, keys, tape) for stage in mechanism.stages}
+        labels = np.array([mechanism.label(v) for v in drawn[mechanism.stages[-1]].tolist()])
+        has = drawn.get(SCREEN, np.ones(len(keys))) == 1
+        passed.append(has.mean())
+        right.append(case.right(labels[has], truth[has]))
+    assert forecast.answered == pytest.approx(np.mean(passed), rel=0.1)
+    assert forecast.accuracy == pytest.approx(np.mean(right), abs=0.05)
+
+
+def test_votes_are_those_of_the_part_of_the_rows_that_stands_for_the_voters() -> None:
+    """100 of 1,000 sampled records are the nearest tenth: 12 rows of 120, or 12.5 of 125."""
+    for rows in (120, 125):
+        features, labels = (part[:rows] for part in embedded(4, 125))
+        index, noise = ExactIndex(features, np.arange(rows)), StandInNoise(np.random.default_rng(0))
+        voters = ScaledVoters(index, labels, CLASSES, features[:3], records=2000)
+        votes = voters.votes(100, 0.5, ["", "", ""], SCREEN, noise)
+        for query, found in enumerate(votes):
+            apart = ((features.astype(int) - features[query]) ** 2).sum(axis=1)
+            near = labels[np.lexsort((np.arange(rows), apart))]
+            counts = np.bincount(near[:12], minlength=CLASSES).astype(float)
+            counts[near[12]] += rows / 10 - 12
+            assert found == pytest.approx(counts * 1000 / rows, abs=0.5)
+
+
+@pytest.mark.parametrize("records", [100, 5_000])
+def test_noise_on_votes_lacks_what_few_rows_vary_by(records: int) -> None:
+    """20 of 200 rows stand for 10 votes, which vary more, or for 500, which vary less."""
+    features, labels = embedded(4, 200)
+    index, sigma = ExactIndex(features, np.arange(200)), 9.0
+    noise = StandInNoise(np.random.default_rng(0))
+    voters = ScaledVoters(index, labels, CLASSES, features[:1].repeat(4000, 0), records=records)
+    votes = voters.votes(records // 10, 1.0, [""] * 4000, AGGREGATE, noise)[0]
+    drawn = noise.discrete_gaussian(sigma, [""] * 4000, AGGREGATE, CLASSES)
+    expected = sigma**2 + votes * (1 - records / 10 / 20)
+    expected = np.maximum(expected, MIN_VARIANCE * sigma**2) + 1 / 12  # rounding
+    assert drawn.var(axis=0) == pytest.approx(expected, rel=0.1)
+
+
 def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_path: Path) -> None:
     """By sklearn's regression of the values on the unit vectors that a run regresses on."""
-    config, stage = staged(tmp_path, LINEAR_VALUE, 200.0, labelled=2_000)
-    forecast = stage.score(stage.features.views()[0], config.mechanism, 4)
-    (x, y), (test, truth) = priced(6, RECORDS), priced(7, 2_000)
-    rows, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
-    best = LinearRegression().fit(rows, y).score(asked, truth)
+    stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
+    mechanism, rows = stage.config.solved().mechanism, CASES["value"].rows
+    forecast = stage.score(stage.features.views()[0], mechanism, 4)
+    (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
+    x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
+    best = LinearRegression().fit(x, y).score(asked, truth)
     assert forecast.answered == 1.0
     assert forecast.accuracy == pytest.approx(best, abs=0.04)
 

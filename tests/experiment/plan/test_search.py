@@ -14,8 +14,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import search as auto
-from labelwall.experiment.plan.candidates import REHEARSED
-from labelwall.experiment.plan.goal import Goal
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run import places
@@ -44,8 +43,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(auto, "mechanisms_for", _few(auto.mechanisms_for))
     monkeypatch.setattr("labelwall.experiment.plan.candidates.AXES", (2, 8))
     monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
-    monkeypatch.setattr("labelwall.experiment.plan.candidates.REFINED", 1)
-    monkeypatch.setattr("labelwall.experiment.plan.candidates.FINAL", 2)
+    monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)
     path = planning.write(tmp_path, SETTINGS)
     path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
     return path
@@ -53,7 +52,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _few(original):  # type: ignore[no-untyped-def]
     """Only what is rehearsed: the other kinds take seconds each and have tests of their own."""
-    return lambda config: [m for m in original(config) if m.kind in REHEARSED]
+    return lambda config: [m for m in original(config) if m.once_a_round]
 
 
 def with_private(config: Path) -> None:
@@ -206,7 +205,7 @@ def named(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "source", "word"),
     [
-        ("private_knn", "votes among 400 labelled public rows", "sigma_screen"),
+        ("private_knn", "400 rows of the test split", "sigma_screen"),
         ("ind_knn", "a rehearsal among 400 labelled public rows", "sigma_label"),
     ],
 )

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.curves import release_rdp
-from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.voters import EVERYWHERE, Voters
 from labelwall.teacher.mechanisms.votes import (
     AGGREGATE,
-    EVERYWHERE,
     LANDMARKS,
     SCREEN,
     PrivateRadius,
-    squared_radii,
 )
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -45,7 +43,10 @@ def test_a_radius_is_the_distance_to_a_public_row() -> None:
         for query in queries.astype(int):
             apart = sorted(d for d in ((rows.astype(int) - query) ** 2).sum(axis=1).tolist() if d)
             expected.append(apart[wanted - 1] if len(apart) >= wanted else EVERYWHERE)
-        assert squared_radii(queries, rows.tobytes(), share).tolist() == expected
+        voters = Voters(
+            ExactIndex(rows, np.arange(50)), np.zeros(50), 2, queries, landmarks=rows.tobytes()
+        )
+        assert voters.radii(share).tolist() == expected
 
 
 def test_a_sample_keeps_each_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:

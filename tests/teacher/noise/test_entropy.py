@@ -23,7 +23,7 @@ import pytest
 from scipy.stats import binom
 
 from labelwall.teacher.noise import entropy as noise
-from labelwall.teacher.noise import sampler, words
+from labelwall.teacher.noise import sampler
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.wall.errors import InvalidInput
 from tests.programs import REPOSITORY
@@ -199,13 +199,13 @@ def _calls(source=SystemEntropy):
 @pytest.fixture
 def keys_used(monkeypatch):
     """The keys of AES, in order."""
-    used, real = [], words.algorithms.AES
+    used, real = [], sampler.algorithms.AES
 
     def witness(key):
         used.append(key)
         return real(key)
 
-    monkeypatch.setattr(words.algorithms, "AES", witness)
+    monkeypatch.setattr(sampler.algorithms, "AES", witness)
     return used
 
 
@@ -231,12 +231,12 @@ def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
     """Either of them may repeat itself."""
     asked = []
     monkeypatch.setattr(os, "urandom", lambda count: asked.append(count) or bytes(count))
-    first, second = words.fresh_key(), words.fresh_key()
+    first, second = sampler.fresh_key(), sampler.fresh_key()
     assert asked == [32, 32]
     assert first != second
     monkeypatch.undo()
     monkeypatch.setattr("builtins.open", _device(missing=0))
-    assert words.fresh_key() != words.fresh_key()
+    assert sampler.fresh_key() != sampler.fresh_key()
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_the_release_path_can_not_be_seeded_and_prints_no_secret():
     assert SystemEntropy().unsafe is False
     assert list(inspect.signature(SystemEntropy).parameters) == []
     assert not vars(SystemEntropy())  # no state
-    secrets = words.Stream(), SystemEntropy(), SeededNoise(12345)
+    secrets = sampler.Stream(), SystemEntropy(), SeededNoise(12345)
     assert [repr(source) for source in secrets[:2]] == ["Stream()", "SystemEntropy()"]
     assert "12345" not in repr(secrets[2])
-    for module in (noise, sampler, words):
+    for module in (noise, sampler):
         text = inspect.getsource(module)
         assert not [
             word for word in ("np.random", "import random", "seed(", "default_rng") if word in text

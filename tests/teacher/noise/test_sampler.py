@@ -25,13 +25,14 @@ from labelwall.teacher.noise.sampler import (
     LAPLACE,
     MAX_PLACE,
     MAX_TABLE_SCALE,
+    Stream,
     coin_cells,
     coin_table,
     draw,
     recipe,
+    uniform_below,
 )
 from labelwall.teacher.noise.scales import MAX_SCALE
-from labelwall.teacher.noise.words import Stream, uniform_below
 from tests.teacher.noise import oracles
 from tests.teacher.noise.oracles import distribution, real, surprise
 

@@ -1,0 +1,37 @@
+"""The planner of votes on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import RoundConfig
+from labelwall.experiment.plan.candidates import PLANNERS
+from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
+from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.label_kinds import label_space
+from labelwall.wall.progress import no_progress
+
+
+def planned_votes(
+    mechanism: Mechanism, features: np.ndarray, labels: np.ndarray, classes: int, goal: Goal
+) -> Choice[Any]:
+    """The best choice for a goal, by labelled rows: features int8 [n, d], labels int64 [n]."""
+    config = Config(
+        DataConfig("arrays", path="-"), [RoundConfig(1)], mechanism=mechanism, features="raw"
+    )
+    task = Task(label_space("class", [str(i) for i in range(classes)]), features.shape[1:])
+    rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
+    assert planner is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        labelled, records = Labelled(rows, labels, "public rows"), goal.expected_records
+        stage = Rehearsal(config, task, rows, labelled, records, no_progress, Path(scratch))
+        view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
+        public = PublicRows(classes, lambda: stage.embedded, lambda: (view,), stage.score)
+        return planner(mechanism, goal, public, no_progress).chosen

@@ -1,0 +1,386 @@
+"""Planning: a mechanism's parameters for a budget, from PUBLIC rows alone.
+
+A kind's candidates are rehearsed, then neighbours of the best, then the best a few more times.
+A mechanism that asks once a round, or answers every query, gets its noise from the budget. Where
+queries are screened, a candidate has noise, and the budget decides how many queries it pays for.
+Neither private votes nor the number of private records enter.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, Generic
+
+import numpy as np
+
+from ...teacher.accounting.accountant import certified_epsilon, require_affordable
+from ...teacher.accounting.conversion import epsilon_from_rdp, round_up
+from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
+from ...teacher.accounting.plan import Plan, Slot
+from ...teacher.mechanisms.base import M, Mechanism, Priced
+from ...teacher.mechanisms.calibration import calibrate
+from ...teacher.mechanisms.votes import SampledVotes
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress
+from ..linear.measure import MANY_STEPS
+
+REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
+SLACK = 0.05  # of the least accuracy: neighbours of those that are nearly good enough
+TIMES = 4  # more rehearsals of the last candidates
+VALUES_ASKED = 300  # queries, where no round says how many
+AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
+RATED = 1000  # rows that the share of answers is known from, about
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The goal of a search: the most right labels within epsilon at delta.
+
+    ``expected_records``: public guess of the number of private records; ``queries``: number of
+    public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
+    ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
+    fixed; ``told``: whether somebody made the guess.
+    """
+
+    epsilon: float
+    delta: float
+    expected_records: int
+    queries: int
+    rounds: int
+    min_accuracy: float = 0.0
+    seed: int = 0
+    asked: int | None = None
+    told: bool = True
+
+    def check(self) -> None:
+        """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
+        if not 0 <= self.min_accuracy < 1:
+            raise InvalidInput("min_accuracy", "in [0, 1)", self.min_accuracy)
+        for name in ("expected_records", "queries"):
+            if getattr(self, name) < self.rounds:
+                raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
+
+    def nothing_affordable(self) -> BudgetRefused:
+        """The error for a goal with no candidate that is affordable and accurate enough."""
+        return BudgetRefused(
+            f"`budget.epsilon` must be large enough for {self.rounds} useful queries. Found "
+            f"{self.epsilon}. Raise it, lower min_accuracy, or check expected_records."
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """Features that the first round may look at.
+
+    ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
+    spread, 0 for the features as they are; ``dimensions``: of these features, a count; ``axes``:
+    the most principal axes that a mechanism may ask for, 0 where it can not; ``rows``: public rows
+    of the rehearsal, ``classes``, ``records``: expected ones, counts; ``box``: the domain of
+    features of that name.
+    """
+
+    features: str
+    whiten: int
+    dimensions: int
+    axes: int
+    rows: int
+    classes: int
+    records: int
+    box: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.features}, {self.whiten} whitened axes" if self.whiten else self.features
+
+
+@dataclass(frozen=True)
+class Score:
+    """What rehearsals expect of a round.
+
+    ``answered``: share of public rows that get a label; ``accuracy``: share of right ones among
+    these labels, R2 where labels are values; ``spread``: its standard deviation between rehearsals.
+    """
+
+    answered: float
+    accuracy: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class PublicRows:
+    """Labelled public rows that look like the private ones.
+
+    ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
+    vector, the view, None for the configuration's); slow, so called only where needed.
+
+    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
+    so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
+    for the records; ``source``: of these rows, for a reader.
+    """
+
+    num_classes: int
+    embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View | None]]
+    views: Callable[[], tuple[View, ...]] = tuple
+    rehearse: Callable[[View, Mechanism, int], Score] | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Choice(Generic[M]):
+    """A mechanism for a budget, and what is expected of it.
+
+    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``asked``,
+    ``cap``: queries and answers that are paid for; ``answered``: expected number of labels;
+    ``accuracy``: their expected accuracy, R2 of values; ``spread``: the standard deviation of its
+    rehearsals, 0 where it was not rehearsed; ``view``: the first round's features, the
+    configuration's where None.
+    """
+
+    epsilon: float
+    mechanism: M
+    asked: int
+    cap: int
+    answered: float
+    accuracy: float
+    spread: float = 0.0
+    view: View | None = None
+
+    @property
+    def of_values(self) -> bool:
+        """Whether the accuracy is R2, and not a share of right labels."""
+        return self.mechanism.label_space == "value"
+
+    @property
+    def right(self) -> float:
+        """Expected number of right labels."""
+        return self.answered * self.accuracy
+
+    @property
+    def worth(self) -> float:
+        """What a search maximises: right labels, or R2 of values, however many rows get one."""
+        return self.accuracy if self.of_values else self.right
+
+    def plan(self, goal: Goal) -> Plan:
+        """A plan with this mechanism alone."""
+        releases = self.mechanism.releases(self.asked, self.cap)
+        return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
+
+    def certified(self, goal: Goal) -> Choice[M]:
+        """With the accountant's own certificate. Raises BudgetRefused where it is too high."""
+        plan = self.plan(goal)
+        require_affordable(plan)
+        return replace(self, epsilon=certified_epsilon(plan))
+
+
+@dataclass(frozen=True)
+class Optimum(Generic[M]):
+    """The result of a search.
+
+    ``source``: of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
+    candidates, best first; ``seconds``: of the search.
+    """
+
+    goal: Goal
+    chosen: Choice[M]
+    source: str
+    note: str = ""
+    tried: tuple[Choice[M], ...] = ()
+    seconds: float = 0.0
+
+    def price(self) -> str:
+        """The certificate of the chosen one, for a reader."""
+        goal = self.goal
+        epsilon = f"epsilon {round_up(self.chosen.epsilon)} of {goal.epsilon:g}"
+        return f"Certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
+
+
+Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]
+"""The mechanism of a kind with the most right labels expected within the goal.
+
+Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is affordable and
+accurate enough.
+"""
+
+
+@dataclass(frozen=True)
+class Rehearser:
+    """Rehearses candidates for a goal on public rows."""
+
+    goal: Goal
+    public: PublicRows
+    progress: Progress
+    _noise: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def each(self, candidates: Sequence[tuple[View, M]], times: int = 1) -> list[Choice[M]]:
+        """Each that the budget allows rehearsed, best first.
+
+        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
+        """
+        choices, refused = [], None
+        for number, (view, mechanism) in enumerate(candidates, start=1):
+            what = f"rehearsing {mechanism.kind} on {view.features} features"
+            self.progress(what, number - 1, len(candidates))
+            try:
+                choices.append(self.rehearsed(view, mechanism, times))
+            except BudgetRefused as error:
+                refused = error
+            self.progress(what, number, len(candidates))
+        if refused is not None and not choices:
+            raise refused
+        return sorted(choices, key=self.order)
+
+    def order(self, choice: Choice[Any], slack: float = 0.0) -> tuple[bool, float]:
+        """The best comes first: of those that are accurate enough, where any is."""
+        return choice.accuracy < self.goal.min_accuracy - slack, -choice.worth
+
+    def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
+        """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
+        assert self.public.rehearse is not None
+        goal = self.goal
+        if isinstance(mechanism, SampledVotes):
+            score = self.public.rehearse(view, mechanism, times)
+            asked, cap, answered = affordable(mechanism, score.answered, goal)
+        else:
+            asked = goal.asked or min(goal.queries, max(goal.rounds, VALUES_ASKED))
+            if mechanism.once_a_round:
+                asked = goal.rounds * mechanism.charges_a_round
+            mechanism = self._with_noise(mechanism, asked)
+            score = self.public.rehearse(view, mechanism, times)
+            cap = asked
+            rows = goal.queries if mechanism.once_a_round else asked
+            answered = rows * score.answered
+        accuracy = max(score.accuracy, 0.0)
+        return Choice(goal.epsilon, mechanism, asked, cap, answered, accuracy, score.spread, view)
+
+    def _with_noise(self, mechanism: M, asked: int) -> M:
+        """With its noise for the budget, solved once for each price. Raises BudgetRefused."""
+        goal, open_ = self.goal, _shape(mechanism)
+        price = repr(open_.with_noise(1.0, asked).releases(asked, asked))
+        if price not in self._noise:
+            (solved,) = calibrate([Priced(open_, asked, asked)], goal.epsilon, goal.delta)
+            slot = Priced(solved, asked, asked).slot()
+            require_affordable(Plan(goal.epsilon, goal.delta, (slot,)))
+            self._noise[price] = {name: vars(solved)[name] for name in open_.calibrated}
+        return replace(mechanism, **self._noise[price])
+
+    def fitted(self, choice: Choice[M]) -> Choice[M]:
+        """With the accountant's certificate, by as much noise of the screening as that wants."""
+        if isinstance(choice.mechanism, SampledVotes):
+            entry = Priced(replace(choice.mechanism, sigma_screen=None), choice.asked, choice.cap)
+            (mechanism,) = calibrate([entry], self.goal.epsilon, self.goal.delta, self.progress)
+            choice = replace(choice, mechanism=mechanism)
+        return choice.certified(self.goal)
+
+
+@dataclass(frozen=True)
+class Candidates(Generic[M]):
+    """What to rehearse of one kind.
+
+    ``coarse``: for a mechanism of the kind and features; ``around``: neighbours of a good one, ever
+    nearer; ``stricter``: the same with margins, for fewer and better labels. ``times``: rehearsals
+    of each.
+    """
+
+    coarse: Callable[[M, View], list[M]]
+    around: Sequence[Callable[[View, M], list[M]]] = ()
+    stricter: Callable[[M], list[M]] = lambda _: []
+    times: int = 1
+
+    def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
+        """See ``Planner``. The configuration's own fields do not count."""
+        goal.check()
+        rehearser = Rehearser(goal, public, progress)
+        coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
+        tried = rehearser.each(coarse, self.times)
+        if not tried:
+            rule = f"such that {mechanism.kind} can be rehearsed on them"
+            raise InvalidInput("features", rule, [str(view) for view in public.views()])
+        for around in self.around:
+            known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
+            loose = sorted(tried, key=partial(rehearser.order, slack=SLACK))
+            near = dict.fromkeys(
+                (_seen(best), m)
+                for best in (*tried[:REFINED], *loose[:REFINED])
+                for m in around(_seen(best), _shape(best.mechanism))
+            )
+            tried += rehearser.each([each for each in near if each not in known], self.times)
+            tried.sort(key=rehearser.order)
+        last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
+        tried = _counting_first(goal, rehearser.each(last, self.times + TIMES)) + tried[FINAL:]
+        chosen = tried[0]
+        if chosen.accuracy < goal.min_accuracy:
+            chosen = self._strict(rehearser, chosen)
+        return Optimum(goal, rehearser.fitted(chosen), public.source, tried=tuple(tried))
+
+    def _strict(self, rehearser: Rehearser, chosen: Choice[M]) -> Choice[M]:
+        """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
+        for mechanism in self.stricter(chosen.mechanism):
+            choice = rehearser.rehearsed(_seen(chosen), mechanism, TIMES)
+            if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
+                return choice
+        raise rehearser.goal.nothing_affordable()
+
+
+def _counting_first(goal: Goal, last: list[Choice[M]]) -> list[Choice[M]]:
+    """Where nobody guessed the records, many steps before few that are hardly better: a run
+    corrects axes by the count of the first of many.
+    """
+    if goal.told or last[0].of_values:
+        return last
+    least = last[0].worth - 2 * last[0].spread * last[0].answered
+    for place, choice in enumerate(last):
+        steps = choice.mechanism.query_form.steps or MANY_STEPS
+        if steps >= MANY_STEPS and choice.worth >= least:
+            return [choice, *last[:place], *last[place + 1 :]]
+    return last
+
+
+def _shape(mechanism: M) -> M:
+    """With its noise left to the budget, unless queries are."""
+    screened = isinstance(mechanism, SampledVotes)
+    return mechanism if screened else replace(mechanism, **dict.fromkeys(mechanism.calibrated))
+
+
+def _seen(choice: Choice[M]) -> View:
+    assert choice.view is not None
+    return choice.view
+
+
+def affordable(mechanism: SampledVotes, passed: float, goal: Goal) -> tuple[int, int, float]:
+    """(queries, answers paid for, answers expected) where a share ``passed`` is answered.
+
+    The number of answers is a normal X; their cap is a deviation above its mean, and the
+    expectation is E min(X, mean + deviation). The deviation includes that of ``passed`` itself.
+    Raises BudgetRefused for fewer queries than rounds.
+    """
+
+    def answers(asked: int) -> tuple[int, float]:
+        mean = passed * asked
+        deviation = math.sqrt(mean * (1 - passed) * (1 + asked / RATED))
+        cap = max(1, min(asked, math.ceil(mean + deviation)))
+        return cap, min(mean - 0.0833 * deviation if cap < asked else mean, float(cap))
+
+    screen, vote = (
+        bit_rdp(r.parameters["sigma"] / (l2_sensitivity(r) or 1), mechanism.sample_rate)
+        for r in mechanism.releases(1, 1)
+    )
+
+    def too_dear(asked: int) -> bool:
+        total = asked * screen + answers(asked)[0] * vote
+        return epsilon_from_rdp(ORDERS, total, goal.delta)[0] > AIM * goal.epsilon
+
+    asked = bisect_left(range(1, goal.queries + 1), True, key=too_dear)
+    if asked < goal.rounds:
+        raise goal.nothing_affordable()
+    return asked, *answers(asked)
+
+
+@lru_cache(maxsize=2048)
+def bit_rdp(sigma: float, sample_rate: float) -> np.ndarray:
+    """RDP of whether a count exceeds a threshold, whichever it is: float64 [n_orders]."""
+    reach = math.ceil(6 * sigma) + 1
+    noise = {"sigma": sigma, "sample_rate": sample_rate}
+    return screening_rdp(ORDERS, max_votes=2 * reach, threshold=reach, **noise)

@@ -1,0 +1,186 @@
+"""Public rows that stand for a teacher's records in a rehearsal.
+
+The mechanism counts and draws by its own code. What it counts among few rows is multiplied up to
+the expected number of records, and so varies more than counts among many records do. So much
+less noise is added, but at least MIN_VARIANCE of its variance. With little noise and few labelled
+rows a rehearsal is therefore pessimistic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+
+from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.counts import BallVotes
+from ...teacher.mechanisms.voters import Voters
+from ...teacher.noise.entropy import Entropy
+from ...teacher.search.cpu import ExactIndex
+from ...wall.matrices import Matrix, NoisyCounts
+from ...wall.messages import Receipt
+
+GROUPS = 8  # parts of the rows that stand for records, between which sums vary
+MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
+
+
+@dataclass
+class StandInNoise:
+    """Continuous noise by numpy, of the variance that counts among few rows leave to it.
+
+    ``excess``: variance to add to the noise on each count, mostly below 0: float64 [q, c];
+    ``leading``: the same for each query's largest count, [q, 1].
+    """
+
+    rng: np.random.Generator
+    excess: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
+    leading: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
+    unsafe = True  # a ledger would refuse it
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        """Whole numbers, int64 [q, width]."""
+        excess = self.excess if width == self.excess.shape[1] else self.leading
+        variance = np.maximum(sigma**2 + excess, MIN_VARIANCE * sigma**2)
+        noise = self.rng.normal(size=(len(keys), width)) * np.sqrt(variance)
+        return np.rint(noise).astype(np.int64)
+
+    def choose(
+        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
+    ) -> np.ndarray:
+        """The exponential mechanism's columns, by Gumbel noise: int64 [q]."""
+        likely = -np.array([float(rate) for rate in rates])[:, None] * losses
+        columns: np.ndarray = (likely + self.rng.gumbel(size=losses.shape)).argmax(axis=1)
+        return columns
+
+    def inclusion(self, *_: object) -> np.ndarray:
+        """Not for rows that stand for many records."""
+        raise NotImplementedError
+
+    discrete_laplace = inclusion
+
+
+@dataclass(frozen=True)
+class ScaledVoters(Voters):
+    """PUBLIC rows that vote in place of ``records`` many records.
+
+    A query's votes are those of the part of the rows nearest to it that would vote among the
+    records. k votes for classes of shares p vary by k p; by k^2 p / r where r rows stand for them.
+    ``known``: what was counted already, since candidates share it.
+    """
+
+    records: int = 1
+    known: dict[object, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def radii(self, share: float) -> np.ndarray:
+        """See ``Voters.radii``."""
+        if share not in self.known:
+            self.known[share] = super().radii(share)
+        return self.known[share]
+
+    def votes(
+        self,
+        k: int,
+        sample_rate: float,
+        keys: Sequence[str],
+        release: str,
+        entropy: Entropy,
+        ballots: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """See ``Voters.votes``: expected votes, rounded."""
+        sample = sample_rate * self.records
+        voters = min(float(k), sample)
+        rows = max(1.0, voters / sample * len(self.labels))
+        if "near" not in self.known:
+            self.known["near"] = self.index.units.prefix(self.queries, len(self.labels))
+        near = self.known["near"][:, : math.ceil(rows)]
+        weights = np.ones(near.shape)
+        weights[:, -1] -= near.shape[1] - rows  # a part of the last row's vote
+        weights *= voters / rows
+        assert isinstance(entropy, StandInNoise)
+        if ballots is not None:
+            entropy.excess = np.zeros((1, ballots.shape[1]))
+            return np.rint(np.einsum("qr,qrc->qc", weights, ballots[near])).astype(np.int64)
+        cells = self.labels[near] + self.num_classes * np.arange(len(near))[:, None]
+        votes = np.bincount(cells.ravel(), weights.ravel(), len(near) * self.num_classes)
+        votes = votes.reshape(len(near), self.num_classes)
+        entropy.excess = (1 - voters / rows) * votes
+        most = votes.max(axis=1, keepdims=True)
+        entropy.leading = (1 - voters / rows) * most * (1 - most / voters)
+        return np.rint(votes).astype(np.int64)
+
+    def sampled_ball_votes(
+        self,
+        squared_radii: np.ndarray,
+        sample_rate: float,
+        keys: Sequence[str],
+        release: str,
+        entropy: Entropy,
+    ) -> np.ndarray:
+        """See ``Voters.sampled_ball_votes``: expected votes, rounded."""
+        factor, key = (
+            sample_rate * self.records / len(self.labels),
+            squared_radii.tobytes(),
+        )
+        if key not in self.known:
+            count = BallVotes(self.queries, squared_radii, self.num_classes)
+            self.known[key] = self.index.total(count, self.labels)
+        votes = factor * self.known[key]
+        assert isinstance(entropy, StandInNoise)
+        entropy.excess = (1 - factor) * votes
+        entropy.leading = entropy.excess.max(axis=1, keepdims=True)
+        return np.rint(votes).astype(np.int64)
+
+
+@dataclass
+class ZeroNoise(StandInNoise):
+    """Draws zeros and notes the scale of the noise that it was asked for."""
+
+    scale: float = 0.0
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        """Zeros, int64 [q, width]."""
+        self.scale = sigma
+        return np.zeros((len(keys), width), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class RehearsingTeacher:
+    """Counts PUBLIC rows in place of ``records`` many records.
+
+    ``features``: int8 [n, d]; ``labels``: int64 [n]; ``length``: of a unit vector.
+    """
+
+    mechanism: Mechanism
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    classes: int
+    length: float
+    records: int
+    rng: np.random.Generator = field(repr=False)
+
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """See ``Teacher.count``; nothing is charged."""
+        silent, (stage,) = ZeroNoise(self.rng), self.mechanism.stages
+        parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
+        sums = np.stack([self._sums(matrix, part, stage, silent) for part in parts])
+        factor = self.records / len(self.labels)
+        spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
+        left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
+        deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
+        noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
+        rows = self.mechanism.query_form.centroids or 1
+        return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
+
+    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
+        index = ExactIndex(self.features[part], np.arange(len(part)))
+        one = matrix.entries[np.newaxis]
+        voters = Voters(index, self.labels[part], self.classes, one, self.length)
+        drawn: np.ndarray = self.mechanism.draw(stage, voters, ["rehearsal"], silent)[0]
+        return drawn.astype(np.float64)

@@ -1,0 +1,215 @@
+"""The planner: its candidates, how it chooses among them, and what comes of a choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan import candidates
+from labelwall.experiment.plan.planner import (
+    Choice,
+    Goal,
+    PublicRows,
+    Score,
+    View,
+    affordable,
+    bit_rdp,
+)
+from labelwall.experiment.plan.search import best_plan
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
+from labelwall.teacher.mechanisms.values import PrivateKnnMean
+from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
+from labelwall.wall.errors import BudgetRefused
+from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, planned, staged
+from tests.seeded_noise import SeededNoise
+
+VIEW = View("raw", 0, 20, 20, 300, 3, 5000)
+GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
+
+
+NEIGHBOURS = [
+    (candidates.cells, ReverseKnn()),
+    (candidates.votes, PrivateKnn()),
+    (candidates.values, PrivateKnnMean()),
+]
+
+
+def test_candidates_fit_their_features() -> None:
+    linears = [(m.axes, m.steps) for m in candidates.linear(PrivateLinear(), VIEW)]
+    assert linears == [(4, 30), (8, 30), (16, 30), (20, 30), (16, 1), (20, 1)]
+    assert candidates.linear(PrivateLinear(), replace(VIEW, whiten=16)) == []
+    assert [m.axes for m in candidates.linear(PrivateLinear(), replace(VIEW, axes=0))] == [None]
+    cells = ReverseKnn()
+    assert {m.centroids for m in candidates.cells(cells, VIEW)} == {3, 10, 40, 100}
+    assert {m.centroids for m in candidates.cells(cells, replace(VIEW, rows=5))} == {1}
+    wide = replace(VIEW, dimensions=500)
+    for near, mechanism in NEIGHBOURS:
+        assert near(mechanism, wide) == []
+        assert near(mechanism, replace(wide, whiten=64))
+
+
+def test_neighbours_of_a_good_candidate_are_valid() -> None:
+    for found in candidates.cells(ReverseKnn(), VIEW):
+        for near in candidates.around_cells(VIEW, found):
+            assert max(near.neighbours, near.row_neighbours) <= near.centroids <= 100
+    for entry in candidates.linear(PrivateLinear(), VIEW):
+        for close in candidates.around_linear(VIEW, entry):
+            assert close.axes is not None
+            assert 1 <= close.axes <= 20
+
+
+def public(score) -> PublicRows:
+    return PublicRows(3, tuple, lambda: (VIEW,), score, "rows")
+
+
+def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
+    """A hump at 11 axes, which no coarse candidate has."""
+
+    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+        assert isinstance(mechanism, PrivateLinear)
+        assert mechanism.axes is not None
+        far = abs(mechanism.axes - 11) + abs(mechanism.steps - 30)
+        return Score(1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if times > 1 else 0.0)
+
+    found = planned(PrivateLinear(), GOAL, public(score))
+    chosen = found.chosen.mechanism
+    assert (chosen.axes, chosen.steps) == (11, 30)
+    assert 0.99 < found.chosen.epsilon <= 1.0
+    assert found.chosen.asked == 2 * chosen.steps  # two rounds
+    assert found.chosen.answered == 400
+    accuracies = [choice.accuracy for choice in found.tried[:5]]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_a_tiny_budget_has_one_step() -> None:
+    """More would want more noise than can be drawn."""
+    rehearsals = public(lambda *_: Score(1.0, 0.9, 0.0))
+    found = planned(PrivateLinear(), replace(GOAL, epsilon=0.012), rehearsals)
+    assert found.chosen.mechanism.steps == 1
+    assert found.chosen.epsilon <= 0.012
+
+
+def test_least_accuracy_raises_the_margin() -> None:
+    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+        assert isinstance(mechanism, ReverseKnn)
+        return (
+            Score(0.5, 0.95, 0.0)
+            if mechanism.margin > mechanism.require("sigma")
+            else Score(1.0, 0.7, 0.0)
+        )
+
+    found = planned(ReverseKnn(), replace(GOAL, min_accuracy=0.9), public(score))
+    assert found.chosen.mechanism.margin > 0
+    assert found.chosen.answered == 200
+    with pytest.raises(BudgetRefused):
+        planned(ReverseKnn(), replace(GOAL, min_accuracy=0.99), public(score))
+
+
+def test_the_fast_price_of_an_argmax_is_within_one_percent() -> None:
+    decides = (ORDERS >= 2) & (ORDERS <= 32)
+    exact = argmax_rdp(ORDERS, sigma=16.0, sample_rate=0.5)
+    ratio = bit_rdp(16 / math.sqrt(2), 0.5) / exact
+    assert np.abs(ratio[decides] - 1).max() < 0.01
+
+
+def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> PublicRows:
+    """400 labelled rows that stand for so many records, in one view."""
+    stage = staged(tmp_path, mechanism, TEST, records)
+    view = stage.features.views()[0]
+    return PublicRows(CLASSES, tuple, lambda: (view,), stage.score, "rows")
+
+
+@pytest.mark.parametrize(("kind", "analytic"), [(PrivateKnn, 300.6), (PrivateRadius, 304.4)])
+def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
+    tmp_path: Path, small_grids: None, kind: type[PrivateKnn | PrivateRadius], analytic: float
+) -> None:
+    """``analytic``: right labels by a search whose rates were computed and not drawn."""
+    goal, stage = Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2), rows_of(tmp_path, kind())
+    best = planned(kind(), goal, stage).chosen
+    assert stage.rehearse is not None
+    assert best.view is not None
+    plan = best.plan(goal)
+    assert 0.97 * 3 < certified_epsilon(plan) == best.epsilon <= 3
+    assert [release.cap for release in plan.releases()] == [best.asked, best.cap]
+    assert best.right > 0.98 * analytic
+    less = planned(kind(), replace(goal, epsilon=1.0), stage).chosen
+    assert less.right < best.right
+    votes = best.mechanism.expected_votes(PRIVATE)
+    fields = ["sample_rate", "sigma_screen", "sigma_vote", "k" if kind.swap else "share"]
+    others = [
+        replace(best.mechanism, **{name: type(value)(value * factor)})
+        for name in fields
+        for factor in (0.67, 1.5)
+        for value in [getattr(best.mechanism, name)]
+        if name != "sample_rate" or value * factor <= 1
+    ]
+    others.append(replace(best.mechanism, threshold=round(votes / 2)))
+    for other in others:
+        score = stage.rehearse(best.view, other, 8)
+        right = affordable(other, score.answered, goal)[2] * score.accuracy
+        assert right <= 1.02 * best.right, other
+
+
+def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
+    tmp_path: Path, small_grids: None
+) -> None:
+    stage, goal = rows_of(tmp_path, PrivateKnn()), Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2)
+    free, better = (
+        planned(PrivateKnn(), replace(goal, min_accuracy=floor), stage).chosen
+        for floor in (0.0, 0.85)
+    )
+    assert free.accuracy < 0.85 <= better.accuracy
+    assert better.right < free.right
+    with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
+        planned(PrivateKnn(), Goal(3.0, 1e-5, 30, 30, 30, 0.9), rows_of(tmp_path, PrivateKnn(), 30))
+
+
+def test_more_budget_explains_values_better_and_queries_stay_as_given(tmp_path: Path) -> None:
+    stage, best = rows_of(tmp_path, PrivateKnnMean(), 20_000), list[Choice]()
+    for epsilon in (0.125, 1.0):
+        optimum = planned(PrivateKnnMean(), Goal(epsilon, 1e-5, 20_000, 500, 1, asked=120), stage)
+        assert {choice.asked for choice in optimum.tried} == {120}
+        best.append(optimum.chosen)
+    accuracies = [choice.accuracy for choice in best]
+    assert accuracies == sorted(accuracies)
+
+
+@pytest.mark.slow
+def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
+    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points."""
+    from labelwall.experiment.run.query_selection import choose_queries
+    from labelwall.teacher.ledger.ledger import Ledger
+    from labelwall.teacher.records.sources import open_records
+    from labelwall.teacher.teacher import Teacher
+    from labelwall.wall.datasets.sources import describe, read_public
+    from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Queries
+
+    config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
+    planned, optimum = best_plan(config, Quiet(), min_accuracy=0.9)
+    expected = optimum.chosen
+    task, public = describe(planned.data), read_public(planned.data)
+    ledger = Ledger.create(
+        tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True
+    )
+    teacher = Teacher(
+        lambda: open_records(planned.data, task), ledger, tmp_path, task.num_classes, SeededNoise(0)
+    )
+    teacher.use_extractor(ExtractorSpec("hog", task.input_shape, task.num_classes))
+    rows = choose_queries(
+        planned.seed, 1, np.zeros(len(public.inputs), dtype=np.uint8), planned.rounds[0].queries
+    )
+    labels = teacher.answer(Queries(public.inputs[rows])).labels
+    ledger.close()
+    answered = labels != ABSTAINED
+    assert answered.sum() == pytest.approx(expected.answered * len(rows) / expected.asked, rel=0.2)
+    assert (labels == public.labels[rows])[answered].mean() == pytest.approx(
+        expected.accuracy, abs=0.03
+    )
