@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
 from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.counts import BallVotes
-from ...teacher.mechanisms.voters import Voters
+from ...teacher.mechanisms.voters import Voters, ball_votes
 from ...teacher.noise.entropy import Entropy
 from ...teacher.search.cpu import ExactIndex
 from ...wall.matrices import Matrix, NoisyCounts
@@ -127,7 +127,7 @@ class ScaledVoters(Voters):
             squared_radii.tobytes(),
         )
         if key not in self.known:
-            count = BallVotes(self.queries, squared_radii, self.num_classes)
+            count = partial(ball_votes, self.queries, squared_radii, self.num_classes)
             self.known[key] = self.index.total(count, self.labels)
         votes = factor * self.known[key]
         assert isinstance(entropy, StandInNoise)

@@ -42,11 +42,13 @@ NEAR = 1.012
 class Certificate:
     """One proof of an epsilon of the plan at its delta, for the mechanisms as they run.
 
-    ``order``: the Renyi order that attains it, None for a privacy loss distribution.
+    ``order``: the Renyi order that attains it, None for a privacy loss distribution. ``note``: one
+    line for a reader.
     """
 
     epsilon: float
     order: float | None
+    note: str
 
 
 def certificates(plan: Plan) -> dict[str, Certificate]:
@@ -71,11 +73,13 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
 def _certificates(serialised: bytes, delta: float) -> dict[str, Certificate]:
     """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
     releases = [Release(**fields) for fields in json.loads(serialised)]
-    known = {"tight": Certificate(*_renyi(releases, delta))}
+    exact = "exact screening, exact argmax contest, RDP"
+    known = {"tight": Certificate(*_renyi(releases, delta), exact)}
     if any(pure_epsilon(release) is not None for release in releases if release.cap):
-        known["pure_added"] = Certificate(*_pure_added(releases, delta))
+        added = "pure releases add up, the rest by exact curves and RDP"
+        known["pure_added"] = Certificate(*_pure_added(releases, delta), added)
     if (epsilon := pld_epsilon(releases, delta)) is not None:
-        known["pld"] = Certificate(epsilon, None)
+        known["pld"] = Certificate(epsilon, None, "privacy loss distribution of dominating pairs")
     return known
 
 
