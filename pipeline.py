@@ -15,8 +15,6 @@ serve    the teacher as a service: answers over HTTP from one custodian's direct
 keys     who may ask a service: add, list or revoke API keys
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

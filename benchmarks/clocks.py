@@ -1,7 +1,5 @@
 """Clocks around the parts of one thread's calls: a part's own time, without the parts inside it."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ class Clocks:
         self._since = 0.0
         self._replaced: list[tuple[object, str, object]] = []
 
-    def __enter__(self) -> Clocks:
+    def __enter__(self) -> "Clocks":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,8 +6,6 @@ the epsilon. The formulas are the papers', for continuous noise; the teacher dra
 and its certificates never come from here. Nothing on the path of an answer imports this file.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from diagnosed_screening import Diagnosis, screening_terms
 from scipy.special import log_ndtr, logsumexp

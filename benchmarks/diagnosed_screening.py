@@ -8,8 +8,6 @@ a bound that holds for every sample, so there is no sampling probability here. N
 of an answer imports this file.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ A line of the table is a whole run (docs/results.md has the commands; three runs
 their range and median).
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import statistics

@@ -5,8 +5,6 @@ copied from the paper, for comparison. CVPR20's own figures use the classic conv
 and 8 do; the others use labelwall's.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

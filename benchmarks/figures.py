@@ -9,8 +9,6 @@ The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private 
 private rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager

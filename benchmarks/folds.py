@@ -10,8 +10,6 @@ r"""One table and its plots from several comparisons of the same methods, e.g. f
 Medians and ranges are over the folds and seeds of all of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -7,8 +7,6 @@ The two alternate, ``--rounds`` times, on other images each time; medians. Also 
 of the float64 features that differ in any bit.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

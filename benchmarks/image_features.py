@@ -12,8 +12,6 @@ the npz file of the data source `arrays`: train rows private, the first half of 
 public, the rest the test split.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

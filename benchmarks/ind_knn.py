@@ -12,8 +12,6 @@ a line is the median over rounds. Every round asks other queries. The ledger is 
 durability; "ledger" is the share of the exact path that reserving, paying and recording take.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

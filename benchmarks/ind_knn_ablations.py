@@ -8,8 +8,6 @@ the public rows that nothing was chosen on. `records` replicates the private one
 where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

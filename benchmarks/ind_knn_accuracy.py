@@ -11,8 +11,6 @@ chosen likewise. `--results FOLDER` saves the measurements; an interrupted run r
 Features take 20 minutes of one core for 60,000 images.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Callable, Sequence
@@ -130,7 +128,7 @@ class Exam:
     voters: list[Voters]
 
     @classmethod
-    def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
+    def of(cls, private: Split, sets: list[Split], length: float) -> "Exam":
         index = ExactIndex(private.features, np.arange(len(private.features)))
         voters = [Voters(index, private.labels, CLASSES, s.features, length) for s in sets]
         return cls(sets, voters)

@@ -5,8 +5,6 @@ the kernel. Private-kNN's noise is the smallest whose best certificate fits; its
 omitted at no cost.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence
@@ -49,7 +47,7 @@ class Split:
     features: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
 
-    def part(self, start: int, rows: int) -> Split:
+    def part(self, start: int, rows: int) -> "Split":
         return Split(self.features[start : start + rows], self.labels[start : start + rows])
 
 

@@ -1,7 +1,5 @@
 """Measurements saved as JSON, so that an interrupted benchmark resumes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measured limits of a device: its fastest product of large resident matrices, fastest copy."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

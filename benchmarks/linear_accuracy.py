@@ -19,8 +19,6 @@ are the best of a grid by the labels of the public rows. In its favour: private_
 these labels, and the peer's noise is ideal, its price exact.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -3,8 +3,6 @@
 python benchmarks/linear_step.py --records 60000 --dimensions 128 --classes 10
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

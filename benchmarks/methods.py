@@ -15,8 +15,6 @@ queries as keep its noise below NOISE votes, at least FEWEST. A line of JSON is 
 cell; cells that are there are not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -8,8 +8,6 @@ of ours includes its key and stream. Setup once per scale (a table here, a measu
 happens before and is timed separately.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

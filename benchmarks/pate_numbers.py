@@ -8,8 +8,6 @@ The papers' votes are not available; MNIST is public, and its training images re
 ones here. ``--cache`` keeps their features between calls.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Networks (teacher/classifiers/cnn_ensemble.py): 250 shards of about 240 images, 
 a temporary folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

@@ -9,8 +9,6 @@ kNN's samples (k = 300, gamma = 0.15), both releases of a query; ways alternate,
 the median over rounds, each with queries of its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from pathlib import Path

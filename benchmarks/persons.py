@@ -22,8 +22,6 @@ Opacus (its accountant's claim); its clip and learning rate are chosen on public
 simulate persons. Seeds draw persons, noise, queries and batches anew. Prints one table.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import tempfile

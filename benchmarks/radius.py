@@ -11,8 +11,6 @@ that contains 12.5 records on average, amid the paper's range of 5 to 20; k, w a
 candidates are the paper's.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -9,8 +9,6 @@ landmarks. Each planner may ask the rows of a query set once each, and wants the
 within epsilon. Three query sets of other test rows; the mechanisms draw from the system's entropy.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace

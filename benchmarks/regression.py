@@ -13,8 +13,6 @@ them, with fresh samples and noise. The regression (private_linear_value) has th
 mechanism, the noise that the budget asks for, and answers the same queries.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import importlib.util

@@ -15,8 +15,6 @@ the labels of the test rows, in its favour. `rule` is what own data get without 
 appended to --out when it is finished; rows that are there are not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

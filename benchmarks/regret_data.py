@@ -1,7 +1,5 @@
 """Data sets of regret.py: images' cached features, tables, and texts as vectors."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import itertools

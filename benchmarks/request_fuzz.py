@@ -7,8 +7,6 @@ Requests of every route are cut, doubled, spliced and changed byte by byte, and 
 socket, some with a valid key. The service is a process of its own over 2,000 records.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import socket

@@ -11,8 +11,6 @@ is the best for the query set itself, in its favour. Seconds are CPU time. Write
 docs/figures/retraining_*.svg.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

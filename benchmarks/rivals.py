@@ -11,8 +11,6 @@ certified and the classifiers' is diffprivlib's claim, which differs in what it 
 Trees and depths were chosen by accuracy, in their favour.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

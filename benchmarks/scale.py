@@ -12,8 +12,6 @@ int64 for some queries. The model (benchmarks/scale_model.py) has its constants 
 alone, and predicts runs that it was not fitted to.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -12,8 +12,6 @@ on a processor, which other work on the machine disturbs less. Lists of two quer
 with those of all distances in int64, in blocks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

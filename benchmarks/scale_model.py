@@ -1,7 +1,5 @@
 """Cost of a query over many machines, predicted from benchmarks/scale.py's times on one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ the latency of a batch of one, with one caller and with all of them. Every query
 served from the ledger.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

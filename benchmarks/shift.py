@@ -16,8 +16,6 @@ the test rows. A cell is the median over `--seeds` splits; a line of JSON is app
 and runs that are there are not repeated.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -11,8 +11,6 @@ accidents happen that the service survives, so that its memory is seen over a lo
 every answer that was received is asked for again: it must be the same, and free.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

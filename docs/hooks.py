@@ -1,7 +1,5 @@
 """Links of the pages to files that are no pages: shown as their paths."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How a student is trained. No torch here: the command line's help reads these fields."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

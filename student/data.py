@@ -3,8 +3,6 @@
 A batch is a function of (seed, step), so a resumed training sees the same batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

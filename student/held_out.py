@@ -2,8 +2,6 @@
 training can learn them by heart, and how sure a student may be.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The features are computed once. They are centred and scaled by their mean and de
 rows for the training, and the layer takes that in afterwards, so that it reads plain features.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +29,7 @@ class LinearRows:
     deviation: np.ndarray = field(repr=False)
 
     @classmethod
-    def of(cls, public: np.ndarray, test: np.ndarray, labels: LabelSpace) -> LinearRows:
+    def of(cls, public: np.ndarray, test: np.ndarray, labels: LabelSpace) -> "LinearRows":
         """Of plain features, float32 [n, d]."""
         mean, deviation = public.mean(axis=0), public.std(axis=0)
         deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, np.inf)

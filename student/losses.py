@@ -1,7 +1,5 @@
 """The papers' losses as pure functions: tensors in, one scalar out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

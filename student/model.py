@@ -5,8 +5,6 @@ The file is safetensors; all else is one JSON object under the metadata's one ke
 that the same student gives the same bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -224,7 +222,7 @@ class StudentModel:
         student = self if shares is None else self.for_shares(shares, inputs)
         return student.info.labels.predict(student.outputs(inputs))
 
-    def for_shares(self, shares: Shares, inputs: Inputs | None = None) -> StudentModel:
+    def for_shares(self, shares: Shares, inputs: Inputs | None = None) -> "StudentModel":
         """This student for rows whose classes have other shares than its public rows had.
 
         ``shares``: one of each class, which are divided by their sum; "estimate": those under which

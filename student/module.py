@@ -1,7 +1,5 @@
 """The students as LightningModules: supervised, VAT or UDA, by the losses of student.losses."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 same weights.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 import warnings

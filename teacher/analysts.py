@@ -8,8 +8,6 @@ custodian's directory contains the register: which analysts have a ledger, and w
 added or removed, for all of them in one transaction.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence

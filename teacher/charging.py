@@ -3,8 +3,6 @@
 Nothing is drawn before its charge is committed, and nothing is sent before it is recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

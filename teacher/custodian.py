@@ -4,8 +4,6 @@ The ledger may lie on a server instead. The directory has mode 0700, and one pro
 time.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

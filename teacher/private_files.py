@@ -3,8 +3,6 @@
 Every file is its owner's alone (mode 0600).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """The teacher: the only path from private records to a label."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Noise is the same in every run, except in tests that are marked ``fresh_noise``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

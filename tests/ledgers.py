@@ -1,8 +1,6 @@
 """Ledgers for tests of what reads them: identities and an extractor as a teacher records them, and
 files written by whoever knows the format."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

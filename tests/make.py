@@ -1,7 +1,5 @@
 """Builders for tests: plans, ledgers and teachers over a handful of rows, entropy without noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path

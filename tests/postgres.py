@@ -6,8 +6,6 @@ It is as durable as the ledger asks for (fsync on), so what is tested is what is
 refuses to work for root; then the server runs as another user.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pwd

@@ -3,8 +3,6 @@
 UNSAFE, for tests only: whoever knows the seed can undo it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from fractions import Fraction
@@ -78,7 +76,7 @@ class SeededNoise:
         )
         return drawn.reshape(len(keys), width)
 
-    def _words(self, keys: Sequence[str], release: str, width: int) -> _Lanes:
+    def _words(self, keys: Sequence[str], release: str, width: int) -> "_Lanes":
         """A lane for each number of each key."""
         starts = np.array(
             [self._start(key, release, "noise") for key in keys], dtype=np.uint64

@@ -1,7 +1,5 @@
 """Every file in configs/ loads, names known things, and costs what it says."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One number of the format: another one is refused by one line, in every file that has it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """A file of the product or of its tests has at most 400 lines, a function at most 60; a test's
 noise is the same in every run (conftest.py)."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The cases are those of tests/teacher/shards/tiny.py, and a mechanism's defaults where it has none.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

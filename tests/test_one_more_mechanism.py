@@ -3,8 +3,6 @@
 A copy of the repository gets tests/nearest_record; then every command and the contract's tests run.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

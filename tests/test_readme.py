@@ -1,7 +1,5 @@
 """What the documentation promises is there: commands, options, settings, files, links, the tree."""
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import io

@@ -3,8 +3,6 @@
 For each check a test shows that it can fail.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

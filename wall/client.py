@@ -7,8 +7,6 @@ reply because a service stopped. Nothing that would be charged again is retried:
 failed after a charge, the caller gets the error.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """One root exception; its leaves carry typed attributes and state rule, value and cure."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

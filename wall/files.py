@@ -1,7 +1,5 @@
 """Files as all rooms write them: whole or not at all, with one number for their formats."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

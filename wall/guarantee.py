@@ -1,7 +1,5 @@
 """Against whom a certificate holds, and for which unit. Both are named with every epsilon."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal
 

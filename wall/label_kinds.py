@@ -1,7 +1,5 @@
 """The kinds of label: a class, some attributes, or a value a row."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,7 +30,7 @@ class ClassLabels(LabelSpace):
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, count: int) -> ClassLabels:
+    def of(cls, count: int) -> "ClassLabels":
         """``count`` classes named "0", "1" and so on."""
         return cls(tuple(map(str, range(count))))
 
@@ -43,7 +41,7 @@ class ClassLabels(LabelSpace):
     def fits(self, truth: np.ndarray) -> bool:
         return truth.dtype.kind in "iu" and truth.ndim == 1
 
-    def numbered(self, truth: np.ndarray) -> ClassLabels:
+    def numbered(self, truth: np.ndarray) -> "ClassLabels":
         return self if self.names else self.of(max(2, 1 + int(truth.max())))
 
     def strata(self, labels: np.ndarray) -> np.ndarray:
@@ -107,7 +105,7 @@ class AttributeLabels(LabelSpace):
             raise InvalidInput("data.classes", f"at most {MOST_ATTRIBUTES} attributes", count)
 
     @classmethod
-    def of(cls, count: int) -> AttributeLabels:
+    def of(cls, count: int) -> "AttributeLabels":
         """``count`` attributes named "0", "1" and so on."""
         return cls(tuple(map(str, range(count))))
 
@@ -123,7 +121,7 @@ class AttributeLabels(LabelSpace):
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
         return pack(self.canonical(name, truth))
 
-    def numbered(self, truth: np.ndarray) -> AttributeLabels:
+    def numbered(self, truth: np.ndarray) -> "AttributeLabels":
         return self if self.names else self.of(truth.shape[1])
 
     def expand(self, codes: np.ndarray) -> np.ndarray:

@@ -9,8 +9,6 @@ A label takes three forms:
 ``encode`` makes codes of truth, ``expand`` labels of codes, ``decode`` truth of labels.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -78,7 +76,7 @@ class LabelSpace(ABC):
             raise InvalidInput(name, self.valid, span)
         return entries
 
-    def numbered(self, truth: np.ndarray) -> LabelSpace:
+    def numbered(self, truth: np.ndarray) -> "LabelSpace":
         """This space, named by numbers where it has no names: as many as PUBLIC ``truth`` shows."""
         return self
 

@@ -6,8 +6,6 @@ each record adds its own part of the gradient, once. The units of a sum are publ
 weights, the extractor and the mechanism. What is computed from counts and sums is post-processing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 All are frozen and validated.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 and in exports.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +23,7 @@ class Preprocessing:
     std: tuple[float, ...] = ()
 
     @classmethod
-    def of_public(cls, inputs: np.ndarray) -> Preprocessing:
+    def of_public(cls, inputs: np.ndarray) -> "Preprocessing":
         """The mean and deviation of PUBLIC images; nothing for vectors."""
         if inputs.ndim != 4:
             return cls()

@@ -1,7 +1,5 @@
 """Progress callbacks of long-running work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 # (task, done, total): the name of a task, and how many of its `total` units are done. A task that

@@ -4,8 +4,6 @@ A body is checked before it is parsed further: the sizes its header claims must 
 arrived, so no header can make the receiver allocate more than was sent.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 Each takes the arguments after its name and returns the exit code.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, Namespace

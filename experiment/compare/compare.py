@@ -5,8 +5,6 @@ folder inside it resumes by itself. So an interrupted comparison resumes, and th
 a cell whose settings changed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Loads without torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields

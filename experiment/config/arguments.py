@@ -1,7 +1,5 @@
 """Options of commands, for argparse. Loads nothing, so that a help comes at once."""
 
-from __future__ import annotations
-
 from argparse import _ActionsContainer
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Loads without torch, so that `--help` and `plan` answer at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -156,7 +154,7 @@ class Config(FirstFeatures, Computing):
             rule = f"left out with {self.mechanism.kind}, which chooses them"
             raise InvalidInput("caps", rule, self.caps)
 
-    def chosen(self, known: Config) -> Config:
+    def chosen(self, known: "Config") -> "Config":
         """With the method of a configuration that was chosen for this one."""
         fixed = self.features not in ("auto", known.features)
         return replace(
@@ -202,7 +200,7 @@ class Config(FirstFeatures, Computing):
         slots = tuple(entry.slot() for entry in self.solved().priced())
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
-    def solved(self, progress: Progress = no_progress) -> Config:
+    def solved(self, progress: Progress = no_progress) -> "Config":
         """With every number that the budget decides (teacher/mechanisms/calibration.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.
@@ -215,25 +213,25 @@ class Config(FirstFeatures, Computing):
         calibrated = calibrate(priced, self.budget.epsilon, self.budget.delta, progress)
         return self.with_mechanisms(calibrated)
 
-    def recorded(self, plan: Plan) -> Config:
+    def recorded(self, plan: Plan) -> "Config":
         """With the missing numbers that a plan, a ledger's, has for the same mechanisms.
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
         return self._completed([slot.mechanism for slot in plan.slots])
 
-    def as_given(self, known: Config) -> Config:
+    def as_given(self, known: "Config") -> "Config":
         """With the missing numbers that another configuration, a run's, has for the same rounds."""
         return self._completed([asdict(mechanism) for mechanism in known.mechanisms()])
 
-    def _completed(self, known: Sequence[Mapping[str, object]]) -> Config:
+    def _completed(self, known: Sequence[Mapping[str, object]]) -> "Config":
         own, unit = self.mechanisms(), self.privacy.unit
         if len(known) != len(own):
             return self
         pairs = zip(own, known, strict=True)
         return self.with_mechanisms([m.recorded(fields, unit) for m, fields in pairs])
 
-    def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
+    def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> "Config":
         """With another mechanism for each slot of the plan."""
         rounds = [
             r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])

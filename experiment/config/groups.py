@@ -2,8 +2,6 @@
 private and the public side need of them, which the entry of a run hands on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Files, the options for one's own data and dotted options become one dict of sett
 later ones override earlier ones.
 """
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@
 ``own_settings``. No private file is opened or listed here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 refuses is one line.
 """
 
-from __future__ import annotations
-
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping

@@ -14,8 +14,6 @@ moved half the way to one of Gaussian classes, while that explains the gradients
 single step is a sum of each class: its classifier is of Gaussian classes alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Gaussian classes with one covariance: of PUBLIC rows with probabilities for labels, and of noisy
 sums of classes with PUBLIC rows."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.linalg import solve
 from scipy.special import softmax

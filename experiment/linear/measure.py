@@ -1,7 +1,5 @@
 """Noisy sums of gradients as gradients of a mean record, for inputs of length 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

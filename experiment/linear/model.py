@@ -5,8 +5,6 @@ labels: a linear model errs alone where classes have curved borders or the noise
 the rows nearby mostly have the same label, and their errors differ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -8,8 +8,6 @@ rows that are weighted by the ratio of the shares stand for the records, so they
 gradients that the records had: the first, of sums of classes, and the mean of the later ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,7 +52,7 @@ class Moment:
     deviation: float
     asked: Sequence[tuple[np.ndarray, np.ndarray]] = field(repr=False)
 
-    def of(self, rows: slice) -> Moment:
+    def of(self, rows: slice) -> "Moment":
         """By some of the public rows."""
         asked = [(p[rows], kept[rows]) for p, kept in self.asked]
         gradient = self.gradient - self.gradient.mean(axis=1, keepdims=True)

@@ -6,8 +6,6 @@ what is known of it beside the noise. A later sum is a noisy measurement of what
 miss, and moves them by its precision beside that of what is known.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.linalg import solve
 from scipy.optimize import minimize_scalar

@@ -3,8 +3,6 @@
 Features decide what fits them. Individual budgets are simulated (ind_knn.py), as they deplete.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

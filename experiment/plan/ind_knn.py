@@ -8,8 +8,6 @@ and the same noise; the winner is simulated again with new noise, so that its fo
 selection bias.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +43,7 @@ def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> 
 
 
 def optimise(
-    kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = no_progress
+    kernel: IndKnn, records: "SimulatedRecords", goal: Goal, progress: Progress = no_progress
 ) -> Optimum[IndKnn]:
     """See ``planner.Planner``; the records are simulated already."""
     goal.check()
@@ -71,7 +69,7 @@ class Trial:
     right: float
 
 
-def best_level(records: SimulatedRecords, kernel: IndKnn) -> tuple[float, float]:
+def best_level(records: "SimulatedRecords", kernel: IndKnn) -> tuple[float, float]:
     """First round: (level of the cosine, share right) of the best threshold without noise."""
     tried = ((level, records.without_noise(_threshold(kernel, level))) for level in LEVELS)
     return max(tried, key=lambda level: level[1])
@@ -83,7 +81,7 @@ def _threshold(kernel: IndKnn, level: float) -> float:
 
 
 def best_noise(
-    records: SimulatedRecords,
+    records: "SimulatedRecords",
     kernel: IndKnn,
     goal: Goal,
     asked: int,
@@ -148,7 +146,7 @@ def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list
 
 
 def _best(
-    records: SimulatedRecords, goal: Goal, trials: Sequence[tuple[int, Trial]]
+    records: "SimulatedRecords", goal: Goal, trials: Sequence[tuple[int, Trial]]
 ) -> Choice[IndKnn]:
     """The choice with the most right labels among ``trials``, (queries, trial).
 
@@ -163,7 +161,7 @@ def _best(
     return Choice(goal.epsilon, trial.mechanism, asked, asked, float(asked), float(right))
 
 
-def _repeats(records: SimulatedRecords) -> int:
+def _repeats(records: "SimulatedRecords") -> int:
     return math.ceil(MIN_SIMULATED / len(records.labels))
 
 
@@ -189,7 +187,7 @@ class SimulatedRecords:
         num_classes: int,
         kernel: IndKnn,
         length: float,
-    ) -> SimulatedRecords:
+    ) -> "SimulatedRecords":
         """From quantised public features int8 [n, d], to stand for ``records`` private ones.
 
         ``kernel``: a mechanism with the kernel to use; ``length``: of a unit vector after

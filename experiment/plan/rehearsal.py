@@ -4,8 +4,6 @@ A part of the labelled public rows stands for the records (stand_ins.py), the ot
 labels are right. The mechanism's own code counts and draws, the run's own code fits and labels.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager

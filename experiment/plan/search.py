@@ -5,8 +5,6 @@ computed once; every kind of mechanism is searched for on them (candidates.py).
 The choice is the one with the most right labels of all public rows, or with the best R2 of values.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import tempfile

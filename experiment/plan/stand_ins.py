@@ -6,8 +6,6 @@ less noise is added, but at least MIN_VARIANCE of its variance. With little nois
 rows a rehearsal is therefore pessimistic.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A finished run as its folder tells it, judged by its ledger."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

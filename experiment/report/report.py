@@ -4,8 +4,6 @@ The same run folder gives the same bytes. Nothing private is opened: not the cus
 not the private rows. The card has the Hugging Face Hub's form: front matter, then sections.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re

@@ -1,7 +1,5 @@
 """A round's questions: with which features, about which public rows, and what comes back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -6,8 +6,6 @@ radius for all queries) means less. The axes are a statistic of PUBLIC rows alon
 extractor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Reverse kNN clusters the PUBLIC rows and asks for one histogram, whose labels th
 A linear model asks for one noisy gradient after another (experiment/linear).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

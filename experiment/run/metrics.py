@@ -1,7 +1,5 @@
 """What a run reports: each round's metrics.json, the run's summary.json, and a line of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal

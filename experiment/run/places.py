@@ -4,8 +4,6 @@ One's own data have one budget: its ledger lies where the private rows are, whos
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`predict`: private answers to a file of queries, with a receipt and without a student."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace

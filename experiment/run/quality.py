@@ -4,8 +4,6 @@ All of it is post-processing of released values and public rows: it costs nothin
 private rows nor test labels enter.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

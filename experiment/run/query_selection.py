@@ -3,8 +3,6 @@
 The choice uses public data alone, so it costs no privacy.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 

@@ -3,8 +3,6 @@
 Nothing is released or charged.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Each round is complete on disk before the next one starts.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

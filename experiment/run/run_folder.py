@@ -3,8 +3,6 @@
 Nothing private enters it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

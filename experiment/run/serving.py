@@ -1,7 +1,5 @@
 """`serve`: the teacher of a configuration as a service."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

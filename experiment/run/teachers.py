@@ -1,7 +1,5 @@
 """The teacher of a run: in this process, in a child process, or behind a URL; one interface."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

@@ -2,8 +2,6 @@
 scores and its temperature.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace

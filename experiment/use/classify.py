@@ -1,7 +1,5 @@
 """`classify`: a student's answers about new images or vectors, as a CSV file."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`export`: a student in other programs' formats, checked against itself before it is kept."""
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings

@@ -6,8 +6,6 @@ list certifies them. The same numbers follow from an exported ledger alone: noth
 record, or needs more than curves and the plan.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ folder is the user's own; who can write there can change the program too. An aud
 (``computed_anew``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

@@ -47,8 +47,6 @@ Both are far below the crude 4 exp(alpha (alpha - 1) / sigma^2 - (L - alpha)^2 /
 gamma < 1, which keeps L small at high orders.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -203,7 +201,7 @@ class _Block:
     high: np.ndarray
 
     @classmethod
-    def of(cls, log_p: np.ndarray, log_r: np.ndarray, edges: np.ndarray) -> _Block:
+    def of(cls, log_p: np.ndarray, log_r: np.ndarray, edges: np.ndarray) -> "_Block":
         places = (log_r - edges[0]) * (_BINS / (edges[-1] - edges[0]))
         bins = np.clip(places.astype(np.int64), 0, _BINS - 1)
         groups = np.arange(0, log_p.shape[1], _GROUP)
@@ -300,7 +298,7 @@ class _Table:
     b_before: np.ndarray  # v >= -y: where b wins when a can not
 
     @classmethod
-    def of(cls, log_u: np.ndarray, log_v: np.ndarray, tie: int) -> _Table:
+    def of(cls, log_u: np.ndarray, log_v: np.ndarray, tie: int) -> "_Table":
         def descending(values: np.ndarray, offset: int) -> np.ndarray:
             """values at -x - offset for x = -L - 1 .. L, where values run over -L - 1 .. L + 1."""
             return values[::-1][offset : offset + len(values) - 1]

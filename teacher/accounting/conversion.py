@@ -1,7 +1,5 @@
 """From Renyi DP at a grid of orders to (epsilon, delta)-DP; rounding up for printing."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction

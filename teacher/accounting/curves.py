@@ -6,8 +6,6 @@ uses a rational number <= gamma as its sampling probability, and every divergenc
 gamma and zero at gamma = 0, hence larger at gamma itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Shared by the exact curves. N_Z(0, sigma^2) is the discrete Gaussian. Probabilit
 logarithms throughout: at high orders a moment is made of events far below the smallest float64.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What may be released from a data set: a list of releases with caps, fixed before the first."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import asdict, dataclass, fields, replace
@@ -83,7 +81,7 @@ class Plan:
         """All releases of all slots, in order."""
         return [release for slot in self.slots for release in slot.releases]
 
-    def pooled(self, ledgers: int) -> Plan:
+    def pooled(self, ledgers: int) -> "Plan":
         """All that ``ledgers`` ledgers under this plan may release together.
 
         Each cap times that.
@@ -100,7 +98,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict) -> Plan:
+    def from_json(cls, value: dict) -> "Plan":
         """Inverse of to_json.
 
         Raises KeyError or TypeError for a missing or unknown key and for a value of another type

@@ -4,8 +4,6 @@ A practical configuration loses too little in one query for any affordable numbe
 is the same code with so little noise that faults show in seconds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

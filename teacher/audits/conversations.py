@@ -7,8 +7,6 @@ too small for its price, a missing payment, a late payment and a refilled budget
 above rho. A trial is one conversation with new budgets.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Sequence

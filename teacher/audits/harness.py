@@ -20,8 +20,6 @@ Clopper-Pearson limits at level error / 2 each. The second inequality fails with
 1 - confidence equally, so all hold jointly.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence

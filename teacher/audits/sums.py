@@ -5,8 +5,6 @@ direction in which it moves. It is sufficient for faithful code, and also shows 
 small or missing, and votes or gradients that are not clipped.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -11,8 +11,6 @@ PATE's k shards all vote: the shards of class a have one record each, the others
 for class 0. The added record lies in one of these.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

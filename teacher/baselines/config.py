@@ -1,7 +1,5 @@
 """Settings of the baselines. Does not import torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

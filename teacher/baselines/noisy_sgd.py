@@ -6,8 +6,6 @@ Batches are Poisson samples at a public rate; the number of steps and the noise 
 settings alone.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, field
 from functools import cache

@@ -28,8 +28,6 @@ is diffprivlib's single trees on disjoint records, each of which goes to a tree 
 Braghin 2021), a geometric law by inversion of 53 bits, Python's gamma and normal numbers.
 """
 
-from __future__ import annotations
-
 import secrets
 import warnings
 from collections.abc import Callable, Iterator

@@ -10,8 +10,6 @@ training resumes, and adding or removing a record costs one training. A file is 
 shard's records change, which deletes what was learned from a removed record.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field

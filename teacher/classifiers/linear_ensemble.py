@@ -8,8 +8,6 @@ Ridge regression on one-hot targets has one solution, found without randomness: 
 stopping, no order of rows.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

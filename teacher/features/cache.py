@@ -4,8 +4,6 @@ Each row belongs to one record, by the digest of what it was computed from. A re
 removed from every cache: the file that contains it is rewritten without it, or deleted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -200,7 +198,7 @@ class _Cached:
     finite: np.ndarray
     ids: np.ndarray  # for the custodian, who can see whose features a cache has
 
-    def only(self, present: set[bytes]) -> _Cached:
+    def only(self, present: set[bytes]) -> "_Cached":
         rows = np.array([digest in present for digest in self.digests], dtype=bool)
         digests = [digest for digest in self.digests if digest in present]
         return _Cached(digests, self.features[rows], self.finite[rows], self.ids[rows])

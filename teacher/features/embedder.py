@@ -1,7 +1,5 @@
 """Raw inputs to integer features in -63..63. A row's features depend on that row alone."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 The size of the cells follows from the image's size. numba compiles the loops over the pixels.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 It sees one fixed, padded batch shape, and a test finds whether a row's slot in it matters.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -39,7 +37,7 @@ class FixedShapeNetwork:
         if device != "cpu":
             self._check_kernels()
 
-    def one_at_a_time(self) -> FixedShapeNetwork:
+    def one_at_a_time(self) -> "FixedShapeNetwork":
         """The same network on batches of one row, where no other row can matter."""
         return FixedShapeNetwork(self._spec, 1, self._device.type, self._backbone)
 

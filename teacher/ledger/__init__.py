@@ -1,7 +1,5 @@
 """The ledger: what was charged and released, stored so that nothing of it is ever forgotten."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
@@ -52,7 +50,7 @@ class LedgerUrl:
             _refuse(setting, "with absolute paths")
 
     @classmethod
-    def parse(cls, text: str, setting: str = "ledger") -> LedgerUrl:
+    def parse(cls, text: str, setting: str = "ledger") -> "LedgerUrl":
         """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``.
 
         A password is refused: libpq takes it from PGPASSWORD or ~/.pgpass, where no program prints

@@ -47,8 +47,6 @@ mount must guarantee that its locks exclude the processes of all hosts, and that
 and directories is durable.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

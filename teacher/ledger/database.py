@@ -12,8 +12,6 @@ owner of the lock committed. (Under `REPEATABLE READ` the one snapshot may be ol
 The lock stops every other writer of the table, too; plain reads continue.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Callable, Iterator

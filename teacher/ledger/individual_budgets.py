@@ -38,8 +38,6 @@ order of transactions, with a record as without it. Snapshots count by batches, 
 open reservations anew after them.
 """
 
-from __future__ import annotations
-
 import secrets
 import zlib
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ private table has what each record paid under a prepaid release (individual_budg
 the same transactions.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -114,7 +112,7 @@ class Ledger(StoredLedger):
         unsafe: bool,
         anchor: Place | None = None,
         adversary: str = POOLED,
-    ) -> Ledger:
+    ) -> "Ledger":
         """Start a data set's ledger with its plan.
 
         ``unsafe``: noise comes from a test tape, so the ledger certifies epsilon = infinity.

@@ -1,7 +1,5 @@
 """The state that a ledger's entries add up to, and the rules that each entry must keep. No I/O."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ entries carry no time of day, since a time can depend on private work; those of 
 no log, metric or reply to an analyst. A row is written in the transaction of its event.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterable, Sequence

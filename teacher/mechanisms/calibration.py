@@ -10,8 +10,6 @@ certificate gives the ratio, the second is close to the budget. Where it is not,
 search goes on with certificates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@
 help and the documentation show.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 from functools import cache

@@ -5,8 +5,6 @@ batch or on the machine: products and sums are of integers below 2^53 in float64
 summation does not matter then), everything else is int64 (docs/privacy.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from decimal import Decimal
 from functools import cache

@@ -9,8 +9,6 @@ Sets of vertices are bits of Python's integers: a set operation on 2,000 queries
 microsecond.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 

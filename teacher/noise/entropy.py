@@ -8,8 +8,6 @@ of Canonne, Kamath, Steinke 2020, Algorithm 1, on fractions. How long a draw tak
 losses: timing is outside the guarantee.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction

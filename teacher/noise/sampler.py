@@ -24,8 +24,6 @@ is rejected: every z has weight exp(-rate |z|^p) / 2. Rejection leaves the law o
 at least about 32/33 is.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from bisect import bisect_right

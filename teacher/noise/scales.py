@@ -1,7 +1,5 @@
 """Which scales of noise can be drawn, and how a scale that follows from a budget is rounded."""
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 

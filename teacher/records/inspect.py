@@ -3,8 +3,6 @@
 Private: none of it may be released, or steer a run's choices.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -6,8 +6,6 @@ same id, and adding that person would take away more than is its own. Rows witho
 among their person's, so that no other person's rows decide a number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ it frees, on PostgreSQL the table is written anew, and no digest is kept. The da
 hold it, as may a server's WAL and backups; they are the custodian's to clean.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import sqlalchemy as sa
 

@@ -5,8 +5,6 @@ inputs are functions of that row alone; what a whole file has (a header, a schem
 is public.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,12 +52,12 @@ class Records:
         """The record that each row belongs to: its person, or itself. int64 [n]."""
         return self.ids if self.persons is None else self.persons
 
-    def take(self, rows: slice | np.ndarray) -> Records:
+    def take(self, rows: slice | np.ndarray) -> "Records":
         """A selection of the rows."""
         persons = None if self.persons is None else self.persons[rows]
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
 
-    def joined(self, more: Records) -> Records:
+    def joined(self, more: "Records") -> "Records":
         """These rows, then those of ``more``: of the same kind, with other ids."""
         return Records(
             np.concatenate([self.inputs, more.inputs]),

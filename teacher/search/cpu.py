@@ -1,7 +1,5 @@
 """Exact search among quantised features."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property

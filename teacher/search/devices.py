@@ -1,7 +1,5 @@
 """Accelerators: finding one, reproducible kernels, exact products of integers, exact search."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

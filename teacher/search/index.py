@@ -2,8 +2,6 @@
 ranked by their nearest rows.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -73,7 +71,7 @@ class Index(Ranked, Embedded, Protocol):
         """The rows that a kernel selects for each query, among the candidates of ``hashing``."""
         ...
 
-    def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
+    def total(self, count: "Count", labels: np.ndarray) -> np.ndarray:
         """A sum over the records, with the index's own ``labels``, int64 [n]."""
         ...
 

@@ -8,8 +8,6 @@ q.x = u.x - 128 sum(x), all of it exact: |u.x| <= 255 * 128 d < 2^31. numba has 
 inner loop is written in LLVM's language (llvmlite).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -8,8 +8,6 @@ alone: integer arithmetic is exact, so the batch it is computed in does not matt
 buckets: none is capped, balanced or trained.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass, field
@@ -196,7 +194,7 @@ class HashTables:
     @classmethod
     def build(
         cls, features: np.ndarray, tables: int, bits: int, seed: int, product: Product
-    ) -> HashTables:
+    ) -> "HashTables":
         """Tables of int8 [n, d] features; seconds for a million records."""
         planes = hyperplanes(tables * bits, features.shape[1], seed)
         buckets = codes(features, planes, bits, product)

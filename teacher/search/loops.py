@@ -1,7 +1,5 @@
 """Loops that numba compiles, and a parallel map over threads."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait

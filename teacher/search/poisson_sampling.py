@@ -1,7 +1,5 @@
 """The votes of a Poisson sample of the records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

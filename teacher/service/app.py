@@ -6,8 +6,6 @@ who holds keys, who was charged how much, how many records were added and remove
 private rows. There are no durations in logs or metrics: these can depend on records.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ctypes

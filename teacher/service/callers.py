@@ -3,8 +3,6 @@
 Every limit is a function of what callers send, of counts and of the clock. None looks at a record.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading

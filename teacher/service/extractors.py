@@ -1,7 +1,5 @@
 """Received extractors: accepted, tested on public rows before a record is embedded, and kept."""
 
-from __future__ import annotations
-
 import os
 import threading
 import timeit

@@ -4,8 +4,6 @@ A key is 256 random bits, so one SHA-256 of it is as hard to invert as the key i
 hashes are for passwords. Secrets are compared in constant time, also if the public half is unknown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

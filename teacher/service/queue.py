@@ -9,8 +9,6 @@ numbers. Embedding takes turns that the private rows decide. So it is apart: a t
 between two steps of answers, and decides nothing about which answer is next.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Every number is released, or a parameter of the plan or of the caller.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi.responses import JSONResponse

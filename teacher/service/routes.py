@@ -1,7 +1,5 @@
 """The routes under /v1: queries, which become jobs; what can be read; changes of the records."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -2,8 +2,6 @@
 slow or unclear.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -110,7 +108,7 @@ class ConnectionLimits:
     def __len__(self) -> int:
         return len(self._open)
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: "Connection") -> bool:
         """Whether a new connection may stay."""
         near = [peer for peer in self._open if peer[0] == connection.peer[0]]
         crowded = len(near) >= self._by_address
@@ -123,7 +121,7 @@ class ConnectionLimits:
         self._open[connection.peer] = connection
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: "Connection") -> None:
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
 

@@ -1,7 +1,5 @@
 """A running service: a teacher, its queue and its ledger. Analysts may have one each."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -65,7 +63,7 @@ class Service:
         self._copying = threading.Lock()
         self.analysts: Analysts | None = None
 
-    def of(self, key: Key, analyst: str | None = None) -> Service:
+    def of(self, key: Key, analyst: str | None = None) -> "Service":
         """The service of a key, or of the ``analyst`` that a custodian names. Waits: for a thread.
 
         Raises Refused for another analyst or an unknown one, LedgerMismatch where a ledger cannot

@@ -4,8 +4,6 @@ Charges by caller are private: they stand in the ledger's table of event times, 
 exported. Caps of keys are enforced here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,7 +38,7 @@ class Snapshot:
     releases: tuple[ReleaseLeft, ...]  # in the plan's order; a register has none
 
     @classmethod
-    def of(cls, state: LedgerState) -> Snapshot:
+    def of(cls, state: LedgerState) -> "Snapshot":
         """The counts of a state that was read."""
         assert state.plan is not None
         releases = []

@@ -3,8 +3,6 @@
 Imports neither torch nor Ray: the command line's help reads these fields.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ A teacher over them has the same guarantee and the same answers. Noise, sampling
 stay in its process.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -108,7 +106,7 @@ class Shards:
 
     def index(
         self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
-    ) -> ShardedIndex:
+    ) -> "ShardedIndex":
         """Embed the rows that are not embedded yet, one block in every shard at a time.
 
         Returns their index. ``progress`` counts rows.
@@ -219,7 +217,7 @@ class ShardedRows(PrivateRows):
             landmarks=spec.landmarks,
         )
 
-    def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
+    def _trained(self, index: "ShardedIndex", teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""
         key = shard_key(self.directory)
 

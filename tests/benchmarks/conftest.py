@@ -1,7 +1,5 @@
 """Benchmarks as modules, on few rows: ten classes of vectors where they expect images' features."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from collections.abc import Callable

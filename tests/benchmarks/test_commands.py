@@ -3,8 +3,6 @@
 How often labels are right and how long it takes is chance, and is not asked here.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the benchmarks compute: features, rehearsals, the model of scale, tables of packages."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

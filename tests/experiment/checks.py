@@ -1,7 +1,5 @@
 """Commands and checks that several tests of whole runs share."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

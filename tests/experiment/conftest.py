@@ -1,7 +1,5 @@
 """Whole runs draw pictures, and share a budget, only where a test asks for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

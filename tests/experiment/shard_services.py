@@ -1,7 +1,5 @@
 """Services over shards in processes of their own, and the processes that work for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """Rows that are not as they were guessed: other numbers, other distributions, other shares."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

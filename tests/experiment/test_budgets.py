@@ -1,7 +1,5 @@
 """One's own data have one budget; nothing private read does not look like a result."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

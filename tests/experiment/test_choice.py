@@ -1,8 +1,6 @@
 """Which public rows are asked: never twice for nothing, the same ones after a restart, and typical
 where it is told to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

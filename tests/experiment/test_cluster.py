@@ -1,8 +1,6 @@
 """A Ray cluster of two nodes, started as a custodian does it: a worker on each, what is refused,
 and a node that dies."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

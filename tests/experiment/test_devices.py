@@ -1,8 +1,6 @@
 """Devices of a run: a student that is trained by two processes, the custodian's machine, and what
 is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

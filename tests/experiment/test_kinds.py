@@ -1,8 +1,6 @@
 """Whole runs of every kind of question and label, in one table: planned, run, audited, resumed for
 nothing, reported, predicted and compared."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

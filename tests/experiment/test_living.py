@@ -1,8 +1,6 @@
 """`records add`, `records remove`: nothing is charged, removed data is in no file, a mistake is one
 line and changes nothing."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from contextlib import closing

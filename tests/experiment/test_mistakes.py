@@ -1,8 +1,6 @@
 """What a user gets wrong, or the machine refuses, is one clear line: settings that fit no kind of
 question or label, options, places."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

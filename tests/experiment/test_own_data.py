@@ -2,8 +2,6 @@
 a person gets wrong is one line, before anything is charged.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A whole run for persons: every epsilon says so, and the ledger is for no other unit."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the
 same for nothing."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What rounds release follows from the ledger's counts and from public rows; plans of several
 mechanisms; labels of several rounds."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the
 student's process."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Whole runs: rounds, resumption, refusals; what a user meets when something is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole runs over shards: the same releases, ledger and student as over rows in one piece."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """`labelwall serve` with Ray workers, whole: the same answers as over one piece, deaths, the end,
 and another start."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """One number to set: noise that follows from the budget is printed, recorded, and never drifts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

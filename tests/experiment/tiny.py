@@ -3,8 +3,6 @@
 Shared by the tests of whole runs.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The statistical audit: nobody, and one record of the last class, which answers every query."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from labelwall.teacher.audits.harness import EMPTY, Case, Pair, drawn

@@ -1,7 +1,5 @@
 """Programs that tests start in processes of their own. All import this checkout."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

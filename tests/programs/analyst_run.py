@@ -5,8 +5,6 @@ forbidden paths the process opened.
     python analyst_run.py URL ANALYST WHOLE FORBIDDEN...
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 Prints the granted queries as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Then the ledger and an earlier copy of it try to continue, in both orders (kill_runner.py).
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 behind is examined. A sweep runs in a process of its own, so that its forks start without threads.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -8,8 +8,6 @@ transaction, between two analysts, before the last mark is deleted. Then another
 same directory, and all analysts' teachers have to agree, in memory and on disk.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

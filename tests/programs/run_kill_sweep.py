@@ -1,7 +1,5 @@
 """SIGKILL a whole run before each of its ledger commits, then give the same command again."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

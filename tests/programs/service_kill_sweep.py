@@ -8,8 +8,6 @@ connection waits in the socket until the next service accepts it; an accepted on
 service and is retried.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

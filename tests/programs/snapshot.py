@@ -6,8 +6,6 @@
 no library can tell the copies apart by their process numbers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import mmap

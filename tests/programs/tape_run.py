@@ -6,8 +6,6 @@ name held still.
 Each run is in a fork of its own, so that libraries are loaded once and no run sees another's state.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -4,8 +4,6 @@ compared.
 python tape_serve.py CONFIG PORT [dotted overrides]
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -7,8 +7,6 @@ and asks one of the same queries: it has reserved before the first statement, an
     python -m tests.programs.teacher_sweep FOLDER STRIDE SOCKET SCENARIO
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 What child processes open is not recorded.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Rows of each kind of label, on which students train in a moment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

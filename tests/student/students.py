@@ -1,7 +1,5 @@
 """Students with fresh weights, as their files hold them: each kind of label, images or vectors."""
 
-from __future__ import annotations
-
 import torch
 
 from labelwall.student.model import (

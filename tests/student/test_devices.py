@@ -1,8 +1,6 @@
 """Several devices, and several trainings, at a time: they return what one would, without the
 caller's key; a killed process ends the training in one line, and the next one goes on."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

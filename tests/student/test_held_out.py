@@ -1,8 +1,6 @@
 """Cross-validation finds planted wrong labels, keeps the others, and leaves rare classes alone; the
 temperature finds what was planted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

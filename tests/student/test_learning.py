@@ -1,8 +1,6 @@
 """Every objective learns from released labels of each kind: classes, partly said attributes, noisy
 steps between bounds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

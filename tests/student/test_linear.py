@@ -1,7 +1,5 @@
 """The linear student: its layer reads plain features, and images keep the network below it."""
 
-from __future__ import annotations
-
 import numpy as np
 import safetensors.torch
 import torch

@@ -1,7 +1,5 @@
 """Losses against numpy, finite differences and the papers' limits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A student's file and its use: what it says, what it answers, what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Probabilities in the place of labels: learned by every objective, resumed, and checked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training on released labels: resumable to the same weights, blind to true labels, quiet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

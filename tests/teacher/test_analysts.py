@@ -1,7 +1,5 @@
 """A ledger for each analyst: who may open which, and against whom its certificate holds."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """A SIGKILL before any statement of a release loses no charge and changes no recorded answer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

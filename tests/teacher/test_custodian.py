@@ -1,7 +1,5 @@
 """The custodian's directory serves one data set, one plan and one process at a time."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """A teacher on a device: answers, receipts and ledger as on the processor, also over shards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

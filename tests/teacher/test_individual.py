@@ -2,8 +2,6 @@
 extractors and the restarts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

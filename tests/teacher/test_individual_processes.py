@@ -1,8 +1,6 @@
 """Processes that share a ledger with individual budgets: in whatever order they reserve and pay,
 nobody fails, and one record more or less changes nothing that is public."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Connections to a ledger's server break, also during a commit: no release without a charge."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A guarantee for persons: rows that come, persons who go, budgets, and what refuses it."""
 
-from __future__ import annotations
-
 import sqlite3
 from functools import partial
 from pathlib import Path

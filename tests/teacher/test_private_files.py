@@ -1,7 +1,5 @@
 """The custodian's directory: who may read and write what lies there."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -13,8 +13,6 @@ under fresh keys screens 11
 to 117 of 128 queries positively but once in 10^18.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import secrets

@@ -1,7 +1,5 @@
 """The life of a query: charge, draw, record, answer; asked again, the same answer for nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

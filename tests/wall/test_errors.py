@@ -1,7 +1,5 @@
 """The one line that a user sees."""
 
-from __future__ import annotations
-
 import pytest
 
 from labelwall.wall.errors import LONGEST, LONGEST_TEXT, InvalidInput, LabelwallError

@@ -1,8 +1,6 @@
 """The contract of a label space, run for all three: forms of a label and the way between them,
 scores by independent oracles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cells and weights: validation, nearest cells, inherited labels, against loops over integers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,8 +1,6 @@
 """Networks by name: published shapes, one row at a time in eval mode, nothing but tensors accepted;
 public weights of a package and of timm, every tensor in its place."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Wire formats: arrays arrive as sent, and bodies that contradict their headers are refused."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

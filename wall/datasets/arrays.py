@@ -5,8 +5,6 @@ An array's dtype and the shape of its rows are public. No other array of the fil
 and no other file of a folder is opened.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

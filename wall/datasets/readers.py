@@ -3,8 +3,6 @@
 Each function reads the path it is given and nothing else; an image is decoded by itself.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Sequence

@@ -2,8 +2,6 @@
 separate files, the public side opens no private one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -68,16 +66,16 @@ class Rows:
     readable: np.ndarray  # bool [n]; the pixels of an image that can not be decoded are zero
 
     @classmethod
-    def of(cls, inputs: np.ndarray, labels: np.ndarray) -> Rows:
+    def of(cls, inputs: np.ndarray, labels: np.ndarray) -> "Rows":
         """All rows of a file, in its order."""
         ids = np.arange(len(labels), dtype=np.int64)
         return cls(inputs, labels.astype(np.int64), ids, np.ones(len(labels), dtype=bool))
 
-    def take(self, rows: slice | np.ndarray) -> Rows:
+    def take(self, rows: slice | np.ndarray) -> "Rows":
         """A selection of the rows."""
         return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], self.readable[rows])
 
-    def joined(self, more: Rows) -> Rows:
+    def joined(self, more: "Rows") -> "Rows":
         """These rows, then those of ``more``."""
         pairs = zip(vars(self).values(), vars(more).values(), strict=True)
         return Rows(*(np.concatenate(pair) for pair in pairs))
@@ -92,7 +90,7 @@ class Listed:
     public: int = 0  # how many of the analyst's, the first, are no test rows
 
     @classmethod
-    def of(cls, rows: Rows, public: int = 0) -> Listed:
+    def of(cls, rows: Rows, public: int = 0) -> "Listed":
         """Rows in memory: most files can be read whole alone (SVHN: 1.9 GB)."""
         return cls(len(rows.ids), lambda part, _: rows.take(part), public)
 

@@ -6,8 +6,6 @@ and its chain, the form of the entries, what each mechanism releases at which pr
 caps and the results are checked here a second time, from the text of the entries, on purpose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

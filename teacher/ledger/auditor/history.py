@@ -6,8 +6,6 @@ refusal is stored where the cap is reached, and ends a query. It may name a quer
 by another process, after the refusing one had seen that it was due.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

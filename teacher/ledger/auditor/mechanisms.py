@@ -6,8 +6,6 @@ not in ``KINDS`` is refused, so every new mechanism needs an entry here. Fields 
 a price nor a result have no range here: whatever they are, the certificate holds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ another program's, a value or a field that no ledger writes. A problem never quo
 verbatim: the text is cut, and characters beyond ASCII are escaped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -8,8 +8,6 @@ discrete Gaussian (Canonne, Kamath, Steinke 2020, Proposition 16 with Corollary 
 2^-100 for a ledger of 2^40 counts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Comparisons: every kind of method in one tiny table, resumed without doing or paying anything
 twice, refusals in one line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The two-neighbour byte test: an added record that is never sampled changes no byte outside the
 custodian's directory."""
 
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys

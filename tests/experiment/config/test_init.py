@@ -1,7 +1,5 @@
 """`labelwall init`: a configuration from public rows alone, or a copy of a packaged one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

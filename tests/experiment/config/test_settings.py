@@ -1,8 +1,6 @@
 """Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line
 for a mistake; what the unit of privacy decides."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

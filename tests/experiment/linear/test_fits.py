@@ -1,7 +1,5 @@
 """Linear models from sums: against regressions of the same rows, and with an absurd teacher."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

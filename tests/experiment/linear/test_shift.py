@@ -1,7 +1,5 @@
 """Shares of public rows that differ from the records': against drawn classes of known shares."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from labelwall.experiment.plan import candidates, ind_knn

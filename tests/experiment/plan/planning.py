@@ -1,8 +1,6 @@
 """Public rows for tests of the planners, and a configuration over them; the private rows exist in
 the tests alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The search for Ind-KNN: forecasts come true, configurations load and fit, no private data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The planner: its candidates, how it chooses among them, and what comes of a choice."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

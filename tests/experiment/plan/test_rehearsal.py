@@ -1,7 +1,5 @@
 """Rehearsals: the law of what stands for sums and votes, and how near forecasts are to a run's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`mechanism: auto`: chosen on public rows, fixed in the run's folder, without a private read."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

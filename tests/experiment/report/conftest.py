@@ -1,7 +1,5 @@
 """Finished runs with their reports."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run folder as `run` leaves it, short of the training, and its page as a browser reads it."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Report and model card of a run folder that the real writers made: what they say, what they must
 not say, the same bytes every time."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

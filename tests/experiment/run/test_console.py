@@ -1,7 +1,5 @@
 """What a person sees while a run works."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

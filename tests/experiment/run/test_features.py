@@ -1,8 +1,6 @@
 """Features of the first round: whitened ones and their law on public rows, a box's scales, clusters
 of reverse kNN; a run keeps its axes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rounds that ask by matrices: the same ones again after a kill, and counts within their noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The calibration error is torchmetrics', balanced accuracy scikit-learn's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

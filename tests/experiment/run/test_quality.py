@@ -1,7 +1,5 @@
 """Estimates of released labels: right on average, whatever the noise; the better round is kept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rounds that can not be worth their price are foreseen; others are not talked down."""
 
-from __future__ import annotations
-
 import pytest
 
 from labelwall.experiment.run.rounds import foresee

@@ -1,7 +1,5 @@
 """What a student of vectors is taught beside the public rows, in whole runs."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

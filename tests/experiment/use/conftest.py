@@ -1,7 +1,5 @@
 """Finished runs that the tests of this folder use: vectors, and folders of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`classify`: the answers of the run's own student, from files alone; bad input in one line."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

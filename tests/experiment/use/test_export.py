@@ -1,7 +1,5 @@
 """`export`: other programs' runtimes say what the student says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

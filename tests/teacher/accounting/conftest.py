@@ -1,7 +1,5 @@
 """An empty cache of curves."""
 
-from __future__ import annotations
-
 import pytest
 
 

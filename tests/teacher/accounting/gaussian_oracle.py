@@ -6,8 +6,6 @@ losses are spread over a fine grid with their mean kept, and one Fourier transfo
 It is no bound; it is within a percent of the exact value.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Mechanisms that are broken on purpose, each in one way, and claim what their parents claim."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Sources of noise and teachers that are broken on purpose, each in one way."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ with probability 2.5e-8 an audit. Power: the bounds of faults lie many of their 
 claims, and a fault is missed only if two attempts miss it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The statistical audit: its data sets, its draws, and attacks on whole teachers and plans."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

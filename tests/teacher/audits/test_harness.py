@@ -1,7 +1,5 @@
 """The harness of the statistical audit: its bounds hold as often as they say, and come near."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binom

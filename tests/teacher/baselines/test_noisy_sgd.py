@@ -1,7 +1,5 @@
 """NoisySGD baselines: epsilon by an independent accountant, learning, clipping, empty batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

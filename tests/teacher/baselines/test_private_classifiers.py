@@ -1,7 +1,5 @@
 """diffprivlib's classifiers: learning, public bounds and classes, noise, limits of the claim."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 from types import ModuleType

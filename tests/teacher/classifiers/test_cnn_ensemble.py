@@ -1,7 +1,5 @@
 """PATE's networks: one vote a record, each trained alone, storage bound to their rows."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """PATE's teachers: shards by keyed hash, one classifier a shard, one vote a record can move."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import stat

@@ -1,7 +1,5 @@
 """Images that several tests of features share."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from labelwall.wall.messages import ExtractorSpec

@@ -1,7 +1,5 @@
 """The cache of private features: it saves work, follows removals, and survives damage."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

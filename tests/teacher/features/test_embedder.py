@@ -1,7 +1,5 @@
 """Features depend on the record alone, are finite or dropped, and agree with float features."""
 
-from __future__ import annotations
-
 from decimal import Decimal, localcontext
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Histograms of gradients are scikit-image's to the last bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

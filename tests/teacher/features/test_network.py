@@ -1,7 +1,5 @@
 """A network embeds a row alone, whatever stands beside it in the batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """A place for an anchor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

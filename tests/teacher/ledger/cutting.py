@@ -3,8 +3,6 @@
 It is cut before the server receives the message, or before the answer comes back.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

@@ -1,8 +1,6 @@
 """An anchor lets one copy of a ledger continue: the first to write. It does so where a process
 dies, a disk is full, or files are lost, damaged, linked or locked."""
 
-from __future__ import annotations
-
 import os
 import stat
 import uuid

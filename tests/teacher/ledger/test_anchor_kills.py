@@ -1,7 +1,5 @@
 """Copies of a ledger under one anchor, killed at any time: all that is seen is one chain."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

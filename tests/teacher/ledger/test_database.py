@@ -1,7 +1,5 @@
 """Both engines: one writer at a time, durable commits, closed private tables."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

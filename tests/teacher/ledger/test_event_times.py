@@ -1,7 +1,5 @@
 """Event times: private, written in the event's transaction, and in nothing that is sent."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections import Counter

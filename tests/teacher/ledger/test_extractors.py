@@ -1,7 +1,5 @@
 """Extractors are stored once beside the entries; a missing or changed one is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Individual budgets: replayed, never refilled, never public, and missed when they are gone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

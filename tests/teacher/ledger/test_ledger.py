@@ -1,7 +1,5 @@
 """The ledger keeps its order, caps and chain and never forgets a charge, on both engines."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reservations of several processes at once: nothing is lost or paid twice, in any order."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

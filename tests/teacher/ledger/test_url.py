@@ -1,7 +1,5 @@
 """A ledger's address says where, never how to get in; a bad one is refused without a word of it."""
 
-from __future__ import annotations
-
 import traceback
 
 import pytest

@@ -1,7 +1,5 @@
 """An oracle of Ind-KNN: privacy.md's order of UAI23 Algorithm 3, in exact fractions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

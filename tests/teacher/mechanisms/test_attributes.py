@@ -1,7 +1,5 @@
 """Votes on attributes: clipping, sensitivity by exhaustive search, draws against slow oracles."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace

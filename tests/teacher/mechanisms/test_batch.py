@@ -1,7 +1,5 @@
 """Radius neighbours over a batch: votes, exact privacy loss, one charge a batch, free replays."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """k-NN over a batch: shares of epsilon, radii, exact losses by enumeration, refusals."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

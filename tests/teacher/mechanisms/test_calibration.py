@@ -1,7 +1,5 @@
 """Noise from the budget: certified within 1% of it and never above, for every mechanism."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

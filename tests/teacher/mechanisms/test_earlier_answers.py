@@ -1,7 +1,5 @@
 """Answers that vote on later queries: only recorded ones, by public numbers, free, also later."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fields of all kinds: what is out of its range is refused by its name, and a price needs noise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradient sums against big integers, for inputs and weights as bad as a caller can choose them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from decimal import Decimal, getcontext

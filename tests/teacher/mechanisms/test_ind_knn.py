@@ -1,7 +1,5 @@
 """Ind-KNN against exact fractions, its invariants, its price and its fields."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """CONTRIBUTING.md's example of a mechanism works: configured, planned, charged, drawn, audited."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from dataclasses import dataclass

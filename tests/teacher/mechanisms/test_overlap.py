@@ -1,7 +1,5 @@
 """Overlap graphs against exact arithmetic, cliques against networkx, bounds by brute force."""
 
-from __future__ import annotations
-
 import itertools
 from decimal import Decimal, localcontext
 

@@ -4,8 +4,6 @@ Random persons of many rows, on few places and with ties. Each bound is that of 
 curves and pairs price.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Radius votes: radii of public rows, samples, and prices against enumerated laws."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import reduce

@@ -1,7 +1,5 @@
 """Noisy sums: what a record adds, by brute force; prices by exact laws; one charge a matrix."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Neighbours' values: sensitivities by exhaustion, draws against oracles, laws against curves."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

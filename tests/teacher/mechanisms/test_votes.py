@@ -1,7 +1,5 @@
 """PATE's kinds and naive kNN: draws and prices."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -3,8 +3,6 @@ series), OpenDP's samplers (Canonne, Kamath, Steinke 2020, Algorithms 2 and 3), 
 counts are under a law.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

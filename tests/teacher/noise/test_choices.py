@@ -5,8 +5,6 @@ of one frequency by 2 exp(-2 n t^2); n = 10,000 and t = 0.032 make that 2.6e-9, 
 than 30 frequencies in all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -4,8 +4,6 @@ The system's draws are chance. A run of this file fails faithful draws with prob
 the tests of laws say what each of them adds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

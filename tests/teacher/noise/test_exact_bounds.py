@@ -1,7 +1,5 @@
 """Bounds against mpmath, which shares nothing with them: every place, both sides, and close."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import mpmath

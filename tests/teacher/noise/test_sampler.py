@@ -3,8 +3,6 @@
 The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Private data sets that differ by one row, and what of a reader's rows must then be the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

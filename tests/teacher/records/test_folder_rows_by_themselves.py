@@ -1,7 +1,5 @@
 """No row decides what another is, for image folders and their lists of attributes and persons."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The custodian's preview: counts against rows made by hand, and its mark as private."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

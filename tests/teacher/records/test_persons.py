@@ -1,7 +1,5 @@
 """Whose a row is: arrays, tables, folders. A row without a person is a bad row like others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

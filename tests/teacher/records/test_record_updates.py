@@ -3,8 +3,6 @@
 Nothing is retrained.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from functools import partial

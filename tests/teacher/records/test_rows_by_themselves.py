@@ -2,8 +2,6 @@
 others keep id, person, label and inputs, to the byte. Over every reader of private rows.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Private rows: what is dropped, what stays, and that neither shows; the same rows in blocks."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every index under test: the processor's products, and the device index on each present device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Exact search against brute force in int64."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -2,8 +2,6 @@
 index equals the processor's for any blocks and order.
 """
 
-from __future__ import annotations
-
 import contextlib
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The k nearest persons: against sorting all rows, on every device, for persons of any size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

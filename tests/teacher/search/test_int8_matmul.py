@@ -1,7 +1,5 @@
 """Products of int8 rows on the processor: against int64, with and without VNNI instructions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

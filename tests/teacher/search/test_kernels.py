@@ -3,8 +3,6 @@
 The Ind-KNN tests compare the kernels' decisions with exact fractions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A parallel map runs each row once, in order, and fails once all have stopped."""
 
-from __future__ import annotations
-
 import threading
 import time
 

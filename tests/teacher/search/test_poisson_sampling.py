@@ -1,7 +1,5 @@
 """Votes of a Poisson sample equal those of sampling first, and one record moves them little."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """A service for tests that only look."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A budget for each analyst in one service: no answer, charge or request of one reaches another."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

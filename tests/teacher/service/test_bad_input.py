@@ -1,7 +1,5 @@
 """Bad requests, each wrong in one thing: none causes a 500 or changes the ledger."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Who may ask a service for what, how much and how often."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

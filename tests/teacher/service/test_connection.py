@@ -1,7 +1,5 @@
 """The connection besides answers: failures, logs, metrics, TLS, slow bodies, shutdown."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import re

@@ -1,7 +1,5 @@
 """Callers who send much, or what is heavy: what is not charged is limited, and turns are fair."""
 
-from __future__ import annotations
-
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor

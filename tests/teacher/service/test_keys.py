@@ -1,7 +1,5 @@
 """API keys: shown once, kept as hashes, valid for as long as they should be."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import time

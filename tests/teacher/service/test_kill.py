@@ -1,7 +1,5 @@
 """A service killed under load, or in the midst of a removal, answers rightly afterwards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

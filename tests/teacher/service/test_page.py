@@ -1,7 +1,5 @@
 """The custodian's page: access, no scripts, agreement with the ledger and with receipts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

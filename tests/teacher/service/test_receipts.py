@@ -1,7 +1,5 @@
 """Receipts sum to at most what the ledger charged, and to exactly that if no reply was lost."""
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Over a real socket, several callers get the answers and receipts of the in-process teacher."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Slow, many and vanishing connections. None takes a place that somebody else needs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -5,8 +5,6 @@ On one tape, a data set and the same with one record more give the same answers 
 transcripts must be equal, whether the record is present at the start and removed or added midway.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace

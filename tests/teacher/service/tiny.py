@@ -1,7 +1,5 @@
 """A service over a few raw vectors: the application, its keys, and a real socket before it."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -5,8 +5,6 @@ change the records. The writer takes one step at a time, on command, and each pr
 the analysts poll. Polls without news are left out: their number is a matter of time.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """Only a cluster that requires our token is used, and our own keeps its files private."""
 
-from __future__ import annotations
-
 import fcntl
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 All tests share one small cluster.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import stat

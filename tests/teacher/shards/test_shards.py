@@ -1,7 +1,5 @@
 """Shards answer as one process: for every mechanism, number of shards, update, interruption."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from functools import partial

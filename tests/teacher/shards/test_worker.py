@@ -1,7 +1,5 @@
 """A shard's files: growing them and changing its rows may be interrupted anywhere."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small private data set, and teachers over it, with all rows in memory or in shards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial

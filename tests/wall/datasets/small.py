@@ -1,7 +1,5 @@
 """Small data sets of one's own: a builder of arrays and one of tables, for all their tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

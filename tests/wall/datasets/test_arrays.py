@@ -1,7 +1,5 @@
 """Arrays of one's own, in an npz file or a folder of npy files, with each kind of labels."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path

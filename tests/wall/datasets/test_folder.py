@@ -1,7 +1,5 @@
 """Image folders of one's own, with classes or an attributes.csv, and the decoding of images."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

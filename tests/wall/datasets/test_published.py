@@ -1,8 +1,6 @@
 """Published benchmarks: the loaders on miniatures of the published formats, the splits on the real
 files."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from pathlib import Path

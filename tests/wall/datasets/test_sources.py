@@ -1,7 +1,5 @@
 """The contract of a data set, for all sources; the public side asks for no private row."""
 
-from __future__ import annotations
-
 import ast
 import re
 import struct

@@ -1,7 +1,5 @@
 """Tables of numbers: columns, splits and labels; one line for what does not fit."""
 
-from __future__ import annotations
-
 import sys
 import types
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A ledger to forge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

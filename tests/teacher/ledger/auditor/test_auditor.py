@@ -1,7 +1,5 @@
 """The auditor finds every change of a ledger, even with recomputed hashes, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """The auditor's own list of mechanisms and the registry's say the same, in both directions."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """The auditor's reader of files: other tables or types are problems, and no bytes an error."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import tempfile
