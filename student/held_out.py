@@ -16,7 +16,7 @@ from scipy.optimize import minimize_scalar
 from ..wall.messages import ABSTAINED
 from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
-from .data import Pool, has_soft
+from .data import Pool, has_soft, targets
 from .devices import parallel, process_count
 from .module import STUDENT_MODULES, Student
 from .train import outputs, train
@@ -107,8 +107,7 @@ def temperature(
     if len(rows) < FEWEST:
         return 1.0
     logits = _unseen(config, pool, labels, rows, seed, soft, progress)
-    by_soft = soft is not None and bool(np.isfinite(soft[rows]).all())
-    wanted = soft[rows] if soft is not None and by_soft else labels[rows]
+    wanted = labels[rows] if soft is None else targets(labels[rows], soft[rows])[1]
     return most_likely(kind, torch.from_numpy(logits), torch.from_numpy(wanted))
 
 

@@ -52,6 +52,7 @@ class Labelled:
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
+    public: bool = False  # whether a run can learn them
 
 
 @dataclass(eq=False)
@@ -207,6 +208,8 @@ class Rehearsal:
         current = round_1.public_side().rounds[0]
         with self._folder(view, form.centroids) as folder:
             asked_of = question_of(current, classes, spec, public.shape[1], folder)
+            if self.labelled.public and self.config.taught:  # a run knows them
+                asked_of = replace(asked_of, known=(records, labels))
             answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         return np.flatnonzero(asked), answers.labels
 
@@ -277,7 +280,7 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         if len(known) >= least:
             rows = np.sort(rng.permutation(known)[:most])
             text = f"{len(rows)} labelled public rows"
-            return Labelled(public.inputs[rows], public.labels[rows], text)
+            return Labelled(public.inputs[rows], public.labels[rows], text, public=True)
     if len(public.test_labels) < least:
         return None
     rows = np.sort(rng.permutation(len(public.test_labels))[:most])

@@ -28,6 +28,7 @@ from ...wall.matrices import (
 )
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
+from ..linear.labelled import Rows
 from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
@@ -61,6 +62,7 @@ class MatrixRound:
     length: float  # of a unit vector after quantisation
     extractor: str  # hash of the extractor of the features
     folder: Path
+    known: Rows | None = None  # public rows whose labels are learned, too
 
     def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
         """The array ``name`` of an npz ``file`` of the folder, computed and written if missing."""
@@ -77,6 +79,11 @@ def question_of(
     """A round's question about features of so many ``dimensions``."""
     length, digest = unit_length(extractor, dimensions), extractor.sha256()
     return MatrixRound(current.form, current.slot, current.seed, classes, length, digest, folder)
+
+
+def known_rows(labels: np.ndarray | None, features: np.ndarray) -> Rows | None:
+    """Of all public rows those whose labels are learned; ``labels``: int64 [n], -1 for others."""
+    return None if labels is None else (features[labels >= 0], labels[labels >= 0])
 
 
 def ask_matrices(
@@ -183,7 +190,7 @@ def fit_weights(
     how = FitSettings(
         asks.labels, asked.classes, asked.length, asks.noise, asks.clip, asks.steps, asks.gain
     )
-    model = fit(ask, features, how)
+    model = fit(ask, features, how, asked.known)
     if model is None:
         labels = numbered_space(asks.labels, asked.classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)

@@ -35,6 +35,7 @@ from .matrices import (
     MatrixRound,
     ask_matrices,
     axes_by_count,
+    known_rows,
     one_step_fewer,
     question_of,
 )
@@ -72,7 +73,9 @@ def predict(
     paying = [current for current in settings.rounds if current.slot == slot]
     form = paying[0].form if paying else QueryForm()
     learned = settings.first.whiten or form.matrix is not None or form.landmarks  # from public rows
-    inputs = read_public(config.data).inputs if learned else asked.inputs
+    inputs, known = asked.inputs, None
+    if learned:
+        inputs, known = _public(config)
 
     def plain(spec: ExtractorSpec) -> np.ndarray:
         if not features:  # of one network, whatever the axes
@@ -94,7 +97,7 @@ def predict(
             current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
             place = out.with_suffix(".fit")  # of the matrices
             answers = _by_matrices(
-                teacher, current, settings, task, place, inputs, asked.inputs, plain, on_axes
+                teacher, current, settings, task, place, inputs, known, asked.inputs, plain, on_axes
             )
         else:
             answers = teacher.answer(asked)
@@ -105,6 +108,12 @@ def predict(
     return answers
 
 
+def _public(config: Config) -> tuple[np.ndarray, np.ndarray | None]:
+    """Public rows, and those of their labels that are learned."""
+    public = read_public(config.data)
+    return public.inputs, public.labels if config.taught else None
+
+
 def _by_matrices(
     teacher: Answering,
     current: Round,
@@ -112,11 +121,14 @@ def _by_matrices(
     task: Task,
     place: Path,
     public: np.ndarray,
+    known: np.ndarray | None,
     rows: np.ndarray,
     plain: Plain,
     on_axes: Callable[[int | None], ExtractorSpec],
 ) -> Answers:
-    """Answers for ``rows`` as the slot's first round asks, with ``public`` rows."""
+    """Answers for ``rows`` as the slot's first round asks, with ``public`` rows and the labels that
+    are ``known`` of them.
+    """
 
     def asked(axes: int | None) -> tuple[ExtractorSpec, np.ndarray, MatrixRound]:
         spec = on_axes(axes)
@@ -133,6 +145,7 @@ def _by_matrices(
         teacher.use_extractor(spec, probe=rows[:PROBE])
     unasked, count = np.zeros(len(public), dtype=np.uint8), current.queries or len(public)
     chosen = choose_queries(settings.seed, current.number, unasked, count)
+    question = replace(question, known=known_rows(known, features))
     asking = embedder_of(settings.computing, spec, public).embed(rows)[0]
     return ask_matrices(teacher, question, features[chosen], asking)[0]
 

@@ -124,6 +124,7 @@ def train_round(
     seen, taught, chances = training_rows, cleaned.labels, soft
     if number not in worse:
         seen, taught, chances = with_virtual_rows(experiment, current, seen, taught, chances)
+    seen, taught, chances = with_public_labels(experiment, seen, taught, chances)
     model = train(
         settings.student,
         seen.pool,
@@ -202,6 +203,7 @@ def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
     training_rows = training_rows_of(experiment)
     _, soft = released(folder, number, len(labels), worse_rounds(experiment.estimates(number)))
     seen, taught, chances = with_virtual_rows(experiment, current, training_rows, labels, soft)
+    seen, taught, chances = with_public_labels(experiment, seen, taught, chances)
     chosen = temperature(
         experiment.settings.student,
         seen.pool,
@@ -272,3 +274,23 @@ def with_virtual_rows(
     pool = replace(training_rows.pool, inputs=np.concatenate([public, rows]))
     labels = np.concatenate([labels, chances.argmax(axis=1)])
     return replace(training_rows, pool=pool), labels, np.concatenate([soft, chances])
+
+
+def with_public_labels(
+    experiment: Experiment,
+    training_rows: TrainingRows,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
+) -> tuple[TrainingRows, np.ndarray, np.ndarray | None]:
+    """The rows, ``labels`` and probabilities, with the labelled public rows once more after them.
+
+    A released label is less noisy than a true one, and says less of its row: both are learned.
+    """
+    if experiment.known is None:
+        return training_rows, labels, soft
+    rows, pool = np.flatnonzero(experiment.known >= 0), training_rows.pool
+    pool = replace(pool, inputs=np.concatenate([pool.inputs, pool.inputs[rows]]))
+    if soft is not None:
+        soft = np.pad(soft, ((0, len(rows)), (0, 0)), constant_values=np.nan)
+    labels = np.concatenate([labels, experiment.known[rows]])
+    return replace(training_rows, pool=pool), labels, soft
