@@ -4,11 +4,9 @@ The same numbers give the same bytes. matplotlib is imported when called, and it
 without pyplot, so that no global state is touched.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +22,6 @@ CAP = "#a4133c"
 WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 MOST_NAMED = 60  # classes up to which it names them
-Line = tuple[Sequence[float], Sequence[float | None]]  # x values, and as many y values
 Draw = Callable[["Axes"], None]
 
 STYLE: dict[Any, Any] = {
@@ -78,17 +75,6 @@ def png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def line_plot(lines: Mapping[str, Line], *, x: str, y: str) -> bytes:
-    """SVG of named lines, without the points whose y is None."""
-
-    def draw(axes: Axes) -> None:
-        for name, (at, values) in lines.items():
-            axes.plot(at, np.array(values, dtype=np.float64), marker=".", label=name)
-        axes.grid(alpha=0.25)
-
-    return svg(draw, height=2.8, x=x, y=y, legend=len(lines) if len(lines) > 1 else 0)
-
-
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     """SVG of a confusion matrix, shaded by the share of its row.
 
@@ -99,7 +85,7 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     classes = len(class_names)
     size = 11 if classes <= 12 else 7 if classes <= MOST_COUNTED else 5
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.invert_yaxis()
         axes.tick_params(length=0, labelsize=11 if classes <= MOST_COUNTED else 5)
@@ -122,7 +108,7 @@ def reliability(bins: Sequence[Sequence[float]]) -> bytes:
     ``bins``: rows, mean certainty and share right of bins of equal width.
     """
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         most, width = max(count for count, _, _ in bins), 1 / len(bins)
         for place, (count, certainty, right) in enumerate(bins):
             middle = (place + 0.5) * width
@@ -144,7 +130,7 @@ def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
     """
     edges = np.linspace(low, high, len(counts) + 1)
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         # Predicted upwards; a place without rows stays blank
         shown = np.log1p(np.where(counts.T > 0, counts.T, np.nan))
         axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -33,6 +33,9 @@ from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots
 from .finished import FinishedRun, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -232,18 +235,20 @@ def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str
 
     ``histories``: by round, the student's rows of a step and its metrics.
     """
-    curves = {}
+
+    def curve(name: str) -> bytes:
+        def draw(axes: "Axes") -> None:
+            for number, history in enumerate(histories, start=1):
+                points = [(row["step"], row[name]) for row in history if name in row]
+                axes.plot(*np.array(points).reshape(-1, 2).T, marker=".", label=f"round {number}")
+            axes.grid(alpha=0.25)
+
+        columns = len(histories) if len(histories) > 1 else 0
+        label = MEASURES.get(name, name)
+        return plots.svg(draw, height=2.8, x="optimiser step", y=label, legend=columns)
+
     names = {name for history in histories for row in history for name in row if row[name]}
-    for name in sorted(names - {"step"}):
-        lines = {
-            f"round {number}": (
-                [row["step"] for row in history],
-                [row.get(name) for row in history],
-            )
-            for number, history in enumerate(histories, start=1)
-        }
-        curves[name] = plots.line_plot(lines, x="optimiser step", y=MEASURES.get(name, name))
-    return curves
+    return {name: curve(name) for name in sorted(names - {"step"})}
 
 
 def shown_config(config: Config) -> dict[str, Any]:
