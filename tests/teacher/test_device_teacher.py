@@ -1,6 +1,7 @@
 """A teacher on a device: answers, receipts and ledger as on the processor, also over shards."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import RayPool
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import no_progress
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
 
@@ -58,25 +60,20 @@ def test_an_absent_device_is_refused_before_anything_is_charged(
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
 
 
-def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
-    records, counted = tiny.records(), []
+def test_embeddings_of_another_device_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, counted, embed = tiny.records(), [], Embedder.embed
 
-    def embedded(device: str) -> None:
-        embedder = Embedder(tiny.RAW, probe=None)
-        embedder.device = device
-        embed_records(tmp_path, records, tiny.RAW, embedder, lambda *done: None)
-
-    def counting(
-        self: Embedder, inputs: np.ndarray, progress: object
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> object:
         counted.append(len(inputs))
         return embed(self, inputs)
 
-    embed = Embedder.embed
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Embedder, "embed", counting)
-        for device in ("cpu", "cuda", "cpu", "cuda"):
-            embedded(device)
+    monkeypatch.setattr(Embedder, "embed", counting)
+    for device in ("cpu", "cuda", "cpu", "cuda"):
+        embedder = Embedder(tiny.RAW, probe=None)
+        embedder.device = device
+        embed_records(tmp_path, records, tiny.RAW, embedder, no_progress)
     assert counted == [len(records.ids)] * 2
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2
 
@@ -84,12 +81,8 @@ def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
 def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Cluster:
-        @staticmethod
-        def cluster_resources() -> dict[str, float]:
-            return {"CPU": 2.0, "GPU": 1.0}
-
-    monkeypatch.setattr(pools, "connect", lambda config: Cluster)
+    cluster = SimpleNamespace(cluster_resources=lambda: {"CPU": 2.0, "GPU": 1.0})
+    monkeypatch.setattr(pools, "connect", lambda config: cluster)
     config = ScaleConfig(backend="ray", shards=3, gpus=0.4)
     with pytest.raises(InvalidInput, match=r"`scale\.gpus` must be"):
         RayPool([tmp_path] * 3, config, "cuda")
