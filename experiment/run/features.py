@@ -7,7 +7,7 @@ extractor.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import safetensors.numpy
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress
@@ -46,25 +46,26 @@ def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 class PublicFeatures:
-    """Plain and quantised features of a run's public and test rows.
+    """Plain and quantised features of ``rows`` by name, of which "public" are a run's public ones.
 
     Memory holds those of one network, the last one asked for.
     """
 
-    def __init__(self, computing: Computing, public: PublicData, progress: Progress) -> None:
-        self._computing, self._progress = computing, progress
-        self._rows = {"public": public.inputs, "test": public.test_inputs}
+    def __init__(
+        self, computing: Computing, rows: Mapping[str, np.ndarray], progress: Progress
+    ) -> None:
+        self._computing, self.rows, self._progress = computing, rows, progress
         self._network: object = None
         self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
-        """float [n, d]: features before they are centred; ``rows``: public or test."""
+        """float [n, d]: features before they are centred."""
         if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
             self._network, self._features = network, {}
-            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
+            self._embedder = embedder_of(self._computing, spec, self.rows["public"])
         if rows not in self._features:
             progress = partial(self._progress, f"features of {rows} rows")
-            self._features[rows] = self._embedder.features(self._rows[rows], progress)
+            self._features[rows] = self._embedder.features(self.rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:

@@ -10,14 +10,15 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, od
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
-from ...wall.datasets.config import DataConfig, PublicData
+from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe
 from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors, label_space
 from ...wall.labels import LabelSpace, Score, has_label
-from ...wall.messages import ABSTAINED, Answers, Outcome
-from .quality import Estimate, estimate_of
+from ...wall.messages import ABSTAINED, Outcome
+from .asking import Asked, Experiment
+from .quality import estimate_of
 
 BINS = 15  # of equal width, for the expected calibration error
 LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
@@ -25,20 +26,11 @@ UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
 SELDOM = 0.5  # share of right rows of a class below which it is named
 
 
-def round_metrics(
-    space: LabelSpace,
-    public: PublicData,
-    state: LedgerState,
-    answers: Answers,
-    rows: np.ndarray,
-    outputs: np.ndarray,
-    estimate: Estimate | None,
-) -> dict:
-    """A round's metrics.
-
-    ``rows``: int64 [n], the public rows of ``answers``. ``outputs``: of the student for the test
-    rows, float32 [n, c]. ``estimate``: of the labels, from released values alone.
-    """
+def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> dict:
+    """A round's metrics. ``outputs``: of its student for the test rows, float32 [n, c]."""
+    space, public = experiment.task.labels, experiment.public
+    state = experiment.folder.ledger_state()
+    answers, rows, extractor, estimate = asked
     predicted, labels = space.predict(outputs), answers.labels
     scores = {"student": space.score(predicted, public.test_labels)}
     scores["label"] = dict.fromkeys(scores["student"])
@@ -57,6 +49,7 @@ def round_metrics(
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
         "estimate": estimate and estimate.to_json(),
+        "extractor": extractor.backbone,
         "epsilon_reading": round_up(epsilon),
         "ledger_head": answers.receipt.ledger_head,
     }

@@ -27,7 +27,7 @@ from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
 from ..config.settings import to_yaml
-from .asking import Experiment, ask, asking_extractor
+from .asking import Experiment, ask
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
@@ -73,7 +73,8 @@ def run(
     )
     extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
-    features = PublicFeatures(config, public, console.progress)
+    rows = {"public": public.inputs, "test": public.test_inputs}
+    features = PublicFeatures(config, rows, console.progress)
     directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
     child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
     with teacher_of(
@@ -143,11 +144,8 @@ def _round(experiment: Experiment, current: Round) -> dict:
     folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = asking_extractor(experiment, number)
-        answers, rows, estimate = ask(experiment, current, extractor)
-        metrics = untaught(experiment, current, answers, rows, estimate)
-        if metrics is None:
-            metrics = train_round(experiment, current, answers, rows, extractor, estimate)
+        asked = ask(experiment, current)
+        metrics = untaught(experiment, current, asked) or train_round(experiment, current, asked)
         folder.save_metrics(number, metrics)
     folder.drop_checkpoints(number)
     say(round_line(number, metrics, experiment.task.labels))

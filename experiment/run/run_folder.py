@@ -114,18 +114,17 @@ class RunFolder:
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
-    def save_training_labels(self, number: int, labels: np.ndarray) -> None:
-        """Store the labels that the student of a round trains on: int64 [n_public], or [n, c]."""
+    def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
+        """Store a round's student: weights as safetensors, the other fields as JSON; and the
+        ``labels`` that it is trained on, int64 [n_public], or [n, c].
+        """
+        write_file(self.round(number) / "student.safetensors", spec.weights)
+        self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
         write_file(self.round(number) / "training_labels.npy", npy(labels))
 
     def load_training_labels(self, number: int) -> np.ndarray:
         """Labels as saved."""
         return np.asarray(np.load(self.round(number) / "training_labels.npy", allow_pickle=False))
-
-    def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
-        """Store the student's extractor: weights as safetensors, the other fields as JSON."""
-        write_file(self.round(number) / "student.safetensors", spec.weights)
-        self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
 
     def load_extractor(self, number: int) -> ExtractorSpec:
         """The extractor that round ``number`` exported."""
