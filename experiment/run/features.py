@@ -1,9 +1,5 @@
-"""Feature maps that rounds ask with, and features of the public rows.
-
-Whitening puts the first round's features on the public rows' principal axes, each of spread 1.
-Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
-radius for all queries) means less. The axes are a statistic of PUBLIC rows alone and a part of the
-extractor.
+"""Feature maps that rounds ask with, and features of the public rows. Axes are a statistic of
+PUBLIC rows alone and a part of the extractor.
 """
 
 import math
@@ -30,13 +26,8 @@ PROBE = 64  # public rows that test whether a network treats rows of a batch ind
 
 def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
     """What computes features of PUBLIC rows, some of which are in ``public``."""
-    return Embedder(
-        spec,
-        probe=public[:PROBE],
-        batch_size=computing.batch_size,
-        workers=computing.workers,
-        device=computing.device,
-    )
+    size, workers, device = computing.batch_size, computing.workers, computing.device
+    return Embedder(spec, probe=public[:PROBE], batch_size=size, workers=workers, device=device)
 
 
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +91,7 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     if name == "box":
         return box_extractor(first.box, task)
     if name == FOURIER:
-        return fourier_extractor(task)
+        return _fourier_extractor(task)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -113,7 +104,7 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     return ExtractorSpec(name, task.input_shape, task.num_classes)
 
 
-def fourier_extractor(task: Task) -> ExtractorSpec:
+def _fourier_extractor(task: Task) -> ExtractorSpec:
     """Random Fourier features of vectors whose entries have a deviation of about 1.
 
     Their products are about half the Gaussian kernel of half the median distance of such rows,
@@ -133,10 +124,7 @@ def fourier_extractor(task: Task) -> ExtractorSpec:
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
-    """Feature vectors of a declared domain, each side on its own scale.
-
-    Raises InvalidInput unless there is one side, or one for each dimension.
-    """
+    """Feature vectors of a declared domain, each side on its own scale."""
     (dimensions,) = task.input_shape
     sides = box * dimensions if len(box) == 1 else box
     if len(sides) != dimensions:

@@ -33,7 +33,7 @@ from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, ca
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import k_means
-from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
+from .run_folder import CLASSIFIER, PROBABILITIES, write_arrays, write_file
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
@@ -71,7 +71,7 @@ def ask_matrices(
 def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The array ``name`` of an npz file, computed and written where it is missing."""
     if not path.exists():
-        write_file(path, npz(**{name: make()}))
+        write_arrays(path, **{name: make()})
     with np.load(path, allow_pickle=False) as stored:
         return np.asarray(stored[name])
 
@@ -179,7 +179,7 @@ def _by_weights(
     estimate = _estimate(model, form, features)
     if form.labels == "class":
         says = with_neighbours(says, features)
-        write_file(folder / PROBABILITIES, npy(says(features)))
+        write_arrays(folder / PROBABILITIES, says(features))
     write_file(folder / CLASSIFIER, model.to_bytes(extractor.sha256()))
     return Answers(*model.to_labels(says(rows), form.margin), together(receipts)), estimate
 

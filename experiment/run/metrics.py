@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe
@@ -29,30 +27,32 @@ SELDOM = 0.5  # share of right rows of a class below which it is named
 def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> dict:
     """A round's metrics. ``outputs``: of its student for the test rows, float32 [n, c]."""
     space, public = experiment.task.labels, experiment.public
-    state = experiment.folder.ledger_state()
-    answers, rows, extractor, estimate = asked
-    predicted, labels = space.predict(outputs), answers.labels
+    answers, predicted, labels = asked.answers, space.predict(outputs), asked.answers.labels
     scores = {"student": space.score(predicted, public.test_labels)}
     scores["label"] = dict.fromkeys(scores["student"])
     if public.labels is not None:
-        truth = public.labels[rows]
+        truth = public.labels[asked.rows]
         scores["label"] = space.score(space.decode(labels), truth, labels != ABSTAINED)
-    assert state.plan is not None
-    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
-    # for what was spent of it.
-    epsilon = min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
     return {
-        "asked": len(rows),
+        "asked": len(asked.rows),
         "answered": int(has_label(labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
-        "estimate": estimate and estimate.to_json(),
-        "extractor": extractor.backbone,
-        "epsilon_reading": round_up(epsilon),
+        "estimate": asked.estimate and asked.estimate.to_json(),
+        "extractor": asked.extractor.backbone,
+        "epsilon_reading": spent(experiment.folder.ledger_state()),
         "ledger_head": answers.receipt.ledger_head,
     }
+
+
+def spent(state: LedgerState) -> float:
+    """A reading of the epsilon that was spent, rounded up."""
+    assert state.plan is not None
+    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
+    # for what was spent of it.
+    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
 def calibration(
@@ -62,15 +62,15 @@ def calibration(
 
     ``outputs``: float32 [n, c], for rows with this ``truth``, to be divided by ``temperature``.
     """
-    right, errors = space.predict(outputs) == truth, {}
-    for name, divisor in (("calibration_error", temperature), ("uncalibrated_error", 1.0)):
+    right, bins = space.predict(outputs) == truth, []
+    for divisor in (temperature, 1.0):
         certainty = space.certainty(space.probabilities(outputs, divisor))
-        bins = reliability(certainty, right) if certainty.size else []
-        errors[name] = calibration_error(bins), bins
+        bins.append(reliability(certainty, right) if certainty.size else [])
     return {
         "temperature": temperature,
-        **{name: error for name, (error, _) in errors.items()},
-        "reliability": errors["calibration_error"][1],
+        "calibration_error": calibration_error(bins[0]),
+        "uncalibrated_error": calibration_error(bins[1]),
+        "reliability": bins[0],
     }
 
 
@@ -107,21 +107,21 @@ def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     )
 
 
-def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
-    """One of the scores that ``round_metrics`` wrote."""
-    keys = ("accuracy", "errors")
-    return {key: metrics[f"{name}_{key}"] for key in keys if f"{name}_{key}" in metrics}
+def _score_of(metrics: dict, name: str) -> Score:
+    errors = {"errors": metrics[f"{name}_errors"]} if f"{name}_errors" in metrics else {}
+    return {"accuracy": metrics[f"{name}_accuracy"], **errors}
 
 
 def run_summary(
-    plan: Plan, state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
+    state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
 ) -> dict[str, object]:
     """What summary.json holds.
 
     ``rounds``: the metrics of all rounds, in order; ``kept``: the one whose student is the result,
     counted from 1.
     """
-    last = rounds[kept - 1]
+    last, plan = rounds[kept - 1], state.plan
+    assert plan is not None
     return {
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,

@@ -23,7 +23,7 @@ from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, axes_by_count, one_step_fewer
 from .query_selection import choose_queries
-from .run_folder import npz, write_file
+from .run_folder import write_arrays
 from .teachers import Answering, teacher_of
 
 
@@ -78,7 +78,7 @@ def predict(
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
     columns = {"values": task.labels.decode(answers.labels)} if task.labels.kind == "value" else {}
-    write_file(out, npz(labels=answers.labels, outcomes=answers.outcomes, **columns))
+    write_arrays(out, labels=answers.labels, outcomes=answers.outcomes, **columns)
     # Last: answers with a receipt are complete.
     out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))
     return answers
