@@ -105,9 +105,7 @@ def test_classes_and_calibration_are_shown(rendered: Path) -> None:
     assert len(by_class) == 1
     assert by_class[0].count("100.0% of 3") == 2
     assert any("share of these that is right" in text for text in pictures(page))
-    text = page.text
-    assert "over 15 bins: 4.21% after division by a temperature of 1.75" in text
-    assert "8.73% without it" in text
+    assert "over 15 bins: 4.21%" in page.text
 
 
 def test_a_class_that_is_rarely_right_is_named(copied: Path) -> None:
@@ -287,8 +285,6 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(
         "`arrays`, 40 public rows. Finished on 2026-11-23.",
         "In all, 15 of 24 queries were answered.",
         "error is 4.21% (15 bins, test split)",
-        "temperature of 1.75",
-        "without it the error is 8.73%",
     ):
         assert sentence in text
 
