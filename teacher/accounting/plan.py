@@ -105,7 +105,7 @@ def of_type(kind: Any, value: Any) -> Any:
     a number, 1.0 is not an integer, NaN is neither.
     """
     origin, options = get_origin(kind), get_args(kind)
-    if is_dataclass(kind) and type(value) is dict:
+    if type(value) is dict and is_dataclass(kind) and isinstance(kind, type):
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name in value}
         parts = {name: of_type(hints.get(name), part) for name, part in value.items()}
         if parts.keys() == {field.name for field in fields(kind)}:
