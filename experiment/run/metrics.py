@@ -33,6 +33,8 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
     if public.labels is not None:
         truth = public.labels[asked.rows]
         scores["label"] = space.score(space.decode(labels), truth, labels != ABSTAINED)
+    certainty = space.certainty(space.probabilities(outputs))
+    bins = reliability(certainty, predicted == public.test_labels) if certainty.size else []
     return {
         "asked": len(asked.rows),
         "answered": int(has_label(labels).sum()),
@@ -40,6 +42,8 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
+        "calibration_error": calibration_error(bins),
+        "reliability": bins,
         "estimate": asked.estimate and asked.estimate.to_json(),
         "extractor": asked.extractor.backbone,
         "epsilon_reading": spent(experiment.folder.ledger_state()),
@@ -53,25 +57,6 @@ def spent(state: LedgerState) -> float:
     # Another certificate may be smaller than the reading's for all that the caps allow, and hence
     # for what was spent of it.
     return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
-
-
-def calibration(
-    space: LabelSpace, outputs: np.ndarray, truth: np.ndarray, temperature: float
-) -> dict[str, object]:
-    """How far a student's probabilities are off on the test split, which chooses nothing.
-
-    ``outputs``: float32 [n, c], for rows with this ``truth``, to be divided by ``temperature``.
-    """
-    right, bins = space.predict(outputs) == truth, []
-    for divisor in (temperature, 1.0):
-        certainty = space.certainty(space.probabilities(outputs, divisor))
-        bins.append(reliability(certainty, right) if certainty.size else [])
-    return {
-        "temperature": temperature,
-        "calibration_error": calibration_error(bins[0]),
-        "uncalibrated_error": calibration_error(bins[1]),
-        "reliability": bins[0],
-    }
 
 
 def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:

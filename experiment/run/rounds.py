@@ -36,7 +36,7 @@ from .places import custodian_place, record, resumed
 from .quality import best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, check_student, train_round, untaught
+from .training import check_student, train_round, untaught
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -161,7 +161,6 @@ def _summarise(experiment: Experiment, rounds: list[dict], data: DataConfig) -> 
     folder, settings = experiment.folder, experiment.settings
     experiment.teacher.export(folder.ledger)
     kept = best_round([estimate_of(metrics) for metrics in rounds])
-    rounds[kept - 1] = calibrated(experiment, settings.rounds[kept - 1], rounds[kept - 1])
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
     summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
@@ -179,7 +178,7 @@ def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary:
     """
     kept, plan = summary["best_round"], folder.ledger_state().plan
     assert plan is not None
-    spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
+    spec = folder.load_extractor(kept)
     names = ("epsilon", "delta", "adversary", "ledger_head", "dataset", "unit")
     known = {name: summary[name] for name in names}
     privacy = Privacy(certificate=smallest_certified(plan), **known)
@@ -189,5 +188,5 @@ def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary:
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
     table = scaling(data) if data.source == "table" else None
-    network, heat = (spec.backbone, spec.input_shape, spec.mean, spec.std), metrics["temperature"]
-    return pack(StudentInfo(*network, labels, heat, privacy, table, shares), spec.weights)
+    network = spec.backbone, spec.input_shape, spec.mean, spec.std
+    return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)

@@ -1,5 +1,5 @@
-"""A round's student: what it is trained on, its training on all labels that were released, its
-scores and its temperature.
+"""A round's student: what it is trained on, its training on all labels that were released, and its
+scores.
 """
 
 import time
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.held_out import drop_doubtful, temperature
+from ...student.held_out import drop_doubtful
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
@@ -23,7 +23,7 @@ from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
-from .metrics import calibration, round_metrics
+from .metrics import round_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
@@ -144,9 +144,7 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
         return None
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
     folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
-    said = outputs(network, public.test_inputs)
-    metrics = round_metrics(experiment, asked, said)
-    metrics |= calibration(experiment.task.labels, said, public.test_labels, 1.0)
+    metrics = round_metrics(experiment, asked, outputs(network, public.test_inputs))
     return metrics | {"history": [], "dropped": 0, "seconds": 0.0}
 
 
@@ -157,28 +155,6 @@ def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     if (answers.outcomes == Outcome.CAP_REACHED).all():
         cure = "The budget of these records is spent; only what spent it is answered again."
     raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-
-
-def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
-    """A round's metrics with the temperature of its student, chosen where it was not."""
-    if "temperature" in metrics:
-        return metrics
-    folder, number = experiment.folder, current.number
-    labels, seen = folder.load_training_labels(number), TrainingRows(experiment)
-    _, soft = released(folder, number, len(labels), worse_rounds(experiment.estimates(number)))
-    pool, taught, chances = with_virtual_rows(experiment, current, seen, labels, soft)
-    chosen = temperature(
-        experiment.settings.student,
-        pool,
-        taught,
-        seed=current.seed,
-        progress=partial(experiment.console.progress, "choosing the temperature"),
-        soft=chances,
-    )
-    said, truth = seen.outputs(folder.load_extractor(number)), experiment.public.test_labels
-    metrics = metrics | calibration(experiment.task.labels, said, truth, chosen)
-    folder.save_metrics(number, metrics)
-    return metrics
 
 
 def released(
