@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ..teacher.private_files import make_private
 from ..teacher.ledger.auditor.auditor import Finding
+from ..teacher.private_files import make_private
 from ..wall.errors import InvalidInput, MissingData
 from .config.config import Config
 from .config.own import SPLITS, own_settings

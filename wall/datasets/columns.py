@@ -41,7 +41,7 @@ def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
     if column.dtype.kind in "iuf" and width in (None, 1):
         return column.astype(np.float64).reshape(-1, 1)
     if width is None:
-        width = next((len(cell) for cell in column if isinstance(cell, list)), 1)
+        width = next((len(cell) for cell in column if isinstance(cell, list) and cell), 1)
     rows = np.full((len(column), width), np.nan)
     for row, cell in enumerate(column):
         values = cell if isinstance(cell, list) else [cell]
@@ -83,7 +83,7 @@ class Column:
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         numbers = all(map(math.isfinite, self.mean + self.deviation))
-        if not (known and numbers and min(self.deviation) > 0 and len(self.mean) > self.gaps):
+        if not (known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps):
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
 
     @property
@@ -169,7 +169,9 @@ def _column(name: str, cells: np.ndarray) -> Column:
     return Column(name, "category", tuple(mean), (deviation,) * len(mean), frequent)
 
 
-def _measured(name: str, kind: Literal["number", "date"], rows: np.ndarray, filled: np.ndarray) -> Column:
+def _measured(
+    name: str, kind: Literal["number", "date"], rows: np.ndarray, filled: np.ndarray
+) -> Column:
     present = rows[filled] if filled.any() else np.zeros((1, rows.shape[1]))
     mean, deviation = present.mean(axis=0), present.std(axis=0)
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
