@@ -22,6 +22,8 @@ MOSTLY = 0.9  # share of the cells that are there that tells what a column is of
 MOST_VALUES, LEAST_ROWS = 64, 5  # categories of a column; public rows of each
 GAP_DEVIATION = 0.5  # of the entry that says that a cell is missing
 DAY = 86400.0  # seconds
+LARGEST = 1e30  # a number beyond it is missing
+FARTHEST = 1e6  # deviations from the mean, that a scaled entry is at most
 
 
 def texts(column: np.ndarray) -> np.ndarray:
@@ -83,7 +85,9 @@ class Column:
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         numbers = all(map(math.isfinite, self.mean + self.deviation))
-        if not (known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps):
+        if not (
+            known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps
+        ):
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
 
     @property
@@ -97,9 +101,14 @@ class Column:
             return _one_hot(cells, self.values)
         count = self.width - self.gaps
         rows = dates(cells) if self.kind == "date" else numbers(cells, count)
-        missing = ~np.isfinite(rows).all(axis=1)
+        missing = ~_readable(rows)
         rows[missing] = self.mean[:count]
         return np.column_stack([rows, missing]) if self.gaps else rows
+
+
+def _readable(rows: np.ndarray) -> np.ndarray:
+    """Whether each row [n, w] holds numbers alone: bool [n]."""
+    return np.asarray((np.abs(rows) <= LARGEST).all(axis=1))
 
 
 def _one_hot(cells: np.ndarray, values: tuple[str, ...]) -> np.ndarray:
@@ -143,9 +152,8 @@ class Encoding:
 
     def inputs(self, name: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
         """float32 [n, d], of mean 0 and deviation 1 among the PUBLIC rows; as ``entries``."""
-        with np.errstate(all="ignore"):
-            rows = (self.entries(name, table) - self.mean) / self.deviation
-            return rows.astype(np.float32)
+        rows = (self.entries(name, table) - self.mean) / self.deviation
+        return np.clip(rows, -FARTHEST, FARTHEST).astype(np.float32)
 
 
 def encoding_of(table: Mapping[str, np.ndarray]) -> Encoding:
@@ -157,7 +165,7 @@ def _column(name: str, cells: np.ndarray) -> Column:
     there = max(1, sum(text != "" for text in texts(cells)))
     rows = numbers(cells, None)
     for kind, values in (("number", lambda: rows), ("date", lambda: dates(cells))):
-        filled = np.isfinite(values()).all(axis=1)
+        filled = _readable(values())
         if filled.sum() >= MOSTLY * there:
             return _measured(name, kind, values(), filled)
     counts = Counter(texts(cells)).most_common(MOST_VALUES)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn.compose import make_column_transformer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -76,6 +76,8 @@ def test_an_unknown_category_is_another_one_and_a_missing_number_the_mean() -> N
     assert encoding.entries("x", new).tolist() == [[0, 0, 1, 40], [0, 0, 1, 40], [0, 1, 0, 50]]
 
 
+@example(["1", "2"], [1e300, float("inf"), 10**400], None)
+@example([1e29, -1e29, 1e-300], [1e30, 5e-324], 0)
 @given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, min_size=1, max_size=5), CELLS)
 def test_every_cell_is_finite_numbers_by_itself(
     public: list[object], private: list[object], other: object
