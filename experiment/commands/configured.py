@@ -157,16 +157,15 @@ def _optimise(config: Config, options: Namespace) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    from ..compare.config import parse_comparison
+    from ..compare.arguments import parse_cells
 
-    config, out = parse_comparison(args)
-    _set_threads(config.threads)
+    cells, out = parse_cells(args)
+    _set_threads(cells[0].config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
     from ..compare.table import render
 
-    cells = comparison.compare(config, Path(out), entropy=SystemEntropy(), console=Console())
-    print(render(cells))
+    print(render(comparison.compare(cells, out, entropy=SystemEntropy(), console=Console())))
     return 0
 
 

@@ -46,7 +46,6 @@ def _parsed(command: str, args: Sequence[str], does: str, options: dict[str, Any
 def audit(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _attack(args)
-    from ...teacher.accounting.cache import computed_anew
     from ...teacher.ledger.auditor import auditor
 
     does = (
@@ -61,10 +60,7 @@ def audit(args: Sequence[str]) -> int:
         "--explain": flag("show each release, what it is priced as, and the arithmetic of epsilon"),
     }
     parsed = _parsed("audit", args, does, options)
-    with computed_anew():
-        finding = auditor.audit(
-            parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain
-        )
+    finding = auditor.audit(parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain)
     print(json.dumps(finding.to_json()) if parsed.json else finding.render())
     return 0 if finding.consistent else 3
 

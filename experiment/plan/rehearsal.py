@@ -171,11 +171,11 @@ class Rehearsal:
         length = unit_length(spec, features.shape[1])
         return features[finite], self.labels[rows][finite], length, view if config.open else None
 
-    def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
+    def score(self, view: View, mechanism: Mechanism, draws: range) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
-        folds = [self._fold(view, mechanism, number) for number in range(times)]
+        folds = [self._fold(view, mechanism, number) for number in draws]
         answered, scores = np.array(folds).T
-        spread = float(scores.std(ddof=1)) if times > 1 else 0.0
+        spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
 

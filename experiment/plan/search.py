@@ -189,7 +189,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
         task.num_classes,
         lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
-        lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
+        lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
         first.labelled.source,
     )
 

@@ -255,9 +255,9 @@ class Mechanism(metaclass=ABCMeta):
         """The label that a value of the last stage means: post-processing."""
         return value  # type: ignore[no-any-return]
 
-    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
-        """Public numbers about a batch for its receipt."""
-        return {}
+    def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
+        """Of a batch: the largest number of answers that its noise hides a record in."""
+        return 0
 
 
 M = TypeVar("M", bound=Mechanism)

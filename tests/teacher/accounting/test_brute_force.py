@@ -15,7 +15,6 @@ import pytest
 
 from labelwall.teacher.accounting.curves import argmax_rdp, gaussian_rdp, screening_rdp
 
-pytestmark = pytest.mark.usefixtures("fresh_cache")
 ORDERS = np.array([1.05, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0])
 CLASSES = 3
 MAX_OTHERS = 4  # with the record that comes or goes: five

@@ -141,7 +141,7 @@ def test_balls(drawn: Drawn, radius: int) -> None:
     inside = moves.any(axis=1)
     assert moves.min() >= 0
     assert (moves.sum(axis=1) == inside).all()
-    sizes = clique_bounds(drawn.queries, radii, "local").sizes
+    sizes = clique_bounds(drawn.queries, radii, "local")
     assert (sizes[inside] >= inside.sum()).all()
     counts = drawn.moved(lambda v: v.ball_counts(np.array([0, 9, 100, 10**6])))
     assert counts.min() >= 0

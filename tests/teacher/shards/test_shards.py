@@ -241,7 +241,7 @@ def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> Non
     folders = sorted((tmp_path / "shards-2").iterdir())
     assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
     # Without shards no copy is needed.
-    tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig()).open()
+    tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig()).records()
     assert not list(tmp_path.glob("shards-*"))
 
 
