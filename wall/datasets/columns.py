@@ -164,10 +164,11 @@ def encoding_of(table: Mapping[str, np.ndarray]) -> Encoding:
 def _column(name: str, cells: np.ndarray) -> Column:
     there = max(1, sum(text != "" for text in texts(cells)))
     rows = numbers(cells, None)
-    for kind, values in (("number", lambda: rows), ("date", lambda: dates(cells))):
-        filled = _readable(values())
-        if filled.sum() >= MOSTLY * there:
-            return _measured(name, kind, values(), filled)
+    if (filled := _readable(rows)).sum() >= MOSTLY * there:
+        return _measured(name, "number", rows, filled)
+    days = dates(cells)
+    if (filled := _readable(days)).sum() >= MOSTLY * there:
+        return _measured(name, "date", days, filled)
     counts = Counter(texts(cells)).most_common(MOST_VALUES)
     frequent = tuple(value for value, count in counts if count >= LEAST_ROWS)
     entries = _one_hot(cells, frequent)
