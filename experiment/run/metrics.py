@@ -49,6 +49,8 @@ def round_metrics(
     # Another certificate may be smaller than the reading's for all that the caps allow, and hence
     # for what was spent of it.
     epsilon = min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
+    certainty = space.certainty(space.probabilities(outputs))
+    bins = reliability(certainty, predicted == public.test_labels) if certainty.size else []
     return {
         "asked": len(rows),
         "answered": int(has_label(labels).sum()),
@@ -56,28 +58,11 @@ def round_metrics(
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
+        "calibration_error": calibration_error(bins),
+        "reliability": bins,
         "estimate": estimate and estimate.to_json(),
         "epsilon_reading": round_up(epsilon),
         "ledger_head": answers.receipt.ledger_head,
-    }
-
-
-def calibration(
-    space: LabelSpace, outputs: np.ndarray, truth: np.ndarray, temperature: float
-) -> dict[str, object]:
-    """How far a student's probabilities are off on the test split, which chooses nothing.
-
-    ``outputs``: float32 [n, c], for rows with this ``truth``, to be divided by ``temperature``.
-    """
-    right, errors = space.predict(outputs) == truth, {}
-    for name, divisor in (("calibration_error", temperature), ("uncalibrated_error", 1.0)):
-        certainty = space.certainty(space.probabilities(outputs, divisor))
-        bins = reliability(certainty, right) if certainty.size else []
-        errors[name] = calibration_error(bins), bins
-    return {
-        "temperature": temperature,
-        **{name: error for name, (error, _) in errors.items()},
-        "reliability": errors["calibration_error"][1],
     }
 
 

@@ -35,7 +35,7 @@ from .places import custodian_place, record, resumed
 from .quality import Estimate, best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, check_student, train_round, untaught
+from .training import check_student, train_round, untaught
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -170,8 +170,7 @@ def _summarise(
     folder = experiment.folder
     experiment.teacher.export(folder.ledger)
     kept = best_round([estimate_of(metrics) for metrics in rounds])
-    settings, last = experiment.settings, rounds[kept - 1]
-    rounds[kept - 1] = calibrated(experiment, settings.rounds[kept - 1], last)
+    settings = experiment.settings
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
     summary = run_summary(plan, folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
@@ -191,7 +190,7 @@ def described_student(
     ``summary``: what summary.json holds. All of it is public, so nothing is charged.
     """
     kept = summary["best_round"]
-    spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
+    spec = folder.load_extractor(kept)
     privacy = Privacy(
         summary["epsilon"],
         summary["delta"],
@@ -212,7 +211,6 @@ def described_student(
         spec.mean,
         spec.std,
         labels,
-        metrics.get("temperature", 1.0),
         privacy,
         table=scaling(data) if data.source == "table" else None,
         shares=shares,

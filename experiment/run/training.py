@@ -1,5 +1,5 @@
-"""A round's student: what it is trained on, its training on all labels that were released, its
-scores and its temperature.
+"""A round's student: what it is trained on, its training on all labels that were released, and its
+scores.
 """
 
 import time
@@ -11,7 +11,7 @@ import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.held_out import drop_doubtful, temperature
+from ...student.held_out import drop_doubtful
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
@@ -23,7 +23,7 @@ from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Experiment, asking_extractor
-from .metrics import calibration, round_metrics
+from .metrics import round_metrics
 from .quality import FOREIGN, Estimate, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
@@ -180,7 +180,6 @@ def untaught(
     said, space = outputs(network, public.test_inputs), experiment.task.labels
     state = folder.ledger_state()
     metrics = round_metrics(space, public, state, answers, rows, said, estimate)
-    metrics |= calibration(space, said, public.test_labels, 1.0)
     return metrics | {"extractor": extractor.backbone, "history": [], "dropped": 0, "seconds": 0.0}
 
 
@@ -191,30 +190,6 @@ def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     if (answers.outcomes == Outcome.CAP_REACHED).all():
         cure = "The budget of these records is spent; only what spent it is answered again."
     raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-
-
-def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
-    """A round's metrics with the temperature of its student, chosen where it was not."""
-    if "temperature" in metrics:
-        return metrics
-    folder, number = experiment.folder, current.number
-    labels = folder.load_training_labels(number)
-    training_rows = training_rows_of(experiment)
-    _, soft = released(folder, number, len(labels), worse_rounds(experiment.estimates(number)))
-    seen, taught, chances = with_virtual_rows(experiment, current, training_rows, labels, soft)
-    chosen = temperature(
-        experiment.settings.student,
-        seen.pool,
-        taught,
-        seed=current.seed,
-        progress=partial(experiment.console.progress, "choosing the temperature"),
-        soft=chances,
-    )
-    outputs = training_rows.outputs(folder.load_extractor(number))
-    space, truth = experiment.task.labels, experiment.public.test_labels
-    metrics = metrics | calibration(space, outputs, truth, chosen)
-    folder.save_metrics(number, metrics)
-    return metrics
 
 
 def released(

@@ -9,7 +9,7 @@ import pytest
 from labelwall import pipeline
 
 # For a run whose students do not matter: one training a round instead of several.
-QUICK = ("--student.doubtful_folds", "0", "--student.calibration_folds", "0")
+QUICK = ("--student.doubtful_folds", "0")
 PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz")
 
 
