@@ -112,34 +112,11 @@ def _set_threads(count: int) -> None:
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
-    from ..plan.show import announce
-    from ..run.places import custodian_place, require_budget, resumed, tell_changed_files
-    from ..run.run_folder import RunFolder
-
-    console = Console(quiet=rest.quiet)
-    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
-    side, apart = config.private_side(), rest.isolate or config.teacher is not None
-    custodian = custodian_place(side, run_dir)
-    if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian, console.say)
-    if config.open:
-        from ..plan.search import decided  # takes a second
-
-        config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, resumed(config, RunFolder(run_dir)), console)
-    _set_threads(config.threads)
-    from ...teacher.noise.entropy import SystemEntropy
-    from ..report.report import write_report
-    from ..run import rounds
+    from ..api import train
     from ..run.metrics import result_line
 
-    entropy, isolate = SystemEntropy(), rest.isolate
-    summary = rounds.run(
-        config, run_dir, entropy=entropy, console=console, isolate=isolate, custodian=custodian
-    )
-    if not apart:
-        tell_changed_files(config.data, custodian, console.say)
-    write_report(run_dir)
+    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
+    summary = train(config, run_dir, Console(quiet=rest.quiet), rest.isolate)
     print(result_line(summary, run_dir))
     return 0
 

@@ -29,6 +29,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.messages import Outcome
 from tests.make import ZeroNoise
+from tests.teacher.laws import divergence
 
 N = 40
 MEAN_OF = PrivateKnnMean(
@@ -167,10 +168,8 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
         moved = np.array(b) - np.array(a)
         joins = sum(a) < 4 and sorted(moved) == [0, 0, 1]
         if joins or (sum(a) == sum(b) == 4 and sorted(moved) == [-1, 0, 1]):
-            q, m = law[a], (1 - gamma) * law[a] + gamma * law[b]
-            for p, r in ((m, q), (q, m)):
-                terms = np.outer(orders, np.log(p)) + np.outer(1 - orders, np.log(r))
-                worst = np.maximum(worst, np.logaddexp.reduce(terms, axis=1) / (orders - 1))
+            mixed = (1 - gamma) * law[a] + gamma * law[b]
+            worst = np.maximum(worst, divergence(orders, mixed, law[a]))
     priced = release_rdp(mechanism.releases(1, 1)[0], orders)
     assert (worst <= priced).all()
     assert (worst > 0.2 * priced).all()
