@@ -143,8 +143,8 @@ class Call:
                 outcomes[row], labels[row] = mechanism.outcome(state.results[identity])
         distinct = list(dict.fromkeys(own))
         receipt = self.receipt(len(own), len(distinct) - new, paid)
-        details = mechanism.receipt([state.results.get(i, {}) for i in distinct])
-        return Answers(labels, outcomes, replace(receipt, cliques=details))
+        clique = mechanism.clique([state.results.get(i, {}) for i in distinct])
+        return Answers(labels, outcomes, replace(receipt, clique=clique))
 
     def charged(self) -> dict[str, int]:
         """How many releases of each stage were charged."""
