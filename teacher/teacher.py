@@ -13,7 +13,7 @@ from ..wall.guarantee import Unit
 from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
-from .charging import Call, is_settled
+from .charging import Call
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
@@ -98,11 +98,6 @@ class Teacher:
         self._spec: ExtractorSpec | None = None
         self._embedders: dict[tuple[str, bool], Embedder] = {}
 
-    @property
-    def device(self) -> str:
-        """Type of the device that computes networks, products and lists."""
-        return self._rows.device
-
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it.
 
@@ -149,11 +144,6 @@ class Teacher:
         for oldest in list(self._embedders)[:-MAX_EMBEDDERS]:
             self._embedders.pop(oldest, None)
         return embedder
-
-    def open(self) -> None:
-        """Read the private rows now, so that the custodian meets a missing file, not a caller."""
-        with self._lock:
-            self._rows.records()
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger: every entry, nothing private."""
@@ -249,10 +239,23 @@ class Teacher:
         What several calls ask is charged once, to the first of them. Raises as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._answering(calls)
-            self._ledger.catch_up()
-            named = spec.sha256(), mechanism.fields()
-            return self._answer(calls, [queries.identities(*named) for queries in calls])
+            mechanism, identities = self._begin(*calls)
+            slot, row = calls[0].slot, dict[str, np.ndarray]()
+            for queries, own in zip(calls, identities, strict=True):
+                row.update(zip(own, queries.inputs, strict=True))
+            todo, size = [i for i in row if self._call.next_stage(i)], self._rows.batch_size
+            if self.whole(slot):
+                mechanism.require_batch(len(todo), self._index.dimensions)
+                size = max(1, len(todo))
+            for start in range(0, len(todo), size):
+                self._progress("answering queries", start, len(todo))
+                batch = todo[start : start + size]
+                inputs = np.stack([row[identity] for identity in batch])
+                embedded, _ = self._embedder.embed(inputs)  # what is not finite becomes zeros
+                self._settle(slot, batch, embedded, inputs)
+            if todo:
+                self._progress("answering queries", len(todo), len(todo))
+            return self._call.replies(self._space, identities, todo)
 
     def count(self, matrix: Matrix) -> NoisyCounts:
         """Noisy counts of all records by a public matrix: one release, or the stored refusal.
@@ -261,103 +264,70 @@ class Teacher:
         Raises as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._counting(matrix)
-            self._ledger.catch_up()
-            return self._count(matrix, matrix.identity(spec.sha256(), mechanism.fields()))
+            mechanism, ((identity,),) = self._begin(matrix)
+            served = self._call.next_stage(identity) is None
+            if not served:
+                one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
+                self._settle(matrix.slot, [identity], one)
+            receipt = self._call.receipt(1, int(served), self._call.charged())
+            state = self._ledger.state  # another object after a failure
+            if identity in state.refused:
+                return NoisyCounts(None, receipt)
+            counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
+            return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
 
     def chargeable(self, call: Queries | Matrix) -> int:
         """How many distinct queries of a call would be charged now, up to the cap. Public."""
         with self._lock:
-            if isinstance(call, Matrix):
-                spec, mechanism = self._counting(call)
-            else:
-                spec, mechanism = self._answering([call])
-            self._ledger.catch_up()
-            asked = set(call.identities(spec.sha256(), mechanism.fields()))
-            state = self._ledger.state
-            new = sum(not is_settled(state, mechanism, identity) for identity in asked)
+            mechanism, (asked,) = self._begin(call)
+            new = sum(self._call.next_stage(identity) is not None for identity in {*asked})
             if mechanism.charging is not Charging.PER_QUERY:
                 return new
-            return min(new, state.remaining(call.slot, mechanism.stages[0]))
+            return min(new, self._ledger.state.remaining(call.slot, mechanism.stages[0]))
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch, neither split nor joined. Public."""
         known = self._mechanisms[slot : slot + 1]
         return any(mechanism.charging is Charging.PER_BATCH for mechanism in known)
 
-    def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
-        slot = calls[0].slot
-        spec, mechanism = self._ready("queries", slot)
-        if mechanism.query_form.matrix is not None:
-            rule = f"of a mechanism that answers queries, not one for {mechanism.query_form.matrix}"
-            raise InvalidInput("queries.slot", rule, slot)
-        mechanism.query_form.require(spec, self._index.dimensions)
-        if len(calls) > 1 and self.whole(slot):
-            raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
-        for queries in calls:
-            if queries.slot != slot:
-                rule = f"{slot}, as of the other calls of the batch"
-                raise InvalidInput("queries.slot", rule, queries.slot)
-            if queries.inputs.shape[1:] != spec.input_shape:
-                rule = f"rows of shape {spec.input_shape}"
-                raise InvalidInput("queries.inputs", rule, queries.inputs.shape[1:])
-        return spec, mechanism
-
-    def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
-        spec, mechanism = self._ready(matrix.kind, matrix.slot)
-        if mechanism.query_form.matrix != matrix.kind:
-            rule = f"of a mechanism that counts by {matrix.kind}"
-            raise InvalidInput(f"{matrix.kind}.slot", rule, matrix.slot)
-        expected = mechanism.query_form.shape(self._index.dimensions, self._space.outputs)
-        if matrix.entries.shape != expected:
-            rule = f"of shape {list(expected)}, as mechanism and extractor say"
-            raise InvalidInput(f"{matrix.kind}.{matrix.array}", rule, list(matrix.entries.shape))
-        return spec, mechanism
-
-    def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
+    def _begin(self, *calls: Queries | Matrix) -> tuple[Mechanism, list[list[str]]]:
+        """Check calls, and read what the ledger has: their mechanism, and each one's identities."""
+        first, slot = calls[0], calls[0].slot
+        kind = first.kind if isinstance(first, Matrix) else None
+        name = kind or "queries"
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
             rule = f"below {len(self._mechanisms)}, the plan's slots"
             raise InvalidInput(f"{name}.slot", rule, slot)
-        return self._spec, self._mechanisms[slot]
-
-    def _count(self, matrix: Matrix, identity: str) -> NoisyCounts:
-        mechanism = self._begin(matrix.slot)
-        served = is_settled(self._ledger.state, mechanism, identity)
-        if not served:
-            one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
-            self._settle(matrix.slot, [identity], one)
-        receipt = self._call.receipt(1, int(served), self._call.charged())
-        state = self._ledger.state  # another object after a failure
-        if identity in state.refused:
-            return NoisyCounts(None, receipt)
-        counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
-
-    def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
-        slot, row = calls[0].slot, dict[str, np.ndarray]()
-        for queries, own in zip(calls, identities, strict=True):
-            row.update(zip(own, queries.inputs, strict=True))
-        mechanism, size = self._begin(slot), self._rows.batch_size
-        todo = [i for i in row if not is_settled(self._ledger.state, mechanism, i)]
-        if self.whole(slot):
-            mechanism.require_batch(len(todo), self._index.dimensions)
-            size = max(1, len(todo))
-        for start in range(0, len(todo), size):
-            self._progress("answering queries", start, len(todo))
-            batch = todo[start : start + size]
-            inputs = np.stack([row[identity] for identity in batch])
-            embedded, _ = self._embedder.embed(inputs)  # features that are not finite become zeros
-            self._settle(slot, batch, embedded, inputs)
-        if todo:
-            self._progress("answering queries", len(todo), len(todo))
-        return self._call.replies(self._space, identities, todo)
-
-    def _begin(self, slot: int) -> Mechanism:
-        mechanism, directory = self._mechanisms[slot], self._rows.directory
+        mechanism, dimensions = self._mechanisms[slot], self._index.dimensions
+        form = mechanism.query_form
+        if form.matrix != kind:
+            other = f"answers queries, not one for {form.matrix}"
+            rule = f"of a mechanism that {f'counts by {kind}' if kind else other}"
+            raise InvalidInput(f"{name}.slot", rule, slot)
+        if kind is None:
+            form.require(self._spec, dimensions)
+        if len(calls) > 1 and self.whole(slot):
+            raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
+        for call in calls:
+            if call.slot != slot:
+                rule = f"{slot}, as of the other calls of the batch"
+                raise InvalidInput(f"{name}.slot", rule, call.slot)
+            expected: tuple[int, ...] = self._spec.input_shape
+            rule, array = f"rows of shape {expected}", "queries.inputs"
+            if isinstance(call, Matrix):
+                expected = form.shape(dimensions, self._space.outputs)
+                rule = f"of shape {list(expected)}, as mechanism and extractor say"
+                array = f"{kind}.{call.array}"
+            shape = call.entries.shape if isinstance(call, Matrix) else call.inputs.shape[1:]
+            if shape != expected:
+                raise InvalidInput(array, rule, list(shape))
+        self._ledger.catch_up()
+        directory = self._rows.directory
         self._call = Call(self._ledger, slot, mechanism, self._entropy, directory)
-        return mechanism
+        named = self._spec.sha256(), mechanism.fields()
+        return mechanism, [call.identities(*named) for call in calls]
 
     def _settle(
         self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None

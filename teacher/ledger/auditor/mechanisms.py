@@ -12,12 +12,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
-from .reading import LARGEST_CAP, MAX_SLOTS, Problem, Schema, canonical, require, shown
+from .reading import (
+    LARGEST_CAP,
+    MAX_SLOTS,
+    Problem,
+    Schema,
+    canonical,
+    integer,
+    require,
+    schema,
+    shown,
+)
 from .results import VOTE, Results
 
 Fields = Mapping[str, Any]
@@ -41,12 +51,12 @@ class Priced:
 @dataclass(frozen=True)
 class Known:
     """A kind: types of the ``fields`` that decide a price or a result, its ``releases`` in the
-    order in which a query meets them, names of the other publishable fields.
+    order in which a query meets them; in ``free``, names of the other publishable fields.
     """
 
     fields: dict[str, Any]
     releases: Callable[[Fields], list[Priced]]
-    free: tuple[str, ...] = ()
+    free: str = ""
 
 
 def _require(rule: bool, text: str) -> None:
@@ -108,11 +118,7 @@ def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
     def releases(f: Fields) -> list[Priced]:
         sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
         noise = f["noise_multiplier"] * sensitivity
-        parameters = {
-            "sigma": noise,
-            "sensitivity": float(sensitivity),
-            "sample_rate": 1.0,
-        }
+        parameters = {"sigma": noise, "sensitivity": float(sensitivity), "sample_rate": 1.0}
         noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
         return [Priced("sum", "gaussian", parameters, noisy)]
 
@@ -167,10 +173,7 @@ def _mean(f: Fields) -> list[Priced]:
 
 def _median(f: Fields) -> list[Priced]:
     """Log probabilities move within an interval of length epsilon: section 17."""
-    parameters = {
-        "epsilon": f["epsilon"],
-        "sample_rate": f["sample_rate"],
-    }
+    parameters = {"epsilon": f["epsilon"], "sample_rate": f["sample_rate"]}
     drawn = results.middle_of_a_cell(f["cells"])
     return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
 
@@ -181,10 +184,6 @@ def _spread(f: Fields) -> list[Priced]:
         return []
     _require(f["sigma_screen"] is not None, "sigma_screen must be given with a threshold")
     return [_screen(f["k"], f)]
-
-
-def integer(low: int, high: int) -> Any:
-    return Annotated[int, Field(ge=low, le=high)]
 
 
 def number(low: float, high: float) -> Any:
@@ -208,7 +207,7 @@ SPREAD = {
 }
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
 LINEAR = {"noise_multiplier": number(1e-3, 900)}  # times the sensitivity within the curves' range
-STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
+STEPS_OF_SUMS = "steps clip axes gain"
 CELLS = {
     "centroids": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
@@ -218,53 +217,43 @@ CELLS = {
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(
-        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), ("screen_ratio",)
+        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), "screen_ratio"
     ),
     "private_radius": Known(
         {**SCREEN, "threshold": integer(0, 10**6 - 1), **WINNER, **GAMMA},
         _private_radius,
-        ("share", "screen_ratio"),
+        "share screen_ratio",
     ),
     "ind_knn": Known(
         {"rho": number(1e-9, 1e6), "sigma_count": number(1e-3, 1e6)},
         _individual,
-        (
-            *("kernel", "threshold", "bandwidth", "near", "sigma_label"),
-            *("tables", "bits", "hash_seed", "reuse"),
-        ),
+        "kernel threshold bandwidth near sigma_label tables bits hash_seed reuse",
     ),
-    "reverse_knn": Known(CELLS, _cells, ("margin", "row_neighbours")),
-    "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
-    "naive_knn": Known(WINNER, _winner, ("k",)),
-    "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),
-    "gnmax": Known(WINNER, _winner, ("teachers", "classifier")),
+    "reverse_knn": Known(CELLS, _cells, "margin row_neighbours"),
+    "private_linear": Known(LINEAR, _sums(CLASSES), f"{STEPS_OF_SUMS} margin"),
+    "naive_knn": Known(WINNER, _winner, "k"),
+    "lnmax": Known({"scale": NOISE}, _laplace, "teachers classifier"),
+    "gnmax": Known(WINNER, _winner, "teachers classifier"),
     "confident_gnmax": Known(
-        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), ("classifier", "screen_ratio")
+        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), "classifier screen_ratio"
     ),
-    "radius": Known(
-        {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
-    ),
+    "radius": Known({"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), "noise"),
     "batch_knn": Known(
         {"conversion": Literal["grid", "interactive", "none"], **EPSILON, **ACCOUNTING},
         _batch(_nearest),
-        (
-            *("k", "conversion_share", "records", "records_share", "candidates"),
-            *("candidate_accounting", "noise"),
-        ),
+        "k conversion_share records records_share candidates candidate_accounting noise",
     ),
     "private_knn_attributes": Known(
-        {"k": integer(1, 10_000), **COUNTS, **GAMMA}, _attributes("k"), ("threshold", "margin")
+        {"k": integer(1, 10_000), **COUNTS, **GAMMA}, _attributes("k"), "threshold margin"
     ),
-    "gnmax_attributes": Known(
-        {**TEACHERS, **COUNTS}, _attributes("teachers"), ("threshold", "margin")
-    ),
-    "private_linear_attributes": Known(LINEAR, _sums(ATTRIBUTES), (*STEPS_OF_SUMS, "margin")),
+    "gnmax_attributes": Known({**TEACHERS, **COUNTS}, _attributes("teachers"), "threshold margin"),
+    "private_linear_attributes": Known(LINEAR, _sums(ATTRIBUTES), f"{STEPS_OF_SUMS} margin"),
     "private_linear_value": Known(LINEAR, _sums(ONE_VALUE), STEPS_OF_SUMS),
     "private_knn_mean": Known(
-        {**SPREAD, "sigma_mean": SMALLER_NOISE}, _mean, ("cells", "window", "screen_ratio")
+        {**SPREAD, "sigma_mean": SMALLER_NOISE}, _mean, "cells window screen_ratio"
     ),
     "private_knn_median": Known(
-        {**SPREAD, **EPSILON, "cells": integer(2, 1024)}, _median, ("window", "screen_ratio")
+        {**SPREAD, **EPSILON, "cells": integer(2, 1024)}, _median, "window screen_ratio"
     ),
 }
 # What is the same for all rows of a person together as for one row (docs/privacy.md, section 22).
@@ -288,14 +277,6 @@ class PlanSchema(Schema):
     delta: Annotated[float, Field(gt=0, lt=1)]
     slots: Annotated[list[Slot], Field(min_length=1, max_length=MAX_SLOTS)]
     unit: Literal["row", "person"]
-
-
-class Cap(Schema):
-    cap: Annotated[int, Field(ge=0, le=LARGEST_CAP)]
-
-
-class PrepaidCap(Schema):
-    cap: Literal[1]
 
 
 def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
@@ -336,17 +317,17 @@ def priced(mechanism: object) -> list[Priced]:
     if type(kind) is not str or kind not in KINDS:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
     known = KINDS[kind]
-    free = dict.fromkeys(known.free, int | float | str | bool | None)
-    types = {"kind": str, **free, **known.fields}.items()
-    rules: dict[str, Any] = {name: (allowed, ...) for name, allowed in types}
-    schema = create_model(kind, __base__=Schema, **rules)
-    return known.releases(require(kind, mechanism, schema))
+    free = dict.fromkeys(known.free.split(), int | float | str | bool | None)
+    return known.releases(
+        require(kind, mechanism, schema(kind, {"kind": str, **free, **known.fields}))
+    )
 
 
 def _check_release(known: Priced, release: Fields) -> None:
     prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
     cap = {key: value for key, value in release.items() if key == "cap"}
-    require(known.name, cap, PrepaidCap if prepaid else Cap)
+    caps = Literal[1] if prepaid else integer(0, LARGEST_CAP)
+    require(known.name, cap, schema("cap", {"cap": caps}))
     named = {"name": known.name, "curve": known.curve, "parameters": known.parameters}
     restated = canonical({**named, "prepaid": prepaid, "batch": batch, **cap})
     if canonical(release) != restated:
