@@ -151,7 +151,6 @@ def _baseline(
             progress=lambda done, total: console.progress("training privately", done, total),
         )
         epsilon, claim, predicted = model.epsilon, model.claim, model.predict(tests)
-        facts["epsilon_rdp"] = round_up(model.epsilon_rdp)
         facts["noise_multiplier"] = model.noise_multiplier
     else:
         rows, asked = (x.numpy().astype(np.float64) for x in (inputs, tests))

@@ -144,6 +144,6 @@ class GnmaxAttributes(AttributeVotes):
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
-        for bits in voters.teacher_attributes(self.teachers):
+        for bits in voters.ensembles[self.teachers].attributes(voters.queries):
             votes += clipped(bits, self.tau)
         return votes

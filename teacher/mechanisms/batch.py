@@ -90,7 +90,6 @@ class BatchMechanism(Mechanism):
         return (Release(BATCH, "pure", {"epsilon": self.require("epsilon")}, asked, batch=True),)
 
     def label(self, value: Any) -> Value:
-        """Every query of a paid batch is answered."""
         return int(value[0])
 
     def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
@@ -98,7 +97,6 @@ class BatchMechanism(Mechanism):
         return max((bound for _, bound, _ in values), default=0)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
-        """Raise InvalidInput for too many queries."""
         if queries > MAX_QUERIES:
             raise InvalidInput("queries", f"at most {MAX_QUERIES} in a batch", queries)
 
@@ -198,7 +196,6 @@ class BatchKnn(BatchMechanism):
             raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
-        """Raise InvalidInput for too many queries, or a grid that is no grid."""
         super().require_batch(queries, dimensions)
         if self.conversion == "grid":
             epsilon = Fraction(self.require("epsilon"))
@@ -265,20 +262,21 @@ def cells_a_side(dimensions: int, records: int, epsilon: Fraction) -> int:
     The extended uniform grid of Su et al. 2016.
     """
     cells = (records * float(epsilon) / THETA) ** (2 / (2 + dimensions))
-    return max(2, min(math.floor(cells), _max_cells(dimensions)))
+    return max(2, min(math.floor(cells), LEVELS, _points_a_side(dimensions)))
 
 
-def _max_cells(dimensions: int) -> int:
-    cells = 1
-    while cells < LEVELS and (cells + 1) ** dimensions <= POINTS:
-        cells += 1
-    return cells
+def _points_a_side(dimensions: int) -> int:
+    """The largest s with s^dimensions <= POINTS."""
+    side = 1
+    while (side + 1) ** dimensions <= POINTS:
+        side += 1
+    return side
 
 
 def require_grid(dimensions: int, records: int | None, epsilon: Fraction) -> None:
     """Raise InvalidInput where a grid over so many dimensions has fewer than two cells a side."""
     rule = ""
-    if _max_cells(dimensions) < 2:
+    if _points_a_side(dimensions) < 2:
         rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "
         rule += f"2^{dimensions} cells"
     elif records is not None and records * float(epsilon) < THETA * 2 ** ((2 + dimensions) / 2):
@@ -296,9 +294,7 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
     the box has less mass than ``k``, the radius covers it.
     """
     dimensions = queries.shape[1]
-    fine = 1
-    while ((fine + 1) * cells) ** dimensions <= POINTS:
-        fine += 1
+    fine = max(1, _points_a_side(dimensions) // cells)
     axis = (np.arange(fine * cells) + 0.5) * (LEVELS / (fine * cells)) - LEVELS / 2
     points = _product(axis, dimensions).astype(np.float32)  # the quadrature errs by more
     cell = _product(np.arange(fine * cells) // fine, dimensions) @ cells ** np.arange(

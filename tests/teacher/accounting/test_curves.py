@@ -9,7 +9,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from labelwall.teacher.accounting import curves
@@ -129,15 +129,6 @@ def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
 
 def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
     """Inside PoissonSampled(Composed) the library drops all but one event for an int multiplier."""
-
-    def twice(multiplier):
-        accountant = RdpAccountant(orders=[2, 8])
-        accountant.compose(
-            PoissonSampledDpEvent(0.1, ComposedDpEvent([GaussianDpEvent(multiplier)] * 2))
-        )
-        return np.asarray(accountant.rdp)
-
-    assert (twice(5) < 0.6 * twice(5.0)).all()  # the defect; when it goes, this line says so
     for sigma, sensitivity in ((5, 1), (5.0, 1.0), (5, 1.0)):
         curve = gaussian_rdp(
             np.array([2.0, 8.0]), sigma=sigma, sensitivity=sensitivity, sample_rate=0.1

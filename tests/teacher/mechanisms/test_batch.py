@@ -26,6 +26,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 from tests.make import LEDGER, ZeroNoise, ledger_in, plan_of, teach
+from tests.teacher.laws import laplace, winner
 
 CLASSES = 3
 MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
@@ -33,24 +34,9 @@ SPEC = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
 
 
 def voters_of(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
-    """Integer rows [n, d] and [q, d]; ids descend, so the index stores them in another order."""
-    index = ExactIndex(records.astype(np.int8), np.arange(len(records))[::-1].copy())
+    """Integer rows [n, d] and [q, d]."""
+    index = ExactIndex(records.astype(np.int8), np.arange(len(records)))
     return Voters(index, labels, CLASSES, queries.astype(np.int8))
-
-
-def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:
-    """Law of argmax(votes + discrete Laplace noise), ties to the lowest: float64 [classes]."""
-    reach = int(45 * scale) + int(votes.max()) + 2
-    z = np.arange(-reach, reach + 1)
-    mass = np.exp(-np.abs(z) / scale) * np.expm1(1 / scale) / (np.exp(1 / scale) + 1)
-    # of vote + noise at the places z
-    laws = [np.interp(z - vote, z, mass, left=0, right=0) for vote in votes]
-    below = [np.concatenate([[0], np.cumsum(law)[:-1]]) for law in laws]
-    wins = []
-    for a, law in enumerate(laws):
-        others = [below[b] + (laws[b] if b > a else 0) for b in range(len(votes)) if b != a]
-        wins.append(float((law * np.prod(others, axis=0)).sum()))
-    return np.array(wins)
 
 
 def choice_law(losses: np.ndarray, rate: Fraction) -> np.ndarray:
@@ -116,7 +102,7 @@ def batch_laws(
         votes = np.bincount(labels[near], minlength=CLASSES)
         share = Fraction(mechanism.require("epsilon")) / size
         if mechanism.noise == "laplace":
-            laws.append(laplace_wins(votes, float(1 / share)))
+            laws.append(winner(votes.tolist(), laplace(float(1 / share), int(45 / share) + 2)))
         else:
             half = 2 if mechanism.noise == "exponential_paper" else 1
             laws.append(choice_law(-votes, share / half))
