@@ -159,7 +159,12 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
         mechanisms = [config.mechanism]
     else:
         kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
-        mechanisms = [m for m in kinds if m.label_space == config.data.labels]
+        among = getattr(config.mechanism, "among", None)
+        fits = [m for m in kinds if m.label_space == config.data.labels]
+        mechanisms = [m for m in fits if among in (None, m.kind)]
+        if fits and not mechanisms:
+            rule = f"null, or one of {', '.join(m.kind for m in fits)}"
+            raise InvalidInput("mechanism.among", rule, among)
     if not mechanisms:
         rule = f"named for data.labels: {config.data.labels}, which no search knows"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
@@ -178,7 +183,7 @@ def stages(
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         yield [
             _rehearsal(named, task, public, records, progress, Path(scratch))
-            for named in _by_features(config, task, public)
+            for named in by_features(config, task, public)
         ]
 
 
@@ -194,7 +199,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
     )
 
 
-def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
+def by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
     """The configuration with each kind of features that its rows and its student allow.
 
     The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism
