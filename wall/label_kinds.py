@@ -51,10 +51,10 @@ class ClassLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=1)
 
-    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import softmax  # slow
 
-        shares: np.ndarray = softmax(outputs.astype(np.float64) / temperature, axis=1)
+        shares: np.ndarray = softmax(outputs.astype(np.float64), axis=1)
         return shares
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
@@ -130,10 +130,10 @@ class AttributeLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return (outputs > 0).astype(np.int64)
 
-    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import expit  # slow
 
-        shares: np.ndarray = expit(outputs.astype(np.float64) / temperature)
+        shares: np.ndarray = expit(outputs.astype(np.float64))
         return shares
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:

@@ -48,7 +48,6 @@ def trained(
     model = _fitted(config, baseline, rows[finite], labels, task.num_classes, console)
     facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
     if isinstance(model, PrivateModel):
-        facts["epsilon_rdp"] = round_up(model.epsilon_rdp)
         facts["noise_multiplier"] = model.noise_multiplier
     right = float((_predicted(model, inputs(public.test_inputs)[0]) == public.test_labels).mean())
     return {"epsilon": round_up(model.epsilon), "claim": model.claim, **facts, "accuracy": right}

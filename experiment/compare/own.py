@@ -13,8 +13,8 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.config import Config, solved_numbers
 from ..config.groups import STAGES
-from ..config.own import MIN_ROWS
 from ..config.options import settings_by
+from ..config.own import MIN_ROWS
 from ..config.settings import config_of, merged
 from ..plan.candidates import PLANNERS
 from ..plan.rehearsal import labelled_rows

@@ -31,7 +31,7 @@ from ..run.features import (
     quantised,
     starting_extractor,
 )
-from ..run.matrices import ask_matrices, question_of
+from ..run.matrices import ask_matrices
 from .planner import Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise
 
@@ -206,8 +206,7 @@ class Rehearsal:
         )
         current = round_1.public_side().rounds[0]
         with self._folder(view, form.centroids) as folder:
-            asked_of = question_of(current, classes, spec, public.shape[1], folder)
-            answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
+            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked])
         return np.flatnonzero(asked), answers.labels
 
     def _by_queries(

@@ -131,8 +131,7 @@ def answered(student: StudentModel, rows: np.ndarray) -> list[list[str]]:
     if labels.kind == "value":
         return [[f"{value:.7g}"] for value in predicted]
     lines = []
-    shares = labels.probabilities(outputs, student.info.temperature)
-    for label, row in zip(predicted, shares, strict=True):
+    for label, row in zip(predicted, labels.probabilities(outputs), strict=True):
         columns = [f"{share:.{DIGITS}f}" for share in row]
         own = [columns[int(label)]] if labels.kind == "class" else []
         lines.append([labels.text(label) or "", *own, *columns])

@@ -30,7 +30,7 @@ class Answers(nn.Module):
     """A student as one graph: inputs as they are, probabilities or values out.
 
     ``forward``: of images uint8 [n, h, w, c], or float32 [n, c, h, w] of 0..1, or of vectors
-    float32 [n, d]: probabilities float32 [n, c] under the file's temperature, or values [n].
+    float32 [n, d]: probabilities float32 [n, c], or values [n].
     """
 
     def __init__(self, student: StudentModel) -> None:
@@ -38,15 +38,13 @@ class Answers(nn.Module):
         labels = student.info.labels
         self.network: Preprocessed = student.module
         self.kind, self.bounds = labels.kind, labels.bounds
-        self.temperature = student.info.temperature
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs = self.network(inputs)
         if self.kind == "value":
             low, high = self.bounds
             return low + (outputs[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
-        logits = outputs / self.temperature
-        return logits.softmax(dim=1) if self.kind == "class" else logits.sigmoid()
+        return outputs.softmax(dim=1) if self.kind == "class" else outputs.sigmoid()
 
 
 def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: str) -> str:

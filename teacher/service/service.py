@@ -215,7 +215,7 @@ def build_service(
         )
     shared = Shared(settings, custodian.directory)
     service = Service(shared, custodian, open_records)
-    service.teacher.open()
+    service.teacher.records()
     if per_analyst:
         service.analysts = Analysts(custodian, service.teacher, shared)
         finish_removing(service.teacher, custodian.directory)  # one that was interrupted

@@ -16,7 +16,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
-from labelwall.experiment.run.matrices import ask_matrices, question_of
+from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import (
@@ -108,10 +108,8 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
         asked = embedder.embed(test)[0]
-        outputs = case.space.outputs
         current = config.public_side().rounds[0]
-        question = question_of(current, outputs, spec, rows.shape[1], folder)
-        answers, _ = ask_matrices(records, question, rows, asked)
+        answers, _ = ask_matrices(records, current, spec, folder, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 
