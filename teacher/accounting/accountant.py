@@ -18,13 +18,7 @@ import numpy as np
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.messages import canonical_json
 from .contest import SLOWEST_SIGMA
-from .conversion import (
-    epsilon_from_rdp,
-    epsilons_from_rdp,
-    float_above,
-    gaussian_delta,
-    round_up,
-)
+from .conversion import epsilon_from_rdp, epsilons_from_rdp, float_above, gaussian_delta, round_up
 from .curves import ORDERS, ROUND_UP, check_release, pure_epsilon, release_rdp
 from .plan import Plan, Release
 from .pld import closed_epsilon, composed_mu, gaussian_pair, pld_epsilon

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from labelwall.teacher.mechanisms import gradient
-from labelwall.teacher.mechanisms.gradient import (
-    ceil_sqrt,
-    exponentials,
-    gradient_sums,
-)
+from labelwall.teacher.mechanisms.gradient import ceil_sqrt, exponentials, gradient_sums
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrices import (
     CLIP,
@@ -112,9 +108,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_a_sum_is_that_of_big_integers(
-    problem: Problem,
-) -> None:
+def test_a_sum_is_that_of_big_integers(problem: Problem) -> None:
     x, labels, weights, *rest = problem
     parts = [
         oracle(row, label, weights.tolist(), *rest)

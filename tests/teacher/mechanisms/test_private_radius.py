@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.mechanisms.voters import EVERYWHERE, Voters
-from labelwall.teacher.mechanisms.votes import (
-    AGGREGATE,
-    LANDMARKS,
-    SCREEN,
-    PrivateRadius,
-)
+from labelwall.teacher.mechanisms.votes import AGGREGATE, LANDMARKS, SCREEN, PrivateRadius
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.teacher.shards.config import ScaleConfig

@@ -8,12 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.curves import (
-    ORDERS,
-    bounded_range_rdp,
-    gaussian_rdp,
-    release_rdp,
-)
+from labelwall.teacher.accounting.curves import ORDERS, bounded_range_rdp, gaussian_rdp, release_rdp
 from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
