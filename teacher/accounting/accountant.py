@@ -44,12 +44,10 @@ class Certificate:
 
 
 def certificates(plan: Plan) -> dict[str, Certificate]:
-    """Every certificate of the plan's caps, by name (stable, machine-readable).
+    """Every certificate of the plan's caps, by name (stable, machine-readable): docs/privacy.md.
 
-    - ``tight``: exact curves (screening, contest with three outcomes), RDP.
-    - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
-    - ``pld``: privacy loss distribution (pld.py). Absent where a release has neither Gaussian noise
-      nor a pure epsilon.
+    ``pure_added`` is absent where no release is pure, ``pld`` where one has neither Gaussian noise
+    nor a pure epsilon.
 
     Raises InvalidInput for an unknown curve or a parameter outside its range. Takes about a second
     the first time, more for much noise on an argmax (contest.py).

@@ -80,14 +80,6 @@ def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
         assert odometer(plan, [1] * len(bought)) < most
 
 
-def test_interleaved_kinds_cost_more_than_either_and_less_than_their_sum():
-    parts = [plan_of(release) for release in SMALL.releases()]
-    for name in ("tight", "pld"):
-        whole = certificates(SMALL)[name].epsilon
-        each = [certificates(part)[name].epsilon for part in parts]
-        assert max(each) < whole < sum(each)
-
-
 @pytest.mark.parametrize(("sigma", "gamma"), [(3.0, 0.3), (8.0, 1.0), (12.0, 0.05)])
 def test_the_orders_that_are_left_out_do_not_attain_the_minimum(sigma, gamma):
     """From one release to so many that the lowest orders decide; with and without a swap."""
