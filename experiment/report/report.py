@@ -30,7 +30,7 @@ from ...wall.messages import Outcome
 from ..config.config import Config
 from ..run.metrics import labels_of, uneven
 from ..run.quality import estimate_of
-from ..run.run_folder import RunFolder
+from ..run.run_folder import RunFolder, write_file
 from . import plots
 from .finished import FinishedRun, read_run
 
@@ -64,8 +64,8 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    run.folder.write_text(run.folder.report, _render("report.html", _page(run)))
-    run.folder.write_text(run.folder.card, card(run))
+    write_file(run.folder.report, _render("report.html", _page(run)))
+    write_file(run.folder.card, card(run))
     return run.folder.report
 
 
