@@ -26,7 +26,7 @@ class Scene:
     """Records of a label space, queries, and what is near a query or says something of it."""
 
     def __init__(self, space: str) -> None:
-        rng = np.random.default_rng(3)
+        rng = np.random.default_rng(4)
         rows, self.queries = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (N, QUERIES))
         self.rows, self.ids = rows, np.arange(N)  # in ascending order, as in every index
         self.labels = rng.integers(0, LABELS[space], N)
@@ -91,7 +91,7 @@ VOTE: dict[str, Any] = {"sigma_vote": 2.5}
 TAU: dict[str, Any] = VOTE | {"tau": 2}
 NEAR = SAMPLE | VOTE | {"k": 7}
 BALL = SAMPLE | VOTE | {"share": 1.0, "threshold": 7}
-PATE = VOTE | {"teachers": 9, "threshold": 5, "sigma_screen": 2.0}
+PATE = VOTE | {"teachers": 9, "threshold": 4, "sigma_screen": 2.0}
 VALUES = SAMPLE | {"k": 7, "cells": CELLS, "window": 2}
 DRAWS: list[tuple[str, str, dict[str, Any], Plain]] = [
     ("private_knn", "screen", NEAR, lambda s, q: most(s.near(q)) > 3),
@@ -101,7 +101,7 @@ DRAWS: list[tuple[str, str, dict[str, Any], Plain]] = [
     ("private_radius", "aggregate", BALL, lambda s, q: winner(s.within(q))),
     ("lnmax", "aggregate", {"teachers": 9, "scale": 2.5}, lambda s, q: winner(s.chosen(q))),
     ("gnmax", "aggregate", VOTE | {"teachers": 9}, lambda s, q: winner(s.chosen(q))),
-    ("confident_gnmax", "screen", PATE, lambda s, q: most(s.chosen(q)) > 5),
+    ("confident_gnmax", "screen", PATE, lambda s, q: most(s.chosen(q)) > 4),
     ("confident_gnmax", "aggregate", PATE, lambda s, q: winner(s.chosen(q))),
     ("private_knn_mean", "screen", VALUES, lambda s, q: agreeing(s.cells(q)) > 3),
     (
