@@ -108,7 +108,7 @@ def _teacher(side: PrivateSide, console: Console) -> Iterator[tuple[Teacher, Tas
             "the data source itself."
         )
     task, budgets, entropy = describe(side.data), (POOLED, EACH), SystemEntropy()
-    with local_teacher(side, task, side.directory, entropy, console, None, budgets) as teacher:
+    with local_teacher(side, task, entropy, console, budgets) as teacher:
         yield teacher, task
 
 
