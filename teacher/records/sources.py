@@ -14,8 +14,8 @@ import numpy as np
 
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.config import DataConfig, Task
-from ...wall.datasets.sources import published
-from ...wall.datasets.tables import ID, encode, one_file, read_table, scaling, texts
+from ...wall.datasets.sources import PUBLISHED
+from ...wall.datasets.tables import ID, one_file, read_table, scaling, texts, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
@@ -233,11 +233,12 @@ def _percent(progress: TaskProgress | None) -> TaskProgress | None:
 def _published_blocks(
     config: DataConfig, task: Task, size: int | None, start: int, progress: TaskProgress | None
 ) -> Blocks:
-    listed = published(config.source).private_rows(config)
-    for part in _parts(listed.total, size, start):
-        rows = listed.read(part, progress)
-        faults = {UNREADABLE: ~rows.readable}
-        yield part.stop, listed.total, _judged(task, rows.inputs, rows.labels, rows.ids, faults)
+    rows = PUBLISHED[config.source].private_rows(config)
+    for part in _parts(len(rows.ids), size, start):
+        pixels, readable = rows.images(part, config.image_size, progress)
+        faults = {UNREADABLE: ~readable}
+        judged = _judged(task, pixels, rows.labels[part], rows.ids[part], faults)
+        yield part.stop, len(rows.ids), judged
 
 
 def _folder_blocks(
@@ -331,7 +332,8 @@ def _table_blocks(
     else:
         table = read_table("data.private", config.private)
     inputs = scaling(config).inputs("data.private", table)
-    labels = encode(config, task.labels, "data.private", table)
+    truth = truth_of(config, task.labels, "data.private", table)
+    labels = task.labels.encode("data.private", truth)
     ids, persons, faults = table.places, None, {}
     if ID in table.columns:
         names = _names("record_id", table.columns[ID])

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import httpx
@@ -90,7 +90,7 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
 
 
 def converse(
-    url: str, token: str, name: str, receipts: Receipts, seed: int, *, losses: bool
+    url: str, token: str, seed: int, *, name: str, receipts: Receipts, losses: bool
 ) -> None:
     """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
@@ -118,19 +118,18 @@ def converse(
     "losses", [False, True], ids=["nothing is lost", "replies are lost and draws fail"]
 )
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_receipts_add_up_to_what_the_ledger_charged(
-    tmp_path: Path, name: str, losses: bool
-) -> None:
+def test_receipts_add_up_to_what_the_ledger_charged(tmp_path, name, losses):
     """Concurrent callers who repeat requests, with a restart of the service in between."""
     receipts, how = Receipts(), {"mechanism": MECHANISMS[name], "asked": 100, "answered": 100}
     for life in range(2):
         made = tiny.make(tmp_path, entropy=Breaks() if losses else SystemEntropy(), **how)
+        talk = partial(converse, name=name, receipts=receipts, losses=losses)
+        tokens, seeds = (
+            [made.tokens["ann"], made.tokens["bob"]] * 2,
+            range(10 * life, 10 * life + 4),
+        )
         with served(made) as url, ThreadPoolExecutor(CALLERS) as pool:
-            for call in [
-                pool.submit(converse, url, token, name, receipts, 10 * life + n, losses=losses)
-                for n, token in enumerate([made.tokens["ann"], made.tokens["bob"]] * 2)
-            ]:
-                call.result()
+            list(pool.map(talk, [url] * CALLERS, tokens, seeds))
     total = sum(map(Counter, receipts.values()), Counter[str]())
     state = Ledger(tmp_path / "ledger.sqlite").state
     spent = Counter({release: count for (_, release), count in state.spent.items()})
@@ -138,7 +137,7 @@ def test_receipts_add_up_to_what_the_ledger_charged(
     assert losses or total == +spent
 
 
-def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:
+def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path):
     """The first receipt to arrive has the call's charge, after any number of lost replies."""
     with clients(tiny.make(tmp_path), "ann") as remote:
         request, lost = remote._http.request, []
@@ -159,9 +158,7 @@ def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Pat
     assert (again.left, again.ledger_head) == (first.left, first.ledger_head)
 
 
-def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(
-    tmp_path: Path,
-) -> None:
+def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(tmp_path):
     made = tiny.make(tmp_path)
     arrays, other = {"inputs": rows(10, 1)}, {"inputs": rows(10, 2)}
     ann, bob = made.tokens["ann"], made.tokens["bob"]
@@ -179,9 +176,7 @@ def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempot
     assert bad["code"] == "invalid_request"
 
 
-def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(
-    tmp_path: Path,
-) -> None:
+def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(tmp_path):
     """Nor by the caller's cap, which the first call used up. If the first fails, both do."""
     made = tiny.make(tmp_path, quota=10)
     working, go_on = tiny.held_back(made)

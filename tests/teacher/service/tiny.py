@@ -45,6 +45,10 @@ def rows(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
+def records_of(n: int = RECORDS) -> Records:
+    return Records(rows(n, 0), np.arange(n) % CLASSES, np.arange(n))
+
+
 def network(**tensors: Any) -> ExtractorSpec:
     """A small untrained network, with other ``tensors`` than it should have (None: without)."""
     import safetensors.torch
@@ -95,9 +99,7 @@ def make(
     quota: int | None = None,
     place: Place | None = None,
     anchor: Place | None = None,
-    records: Callable[[], Records] = lambda: Records(
-        rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)
-    ),
+    records: Callable[[], Records] = records_of,
     adversary: str = POOLED,
     unit: Unit = "row",
     **settings: Any,
@@ -107,8 +109,8 @@ def make(
     ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
     a server's; ``adversary``: EACH for a budget for each analyst; ``settings``: other ones.
     """
-    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), **settings}
-    chosen = {"certified": 1.0, "probe": rows(16, 99), "batch_size": 16, **chosen}
+    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), "certified": 1.0}
+    chosen |= {"probe": rows(16, 99), "batch_size": 16, **settings}
     custodian = open_custodian(
         folder,
         data={},
@@ -122,12 +124,10 @@ def make(
     if not keys.listed():
         holders = [("ann", "analyst", quota), ("bob", "analyst"), ("carol", "custodian")]
         (folder / "tokens").write_text(" ".join(keys.add(*each) for each in holders))
-    tokens = dict(
-        zip(("ann", "bob", "carol"), (folder / "tokens").read_text().split(), strict=True)
-    )
+    names, secrets = ("ann", "bob", "carol"), (folder / "tokens").read_text().split()
     service = build_service(custodian, records, Settings(**chosen))
     app = create_app(service, keys, lambda event, **more: lines.append({"event": event, **more}))
-    return Made(app, custodian, tokens, lines)
+    return Made(app, custodian, dict(zip(names, secrets, strict=True)), lines)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """The transcript of a conversation with a real service on a tape: every byte that callers see.
 
-Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may
-change the records. The writer takes one step at a time, on command, and each progress report makes
-the analysts poll. Polls without news are left out: their number is a matter of time.
+Two analysts send extractors, ask, poll and make mistakes, while a custodian changes the records.
+The writer takes one step at a time, on command, and each progress report makes the analysts poll.
+Polls without news are left out: their number is a matter of time.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,17 @@ class Conversation:
 
     def look(self) -> None:
         """Poll everything that both analysts can read. Only new replies are added."""
-        self._poll([(path, name) for path in ("budget", "receipts") for name in ANALYSTS])
-        self._poll([("ledger", "ann")])
-        self._poll([(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]])
+        self._poll(*product(("budget", "receipts"), ANALYSTS), ("ledger", "ann"), *self._jobs())
 
     def glance(self) -> None:
         """Poll the jobs last seen unfinished, and one budget. Only new replies are added."""
-        jobs = [(job, name) for name in ANALYSTS for job in self.jobs[name]]
-        waiting = [(f"jobs/{job}", name) for job, name in jobs if job in self.unfinished]
-        self._poll([("budget", "ann"), *waiting])
+        waiting = [(path, name) for path, name in self._jobs() if path[5:] in self.unfinished]
+        self._poll(("budget", "ann"), *waiting)
 
-    def _poll(self, paths: list[tuple[str, str]]) -> None:
+    def _jobs(self) -> list[tuple[str, str]]:
+        return [(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]]
+
+    def _poll(self, *paths: tuple[str, str]) -> None:
         for path, name in paths:
             reply = self.request(name, "GET", path)
             if reply != self.last.get((path, name)):
@@ -237,15 +238,14 @@ def conversation(
     )
     talk = Conversation(case, made, shown=shown)
     talk.watch(made.service)
-    if made.service.analysts is not None:
-        build: Callable[..., Service] = made.service.analysts.build
+    if (analysts := made.service.analysts) is not None:
+        build: Callable[..., Service] = analysts.build
 
         def watched(own: object) -> Service:
-            service = build(own)
-            talk.watch(service)
+            talk.watch(service := build(own))
             return service
 
-        made.service.analysts.build = watched
+        analysts.build = watched
     with served(made):
         yield talk
         talk.http.close()
