@@ -3,7 +3,6 @@
 import ipaddress
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,6 +20,7 @@ from labelwall.teacher.service import replies
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Queries
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import client, clients, rows, served
 
@@ -130,11 +130,9 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
         first = pool.submit(tiny.ask, made.url, made.tokens["ann"], rows(16, 1))
         assert working.wait(60)
         second = pool.submit(tiny.ask, made.url, made.tokens["bob"], rows(16, 2))
-        while queue.waiting < 2:
-            time.sleep(0.01)
+        until(lambda: queue.waiting == 2)
         closing = pool.submit(queue.close)
-        while not queue._closing:
-            time.sleep(0.01)
+        until(lambda: queue._closing)
         go_on.set()
         closing.result()
         assert len(first.result().json()["result"]["labels"]) == 16

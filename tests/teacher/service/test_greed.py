@@ -21,6 +21,7 @@ from labelwall.wall.errors import Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import RECORDS, SPEC, client, clients, network, rows
 
@@ -176,8 +177,7 @@ def sent_until(made: tiny.Made, spec: ExtractorSpec, blocks: int) -> threading.T
 
     sending = threading.Thread(target=send)
     sending.start()
-    while Slow.blocks < blocks:
-        time.sleep(0.01)
+    until(lambda: Slow.blocks >= blocks)
     return sending
 
 

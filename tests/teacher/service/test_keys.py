@@ -2,7 +2,6 @@
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from labelwall.teacher.service import keys as keys_module
 from labelwall.teacher.service.callers import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
 
@@ -115,8 +115,7 @@ def test_a_service_sees_a_key_expire_if_nobody_asks(tmp_path, clock, monkeypatch
     token = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")
     with served(made) as url:
         clock("2028-01-01T00:00")
-        while stored(tmp_path, "SELECT name FROM keys WHERE expired") != ["emil"]:
-            time.sleep(0.01)
+        until(lambda: stored(tmp_path, "SELECT name FROM keys WHERE expired") == ["emil"])
         clock("2026-06-01T00:00")
         assert call(url, token).status_code == 401
         assert made.call("ann").status_code == 200

@@ -4,7 +4,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from unittest.mock import Mock
@@ -17,17 +17,10 @@ from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
 from labelwall.wall.wire import SAFETENSORS
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.test_connection import self_signed
 from tests.teacher.service.tiny import SPEC, ask, call, clients, rows, served
-
-
-def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait for what has to come true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def connected(url: str, sent: bytes) -> socket.socket:

@@ -37,6 +37,8 @@ SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 # audited in no time
 MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 FAST = ServiceConfig(port=0, requests_per_second=1e6)
+# A new connection for each request
+HTTP = httpx.Client(trust_env=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 
 
@@ -87,7 +89,7 @@ class Made:
     def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
         """A request of a browser for the custodian's page."""
         auth = ("any", self.tokens.get(name, name))
-        return httpx.request(method, self.url + path, auth=auth, trust_env=False, timeout=60)
+        return HTTP.request(method, self.url + path, auth=auth)
 
 
 def make(
@@ -187,8 +189,7 @@ def call(
     """A plain request to a route under /v1."""
     sent = headers if body is None else {"content-type": media, **headers}
     sent |= {} if token is None else {"authorization": f"Bearer {token}"}
-    how = {"content": body, "headers": sent, "trust_env": False, "timeout": 60}
-    return httpx.request(method, f"{url}/v1/{path}", **how)
+    return HTTP.request(method, f"{url}/v1/{path}", content=body, headers=sent)
 
 
 def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.Response:

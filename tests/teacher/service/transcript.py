@@ -17,7 +17,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -34,7 +33,7 @@ from labelwall.wall.datasets.config import Task
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
+from labelwall.wall.wire import encode, encode_extractor
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, make, served
 from tests.teacher.shards.tiny import matrix as matrix_of
@@ -43,8 +42,6 @@ from tests.teacher.shards.tiny import streamed
 ANALYSTS = ("ann", "bob")
 WAITING = 2  # requests of analysts that may wait: as many as the conversation ever lets wait
 BATCH = 16
-# A small reply on a used connection waits 40 ms for an acknowledgement.
-NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 Seen = tuple[object, ...]
 Shown = list[tuple[str, int, int]]  # progress
 
@@ -84,17 +81,14 @@ class Conversation:
         self.unfinished, self.calls = set[str](), Counter[str]()
         self.last: dict[tuple[str, str], Seen] = {}
         self.gates: list[Gate] = []
-        self.http = httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE)
 
     def request(self, name: str, method: str, path: str, body: bytes | None = None) -> Seen:
         """A request of an analyst, and all of the reply but the time of day."""
-        sent = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
+        named = {}
         if method == "POST":
             self.calls[name] += 1
-            # without a key, a call's name is random
-            sent["idempotency-key"] = f"call-{self.calls[name]}"
-        url = f"{self.made.url}/v1/{path}"
-        reply = self.http.request(method, url, content=body, headers=sent)
+            named = {"idempotency-key": f"call-{self.calls[name]}"}  # else its name is random
+        reply = self.made.call(name, path, method, body, **named)
         headers = tuple(sorted(each for each in reply.headers.items() if each[0] != "date"))
         if reply.status_code in (200, 202) and (method != "GET" or path.startswith("jobs/")):
             job = reply.json()["job"]
@@ -248,7 +242,6 @@ def conversation(
         analysts.build = watched
     with served(made):
         yield talk
-        talk.http.close()
 
 
 def transcript(
