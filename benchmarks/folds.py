@@ -1,4 +1,4 @@
-r"""One table and its plots from several comparisons of the same methods, e.g. folds of a data set.
+r"""One table and its plot from several comparisons of the same methods, e.g. folds of a data set.
 
     for fold in 0 1 2 3 4; do
         python benchmarks/radius.py --export banana_$fold.npz --fold $fold
@@ -14,7 +14,7 @@ import argparse
 import json
 from pathlib import Path
 
-from labelwall.experiment.compare.table import plots, render, summarise
+from labelwall.experiment.compare.table import plot, render, summarise
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument(
         "comparisons", nargs="+", type=Path, help="folders that `labelwall compare` wrote"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the plots")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the plot")
     options = parser.parse_args()
     cells = [
         cell
@@ -34,8 +34,7 @@ def main() -> None:
     rows = summarise(cells)
     print(render(rows))
     options.out.mkdir(parents=True, exist_ok=True)
-    for name, svg in plots(rows).items():
-        (options.out / f"{name}.svg").write_bytes(svg)
+    (options.out / "accuracy_by_epsilon.svg").write_bytes(plot(rows))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ METHODS = ("private_linear", "reverse_knn", "private_knn", "gnmax", "ind_knn")
 QUERIES, FEWEST, NOISE = (2000, 1000, 600, 300, 150, 80, 40, 20), 10, 50.0  # of GNMAX
 LEAST_RIGHT = {"private_knn": 0.6, "ind_knn": 0.6}  # share of labels; more of them teach less
 STUDENT = StudentConfig(  # that of configs/compare_cifar10_features.yaml
-    "mlp", "supervised", "cross_entropy", augment="none", steps=600, calibration_folds=0
+    "mlp", "supervised", "cross_entropy", augment="none", steps=600
 )
 
 

@@ -37,9 +37,10 @@ import numpy as np
 from person_search import SIZE, alike
 from vote_plans import planned_votes
 
+from labelwall.experiment.config.groups import Round
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.run.features import linear_power, principal_axes
-from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
@@ -55,6 +56,7 @@ from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise
 LENGTH = RAW_UNIT * math.sqrt(AXES)
+SEEN = ExtractorSpec("raw", (AXES,), CLASSES)  # whose vectors have that length
 SHIFT, TURN = 2, 10.0  # pixels, degrees
 RATE, STEPS = 1.0, 20  # of NoisySGD: whole batches
 TRIED = tuple(product((1.0, 0.3, 0.1), (2.0, 8.0, 32.0)))  # clip and learning rate
@@ -206,8 +208,8 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
 
     teacher = SimpleNamespace(count=count)
     with tempfile.TemporaryDirectory() as folder:
-        asked_of = MatrixRound(made.query_form, 0, seed, CLASSES, LENGTH, "", Path(folder))
-        answers, _ = ask_matrices(teacher, asked_of, rows.public[0])
+        current = Round(1, 0, None, True, made.query_form, seed)
+        answers, _ = ask_matrices(teacher, current, SEEN, Path(folder), rows.public[0])
     known = np.flatnonzero(answers.outcomes == Outcome.ANSWERED)
     return known, answers.labels[known]
 

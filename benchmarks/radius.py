@@ -182,7 +182,7 @@ def conversion_errors(
             true = np.array(
                 [np.sort(squared)[K - 1] for squared in voters.index.distances(voters.queries)]
             )
-            chosen = draw(mechanism, voters)[:, 3]
+            chosen = draw(mechanism, voters)[:, 2]
             relative.append(np.abs(np.sqrt(chosen / np.maximum(true, 1)) - 1))
             excess = voters.ball_votes(chosen).sum(axis=1) - voters.ball_votes(true).sum(axis=1)
             missed.append(excess.astype(float) ** 2)
@@ -281,7 +281,7 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
             before = time.perf_counter(), time.process_time()
             found = teacher.answer(Queries(rng.random((queries, 2)).astype(np.float32)))
             wall, cpu = time.perf_counter() - before[0], time.process_time() - before[1]
-            print(f"  {mechanism}: {wall:.1f} ({cpu:.1f}), {found.receipt.cliques}")
+            print(f"  {mechanism}: {wall:.1f} ({cpu:.1f}), {found.receipt.clique}")
 
 
 def export(source: Table, path: Path, fold: int) -> None:

@@ -32,7 +32,7 @@ from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.features import extractor_of_round
-from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -106,13 +106,11 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    asks, shares = asking.public_side().rounds[0].form, []
+    current, shares = asking.public_side().rounds[0], []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
-            asked = MatrixRound(
-                asks, 0, seed * 1000 + 1, data.classes, length, spec.sha256(), Path(folder)
-            )
-            answers, _ = ask_matrices(teacher, asked, public, test)
+            asked = replace(current, seed=seed * 1000 + 1)
+            answers, _ = ask_matrices(teacher, asked, spec, Path(folder), public, test)
         shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 

@@ -202,12 +202,8 @@ def path(
                 with clocks.part("screening and argmax"):
                     drawn = mechanism.draw(stage, voters, keys, entropy)
                 results = dict(zip(keys, drawn.tolist(), strict=True))
-                if following is None:
-                    with clocks.part("ledger: record"):
-                        ledger.record(charge, results)
-                else:
-                    with clocks.part("ledger: record and charge"):
-                        charge = ledger.record_and_charge(charge, results, following, lambda: keys)
+                with clocks.part("ledger: record"):
+                    charge = ledger.record(charge, results, following, lambda: keys)
         return len(batch)
 
     return run_path

@@ -40,9 +40,6 @@ class StudentConfig:
         doubtful_folds: folds of the cross-validation that drops doubtful released labels before
             training, a count; 0 keeps all.
         doubtful_steps: optimiser steps of each fold's short supervised training, a count.
-        calibration_folds: the kept round's labels are cut into so many parts; one more training
-            without one of them finds how sure the student may be (the temperature of its
-            probabilities), a count; 0 leaves them as they are.
         accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).
         devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch
             sizes are of all together.
@@ -64,7 +61,6 @@ class StudentConfig:
     vat_epsilon: float = 3.0
     doubtful_folds: int = 4
     doubtful_steps: int = 250
-    calibration_folds: int = 5
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -75,9 +71,8 @@ class StudentConfig:
         for name in ("learning_rate", "vat_epsilon"):
             self._require(name, getattr(self, name) > 0, "positive")
         self._require("entropy_weight", self.entropy_weight >= 0, "at least 0")
-        for name in ("doubtful_folds", "calibration_folds"):
-            folds = getattr(self, name)
-            self._require(name, folds in (0, *range(2, 21)), "0 or from 2 to 20")
+        folds = self.doubtful_folds in (0, *range(2, 21))
+        self._require("doubtful_folds", folds, "0 or from 2 to 20")
         unlabelled = [] if self.objective == "supervised" else ["batch_unlabelled"]
         for name in ("batch_labelled", *unlabelled):
             shared = getattr(self, name) >= self.devices

@@ -1,8 +1,7 @@
-"""What students say of released labels that they were not shown: which labels to drop before a
-training can learn them by heart, and how sure a student may be.
+"""Doubtful released labels, which students of the others disagree with: they are dropped before a
+training can learn them by heart.
 """
 
-import math
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 
 from ..wall.messages import ABSTAINED
 from ..wall.progress import TaskProgress, no_progress
@@ -22,8 +19,6 @@ from .module import STUDENT_MODULES, Student
 from .train import outputs, train
 
 DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
-FEWEST = 30  # held-out labels; fewer would choose the temperature by chance
-WIDEST = math.log(20)  # of the logarithm of a temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,14 +54,14 @@ def drop_doubtful(
     folds, kind = config.doubtful_folds, STUDENT_MODULES[pool.labels.kind]
     if folds < 2 or not issubclass(kind, Student):
         return Cleaned(labels)
-    fold = stratified(pool.labels.strata(labels), folds, seed)
+    fold = _stratified(pool.labels.strata(labels), folds, seed)
     brief = replace(
         config, objective="supervised", loss="cross_entropy", steps=config.doubtful_steps
     )
     parts = [np.flatnonzero(fold == number) for number in range(folds)]
     judges = parallel(
         process_count(workers, brief, pool),
-        (partial(_unseen, brief, pool, labels, rows, seed + n) for n, rows in enumerate(parts)),
+        (partial(_judge, brief, pool, labels, rows, seed + n) for n, rows in enumerate(parts)),
     )
     kept, right, judged = labels.copy(), 0, 0
     for number, (rows, logits) in enumerate(zip(parts, judges, strict=True), start=1):
@@ -81,77 +76,18 @@ def drop_doubtful(
     return Cleaned(kept, right / judged if judged else None, judged)
 
 
-def temperature(
-    config: StudentConfig,
-    pool: Pool,
-    labels: np.ndarray,
-    *,
-    seed: int,
-    progress: TaskProgress = no_progress,
-    soft: np.ndarray | None = None,
-) -> float:
-    """The temperature of the student that ``config`` trains on ``labels``: at least 1/20, at most
-    20; 1 where it is not chosen.
-
-    A second student is trained in the same way without one part in config.calibration_folds of
-    the labels, and its temperature is the one under which those are most likely (Guo et al. 2017,
-    equation 9). ``labels``: int64 [n] or [n, c], -1 where none was released. Released labels alone
-    are used, so it is post-processing; no test label takes part. Not chosen for values, which have
-    no probability, nor on fewer than FEWEST held-out labels. ``soft``: as for ``train``; rows that
-    have released probabilities are held to these, which know that a label may be wrong.
-    """
-    kind, folds = STUDENT_MODULES[pool.labels.kind], config.calibration_folds
-    if not folds or not issubclass(kind, Student):
-        return 1.0
-    rows = np.flatnonzero(stratified(pool.labels.strata(labels), folds, seed) == 0)
-    if len(rows) < FEWEST:
-        return 1.0
-    logits = _unseen(config, pool, labels, rows, seed, soft, progress)
-    by_soft = soft is not None and bool(np.isfinite(soft[rows]).all())
-    wanted = soft[rows] if soft is not None and by_soft else labels[rows]
-    return most_likely(kind, torch.from_numpy(logits), torch.from_numpy(wanted))
-
-
-def most_likely(kind: type[Student], logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """The temperature under which ``labels`` are most likely, to four digits.
-
-    ``logits``: float32 [n, c]; ``labels``: int64 [n] or [n, c], ABSTAINED where unknown, or
-    probabilities float32 [n, c].
-    """
-
-    def surprise(log_temperature: float) -> float:
-        tempered = logits.double() / math.exp(log_temperature)
-        if labels.is_floating_point():
-            return float(F.cross_entropy(tempered, labels.double()))
-        given = kind.probability(tempered, labels.clamp(min=0))[labels != ABSTAINED]
-        return -float(given.clamp(min=1e-300).log().mean())
-
-    best = minimize_scalar(surprise, bounds=(-WIDEST, WIDEST), method="bounded")
-    return float(f"{math.exp(best.x):.4g}")
-
-
-def _unseen(
-    config: StudentConfig,
-    pool: Pool,
-    labels: np.ndarray,
-    rows: np.ndarray,
-    seed: int,
-    soft: np.ndarray | None = None,
-    progress: TaskProgress = no_progress,
+def _judge(
+    config: StudentConfig, pool: Pool, labels: np.ndarray, rows: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Outputs for ``rows`` by a student of the others: float32 [len(rows), c]."""
-    seen, taught = labels.copy(), None if soft is None else soft.copy()
+    """Outputs for ``rows`` by a student of the other labels: float32 [len(rows), c]."""
+    seen = labels.copy()
     seen[rows] = ABSTAINED
-    if taught is not None:
-        taught[rows] = np.nan
     with tempfile.TemporaryDirectory() as folder:
-        student = train(
-            config, pool, seen, run_dir=Path(folder), seed=seed, progress=progress, soft=taught
-        )
+        student = train(config, pool, seen, run_dir=Path(folder), seed=seed)
     return outputs(pool.spec(config.backbone, student.weights), pool.inputs[rows])
 
 
-def stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def _stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
     of every stratum.
     """

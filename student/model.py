@@ -81,8 +81,7 @@ class StudentInfo:
     """A student without its weights: the JSON object in its file.
 
     ``backbone``, ``input_shape``, ``mean``, ``std``: as in ExtractorSpec. ``labels``: what it
-    predicts. ``temperature``: its outputs are divided by it before they become probabilities.
-    ``table``: the columns of its vectors, where they come from a table, and their scales.
+    predicts. ``table``: the columns of its vectors, where they come from a table, and their scales.
     ``shares``: of the classes among the rows that it was trained on, which its answers go with.
     ``version``: of the labelwall that wrote it. ``kind``: how the file's tensors are read.
 
@@ -97,7 +96,6 @@ class StudentInfo:
     mean: tuple[Number, ...]
     std: tuple[Positive, ...]
     labels: Annotated[LabelSpace, PlainValidator(_space)]
-    temperature: Positive
     privacy: Privacy
     table: Scaling | None = None
     shares: tuple[Positive, ...] | None = None
@@ -247,13 +245,13 @@ class StudentModel:
         after = np.maximum(after / max(float(after.sum()), 1e-300), SMALLEST_SHARE)
         info = replace(self.info, shares=tuple(map(float, after / after.sum())))
         tensors = safetensors.torch.load(self.weights)
-        offsets = torch.from_numpy(np.log(np.asarray(info.shares) / before) * info.temperature)
+        offsets = torch.from_numpy(np.log(np.asarray(info.shares) / before))
         tensors["head.bias"] = tensors["head.bias"] + offsets.float()
         return assembled(info, safetensors.torch.save(tensors))
 
     def probabilities(self, inputs: Inputs) -> np.ndarray:
-        """float64 [n, c] for each of ``classes``, by the file's temperature; [n, 0] for values."""
-        return self.info.labels.probabilities(self.outputs(inputs), self.info.temperature)
+        """float64 [n, c] for each of ``classes``; [n, 0] for values."""
+        return self.info.labels.probabilities(self.outputs(inputs))
 
     def rows(self, inputs: Inputs) -> np.ndarray:
         """Inputs as the network takes them: uint8 [n, h, w, c] or float32 [n, d].

@@ -7,25 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from ..wall.labels import LabelSpace
-from ..wall.messages import Answers, Outcome, Receipt, Value
-from .ledger.ledger import Charge, Ledger, Reservation, UpperBound
-from .ledger.state import LedgerState
+from ..wall.messages import Answers, Outcome, Receipt
+from .ledger.ledger import Charge, Ledger, Reservation
 from .mechanisms.base import Charging, Mechanism
 from .mechanisms.ind_knn import EarlierAnswers, IndKnn, Reused
 from .mechanisms.voters import Voters
 from .noise.entropy import Entropy
 from .private_files import failures_hidden
-
-
-def is_settled(state: LedgerState, mechanism: Mechanism, identity: str) -> bool:
-    """Whether a query needs no further release: it was answered, abstained on or refused."""
-    refused = identity in state.refused
-    return refused or mechanism.next_stage(state.results.get(identity, {})) is None
 
 
 class Call:
@@ -48,6 +40,13 @@ class Call:
         self._entries: list[tuple[str, Charge]] = []  # (release, what was entered)
         self._reused = 0  # queries on which earlier answers voted
 
+    def next_stage(self, identity: str) -> str | None:
+        """The release that a query needs, None where it was answered, abstained on or refused."""
+        state = self._ledger.state
+        if identity in state.refused:
+            return None
+        return self._mechanism.next_stage(state.results.get(identity, {}))
+
     def settle(
         self,
         keys: Sequence[str],
@@ -57,29 +56,20 @@ class Call:
     ) -> None:
         """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
-        ``serials``: int64 [n_records], the voters' places among the enrolled, where prepaid.
-        ``memory``: answers that vote on later queries. Raises LedgerMismatch where the ledger
-        refuses, TeacherFailed for any other failure.
-        """
-        mechanism = self._mechanism
-        if not isinstance(mechanism, IndKnn):
-            self._settle_by_stage(keys, voters)
-            return
-        with failures_hidden(self._directory):
-            self._settle_prepaid(mechanism, keys, voters, serials, memory)
-
-    def _settle_by_stage(self, keys: Sequence[str], voters: Voters) -> None:
-        """Charge, draw and record each stage in turn, for the queries that need it.
-
-        A stage's results and the next stage's charge are one commit.
+        Each stage is charged, drawn and recorded in turn, for the queries that need it; its results
+        and the next stage's charge are one commit. ``serials``: int64 [n_records], the voters'
+        places among the enrolled, where prepaid. ``memory``: answers that vote on later queries.
+        Raises LedgerMismatch where the ledger refuses, TeacherFailed for any other failure.
         """
         mechanism, ledger, stages = self._mechanism, self._ledger, self._mechanism.stages
+        if isinstance(mechanism, IndKnn):
+            with failures_hidden(self._directory):
+                self._settle_prepaid(mechanism, keys, voters, serials, memory)
+            return
         row = {identity: position for position, identity in enumerate(keys)}
 
-        def due(stage: str) -> list[str]:
-            results, refused = ledger.state.results, ledger.state.refused
-            waiting = [i for i in keys if i not in refused]
-            return [i for i in waiting if mechanism.next_stage(results.get(i, {})) == stage]
+        def due(stage: str | None) -> list[str]:
+            return [identity for identity in keys if self.next_stage(identity) == stage]
 
         charge: Charge | None = None
         for stage, following in zip(stages, [*stages[1:], None], strict=True):
@@ -93,12 +83,7 @@ class Call:
                 some = voters.select([row[i] for i in charge.granted])
                 drawn = mechanism.draw(stage, some, charge.granted, self._entropy)
                 results = dict(zip(charge.granted, drawn.tolist(), strict=True))
-                if following is None:
-                    ledger.record(charge, results)
-                else:
-                    charge = ledger.record_and_charge(
-                        charge, results, following, partial(due, following)
-                    )
+                charge = ledger.record(charge, results, following, partial(due, following))
 
     def _settle_prepaid(
         self,
@@ -158,8 +143,8 @@ class Call:
                 outcomes[row], labels[row] = mechanism.outcome(state.results[identity])
         distinct = list(dict.fromkeys(own))
         receipt = self.receipt(len(own), len(distinct) - new, paid)
-        details = mechanism.receipt([state.results.get(i, {}) for i in distinct])
-        return Answers(labels, outcomes, replace(receipt, cliques=details))
+        clique = mechanism.clique([state.results.get(i, {}) for i in distinct])
+        return Answers(labels, outcomes, replace(receipt, clique=clique))
 
     def charged(self) -> dict[str, int]:
         """How many releases of each stage were charged."""
@@ -184,25 +169,8 @@ class Call:
         )
 
 
-class PrepaidLedger(Protocol):
-    """What a prepaid batch needs of a ledger."""
-
-    def charge_prepaid(
-        self,
-        slot: int,
-        release: str,
-        identities: Sequence[str],
-        serials: np.ndarray,
-        upper_bound: UpperBound,
-    ) -> Reservation: ...
-
-    def record_prepaid(
-        self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
-    ) -> tuple[str, ...]: ...
-
-
 def answer_prepaid(
-    ledger: PrepaidLedger,
+    ledger: Ledger,
     slot: int,
     mechanism: IndKnn,
     voters: Voters,

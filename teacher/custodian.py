@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ..wall.errors import InvalidInput, LedgerMismatch
 from ..wall.files import FORMAT, other_format, whole
@@ -65,7 +65,6 @@ def open_custodian(
     anchor: Place | None = None,
     ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
-    new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
     adversaries: Sequence[str] = (POOLED,),
     recorded: Callable[[Plan], Plan] | None = None,
 ) -> Custodian:
@@ -90,13 +89,12 @@ def open_custodian(
             ledger = Ledger(place, anchor)
         else:
             _require_unused(directory, anchor, known_dataset)
-            names = {"dataset": new_dataset(), "adversary": adversaries[0]}
+            names = {"dataset": str(uuid.uuid4()), "adversary": adversaries[0]}
             ledger = Ledger.create(place, plan=plan, unsafe=unsafe, anchor=anchor, **names)
         _check_identity(directory / IDENTITY, data, ledger)
         if recorded is not None and ledger.state.plan is not None:
             plan = recorded(ledger.state.plan)
-        _check_plan(ledger, plan, unsafe, known_dataset)
-        _check_adversary(ledger, adversaries)
+        _check_plan(ledger, plan, unsafe, known_dataset, adversaries)
     except BaseException:
         lock.close()
         raise
@@ -112,7 +110,9 @@ def _require_unused(directory: Path, anchor: Place | None, known_dataset: str | 
         )
 
 
-def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None) -> None:
+def _check_plan(
+    ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None, adversaries: Sequence[str]
+) -> None:
     if known_dataset not in (None, ledger.state.dataset):
         raise LedgerMismatch(
             "the custodian's ledger belongs to another data set than expected. Choose another "
@@ -130,9 +130,6 @@ def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | N
             "plan is fixed before its first release. Use the recorded configuration, or another "
             "custodian_dir with its own budget."
         )
-
-
-def _check_adversary(ledger: Ledger, adversaries: Sequence[str]) -> None:
     if ledger.state.adversary not in adversaries:
         raise LedgerMismatch(
             f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed "
@@ -148,9 +145,13 @@ def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
     releases, and only such a ledger may be given an identity.
     """
     if path.exists():
-        stored = _read_identity(path)
-        if error := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
-            raise LedgerMismatch(error)
+        try:
+            stored = {**json.loads(path.read_bytes())}
+        except (ValueError, TypeError, RecursionError) as error:
+            damaged = f"the custodian's {IDENTITY} is damaged. Restore it."
+            raise LedgerMismatch(damaged) from error
+        if other := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
+            raise LedgerMismatch(other)
         if stored != {"dataset": ledger.state.dataset, "data": {**data}}:
             raise LedgerMismatch(
                 "the custodian's directory serves another data set than `data` names. Use one for "
@@ -165,16 +166,6 @@ def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
     identity = {"format": FORMAT, "dataset": ledger.state.dataset, "data": {**data}}
     with whole(path) as file:
         file.write(json.dumps(identity).encode())
-
-
-def _read_identity(path: Path) -> dict[str, Any]:
-    try:
-        stored = json.loads(path.read_bytes())
-        if type(stored) is dict:
-            return stored
-    except (ValueError, RecursionError):
-        pass
-    raise LedgerMismatch(f"the custodian's {IDENTITY} is damaged. Restore it.")
 
 
 def _lock(directory: Path) -> IO[str]:

@@ -62,14 +62,14 @@ def make_private(directory: Path) -> None:
 
     Raises InvalidInput where it can not be written.
     """
-    rule = "a folder of your own that can be written"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
+        if not os.access(directory, os.W_OK | os.X_OK):  # of a file system without write access
+            raise PermissionError
     except OSError as error:
+        rule = "a folder of your own that can be written"
         raise InvalidInput("custodian_dir", rule, str(directory)) from error
-    if not os.access(directory, os.W_OK | os.X_OK):  # of a file system without write access
-        raise InvalidInput("custodian_dir", rule, str(directory))
     for path in directory.iterdir():
         if path.is_file() and not path.is_symlink() and path.stat().st_mode & 0o077:
             path.chmod(0o600)

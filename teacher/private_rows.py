@@ -1,10 +1,7 @@
 """The private rows behind a teacher: read once, changed by the custodian, prepared for voting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +16,6 @@ from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
 from .records.sources import Records
-
-if TYPE_CHECKING:
-    from .classifiers.cnn_ensemble import CnnEnsemble
 
 
 class PrivateRows:
@@ -133,10 +127,8 @@ class PrivateRows:
 
         What removed records left is deleted.
         """
-        from .search.devices import (
-            device_of,  # torch
-            index_on,
-        )
+        from .classifiers.cnn_ensemble import CnnEnsemble  # torch
+        from .search.devices import device_of, index_on  # torch
 
         records, device = self.records(), device_of(self.device)
         features, rows = embed_records(self.directory, records, spec, embedder, self.embedding)
@@ -154,24 +146,7 @@ class PrivateRows:
             )
             for teachers in self.sizes("linear")
         }
-        return Voters(
-            index_on(device, features, rows.ids, rows.persons),
-            rows.labels,
-            self._space.outputs,
-            features[:0],
-            unit_length(spec, features.shape[1]),
-            ensembles,
-            self._networks(records),
-            landmarks=spec.landmarks,
-        )
-
-    def _networks(self, records: Records) -> dict[int, CnnEnsemble]:
-        sizes = self.sizes("cnn")
-        if not sizes:
-            return {}
-        from .classifiers.cnn_ensemble import CnnEnsemble  # torch
-
-        return {
+        networks = {
             teachers: CnnEnsemble(
                 records,
                 num_classes=self._space.outputs,
@@ -181,8 +156,18 @@ class PrivateRows:
                 workers=self.workers,
                 progress=self.training,
             )
-            for teachers in sizes
+            for teachers in self.sizes("cnn")
         }
+        return Voters(
+            index_on(device, features, rows.ids, rows.persons),
+            rows.labels,
+            self._space.outputs,
+            features[:0],
+            unit_length(spec, features.shape[1]),
+            ensembles,
+            networks,
+            landmarks=spec.landmarks,
+        )
 
     def sizes(self, kind: str) -> list[int]:
         return [need.teachers for need in self._needs if need.kind == kind]

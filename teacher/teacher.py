@@ -13,7 +13,7 @@ from ..wall.guarantee import Unit
 from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
-from .charging import Call, is_settled
+from .charging import Call
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
@@ -98,11 +98,6 @@ class Teacher:
         self._spec: ExtractorSpec | None = None
         self._embedders: dict[tuple[str, bool], Embedder] = {}
 
-    @property
-    def device(self) -> str:
-        """Type of the device that computes networks, products and lists."""
-        return self._rows.device
-
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it.
 
@@ -149,11 +144,6 @@ class Teacher:
         for oldest in list(self._embedders)[:-MAX_EMBEDDERS]:
             self._embedders.pop(oldest, None)
         return embedder
-
-    def open(self) -> None:
-        """Read the private rows now, so that the custodian meets a missing file, not a caller."""
-        with self._lock:
-            self._rows.records()
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger: every entry, nothing private."""
@@ -250,9 +240,25 @@ class Teacher:
         """
         with self._lock:
             spec, mechanism = self._answering(calls)
-            self._ledger.catch_up()
-            named = spec.sha256(), mechanism.fields()
-            return self._answer(calls, [queries.identities(*named) for queries in calls])
+            named, slot = (spec.sha256(), mechanism.fields()), calls[0].slot
+            row = dict[str, np.ndarray]()
+            identities = [queries.identities(*named) for queries in calls]
+            for queries, own in zip(calls, identities, strict=True):
+                row.update(zip(own, queries.inputs, strict=True))
+            self._begin(slot)
+            todo, size = [i for i in row if self._call.next_stage(i)], self._rows.batch_size
+            if self.whole(slot):
+                mechanism.require_batch(len(todo), self._index.dimensions)
+                size = max(1, len(todo))
+            for start in range(0, len(todo), size):
+                self._progress("answering queries", start, len(todo))
+                batch = todo[start : start + size]
+                inputs = np.stack([row[identity] for identity in batch])
+                embedded, _ = self._embedder.embed(inputs)  # what is not finite becomes zeros
+                self._settle(slot, batch, embedded, inputs)
+            if todo:
+                self._progress("answering queries", len(todo), len(todo))
+            return self._call.replies(self._space, identities, todo)
 
     def count(self, matrix: Matrix) -> NoisyCounts:
         """Noisy counts of all records by a public matrix: one release, or the stored refusal.
@@ -262,8 +268,18 @@ class Teacher:
         """
         with self._lock:
             spec, mechanism = self._counting(matrix)
-            self._ledger.catch_up()
-            return self._count(matrix, matrix.identity(spec.sha256(), mechanism.fields()))
+            identity = matrix.identity(spec.sha256(), mechanism.fields())
+            self._begin(matrix.slot)
+            served = self._call.next_stage(identity) is None
+            if not served:
+                one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
+                self._settle(matrix.slot, [identity], one)
+            receipt = self._call.receipt(1, int(served), self._call.charged())
+            state = self._ledger.state  # another object after a failure
+            if identity in state.refused:
+                return NoisyCounts(None, receipt)
+            counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
+            return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
 
     def chargeable(self, call: Queries | Matrix) -> int:
         """How many distinct queries of a call would be charged now, up to the cap. Public."""
@@ -272,13 +288,12 @@ class Teacher:
                 spec, mechanism = self._counting(call)
             else:
                 spec, mechanism = self._answering([call])
-            self._ledger.catch_up()
             asked = set(call.identities(spec.sha256(), mechanism.fields()))
-            state = self._ledger.state
-            new = sum(not is_settled(state, mechanism, identity) for identity in asked)
+            self._begin(call.slot)
+            new = sum(self._call.next_stage(identity) is not None for identity in asked)
             if mechanism.charging is not Charging.PER_QUERY:
                 return new
-            return min(new, state.remaining(call.slot, mechanism.stages[0]))
+            return min(new, self._ledger.state.remaining(call.slot, mechanism.stages[0]))
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch, neither split nor joined. Public."""
@@ -322,42 +337,10 @@ class Teacher:
             raise InvalidInput(f"{name}.slot", rule, slot)
         return self._spec, self._mechanisms[slot]
 
-    def _count(self, matrix: Matrix, identity: str) -> NoisyCounts:
-        mechanism = self._begin(matrix.slot)
-        served = is_settled(self._ledger.state, mechanism, identity)
-        if not served:
-            one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
-            self._settle(matrix.slot, [identity], one)
-        receipt = self._call.receipt(1, int(served), self._call.charged())
-        state = self._ledger.state  # another object after a failure
-        if identity in state.refused:
-            return NoisyCounts(None, receipt)
-        counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return NoisyCounts(counts.reshape(mechanism.query_form.centroids or 1, -1), receipt)
-
-    def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
-        slot, row = calls[0].slot, dict[str, np.ndarray]()
-        for queries, own in zip(calls, identities, strict=True):
-            row.update(zip(own, queries.inputs, strict=True))
-        mechanism, size = self._begin(slot), self._rows.batch_size
-        todo = [i for i in row if not is_settled(self._ledger.state, mechanism, i)]
-        if self.whole(slot):
-            mechanism.require_batch(len(todo), self._index.dimensions)
-            size = max(1, len(todo))
-        for start in range(0, len(todo), size):
-            self._progress("answering queries", start, len(todo))
-            batch = todo[start : start + size]
-            inputs = np.stack([row[identity] for identity in batch])
-            embedded, _ = self._embedder.embed(inputs)  # features that are not finite become zeros
-            self._settle(slot, batch, embedded, inputs)
-        if todo:
-            self._progress("answering queries", len(todo), len(todo))
-        return self._call.replies(self._space, identities, todo)
-
-    def _begin(self, slot: int) -> Mechanism:
+    def _begin(self, slot: int) -> None:
+        self._ledger.catch_up()
         mechanism, directory = self._mechanisms[slot], self._rows.directory
         self._call = Call(self._ledger, slot, mechanism, self._entropy, directory)
-        return mechanism
 
     def _settle(
         self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None

@@ -4,12 +4,18 @@ files written by whoever knows the format."""
 import hashlib
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.messages import ExtractorSpec
+from tests.postgres import rows
 
 SPEC = ExtractorSpec("raw", (4,), 4)
 Entry = tuple[str, str]  # kind and body, as they are stored
@@ -20,6 +26,41 @@ CREATE TABLE head (one INTEGER NOT NULL, seq INTEGER NOT NULL, hash TEXT NOT NUL
     PRIMARY KEY (one));
 CREATE TABLE extractors (sha256 TEXT NOT NULL, fields TEXT NOT NULL);
 """
+
+
+class Watching(SystemEntropy):
+    """The system's entropy, with an eye on a ledger's place whenever something is drawn.
+
+    ``drawn``: how much of each release; ``unpaid``: draws that were not paid for, or, under
+    individual budgets, not reserved by the last row.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self._place, self.drawn, self.unpaid = place, Counter[str](), 0
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        self._watch(keys, release)
+        self.drawn[release] += len(keys)
+        return super().discrete_gaussian(sigma, keys, release, width)
+
+    def inclusion(
+        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
+    ) -> np.ndarray:
+        self._watch(keys, release)
+        return super().inclusion(probability, keys, release, ids)
+
+    def _watch(self, keys: Sequence[str], release: str) -> None:
+        state = (ledger := Ledger(self._place)).state
+        ledger.close()
+        assert state.plan is not None
+        if state.plan.slots[0].releases[0].prepaid:
+            last = "SELECT kind FROM private ORDER BY position DESC LIMIT 1"
+            self.unpaid += rows(self._place, last) != [("hold",)]
+        else:
+            self.unpaid += state.spent.get((0, release), 0) < self.drawn[release] + len(keys)
 
 
 def identity(name: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.compare.arguments import parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from labelwall.experiment.config.settings import load_config
@@ -23,12 +23,12 @@ CONFIGS = [path for path in FILES if path not in COMPARISONS]
 
 @pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
 def test_every_point_of_a_comparison_fits_its_budget(path: Path) -> None:
-    config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
-    points = [point for method in config.methods for point in method.points]
-    assert points
-    assert all(point.mechanism.uncalibrated for point in points)  # the budget decides the noise
-    for point in points:
-        require_affordable(config.run_config(point, 0, "").plan())
+    cells, _ = parse_cells(["--config", str(path), "--out", "unused", "--seeds", "0"])
+    runs = [cell.config for cell in cells if cell.runs]
+    assert runs
+    for config in runs:
+        assert config.mechanism.uncalibrated  # the budget decides the noise
+        require_affordable(config.plan())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

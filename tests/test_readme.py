@@ -12,7 +12,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import OPTIONS
-from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.compare.arguments import parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of
@@ -63,7 +63,7 @@ def test_an_example_is_valid(line: str) -> None:
     words = [str(REPOSITORY / w) if w.startswith("configs/") else w for w in words]
     words = [str(REPOSITORY / "configs" / "own_folder.yaml") if w == EXAMPLE else w for w in words]
     if command == "compare":
-        assert parse_comparison(words)[0].methods
+        assert parse_cells(words)[0]
     elif "--config" in words:
         assert parse(words, command, options=OPTIONS.get(command))[0].rounds
 

@@ -46,10 +46,10 @@ class ClassLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=1)
 
-    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import softmax  # slow
 
-        return softmax(outputs.astype(np.float64) / temperature, axis=1)
+        return softmax(outputs.astype(np.float64), axis=1)
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
         return probabilities.max(axis=1)
@@ -119,10 +119,10 @@ class AttributeLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return (outputs > 0).astype(np.int64)
 
-    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import expit  # slow
 
-        return expit(outputs.astype(np.float64) / temperature)
+        return expit(outputs.astype(np.float64))
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
         return np.maximum(probabilities, 1 - probabilities)

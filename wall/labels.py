@@ -107,9 +107,9 @@ class LabelSpace(ABC):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """Truth that a network's ``outputs``, float32 [n, outputs], stand for."""
 
-    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-        """What a network's ``outputs``, divided by ``temperature``, give each of ``names``: float64
-        [n, outputs] in 0..1; [n, 0] for values. No temperature changes what ``predict`` says.
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """What a network's ``outputs`` give each of ``names``: float64 [n, outputs] in 0..1; [n, 0]
+        for values.
         """
         return np.zeros((len(outputs), 0))
 

@@ -66,8 +66,7 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
-    # For batches: the largest clique bound, and the number of queries bounded by a colouring.
-    cliques: dict[str, int] = field(default_factory=dict)
+    clique: int = 0  # for batches: the largest number of balls that a record is assumed to lie in
     reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     adversary: str = POOLED  # against whom the ledger's certificate holds
     unit: Unit = "row"  # what it protects
@@ -90,17 +89,13 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
     """
     receipts = [part.receipt for part in parts]
     charged = {name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged}
-    cliques = {}
-    if bounds := [r.cliques for r in receipts if r.cliques]:
-        cliques["largest"] = max(bound["largest"] for bound in bounds)
-        cliques["by_colouring"] = sum(bound["by_colouring"] for bound in bounds)
     receipt = replace(
         receipts[-1],
         asked=sum(r.asked for r in receipts),
         served=sum(r.served for r in receipts),
         reused=sum(r.reused for r in receipts),
         charged=charged,
-        cliques=cliques,
+        clique=max(r.clique for r in receipts),
     )
     labels = np.concatenate([part.labels for part in parts])
     return Answers(labels, np.concatenate([part.outcomes for part in parts]), receipt)

@@ -1,12 +1,13 @@
 """Commands that take a run's settings: run, plan, compare, predict, serve, records, data, init.
 
-Each takes the arguments after its name and returns the exit code.
+Each takes the arguments after its name and returns the exit code. Its docstring is its help.
 """
 
+import inspect
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _parsed(command: str, args: Sequence[str], does: str) -> tuple[Config, Namespace]:
-    return parse(args, command, does, OPTIONS.get(command))
+def _parsed(
+    command: Callable[[Sequence[str]], int], args: Sequence[str]
+) -> tuple[Config, Namespace]:
+    name, does = command.__name__, inspect.getdoc(command)
+    return parse(args, name, does or "", OPTIONS.get(name))
 
 
 def _set_threads(count: int) -> None:
@@ -106,50 +110,22 @@ def _set_threads(count: int) -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
-    config, rest = _parsed("run", args, does)
-    from ..plan.show import announce
-    from ..run.places import custodian_place, require_budget, resumed, tell_changed_files
-    from ..run.run_folder import RunFolder
-
-    console = Console(quiet=rest.quiet)
-    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
-    side, apart = config.private_side(), rest.isolate or config.teacher is not None
-    custodian = custodian_place(side, run_dir)
-    if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian, console.say)
-    if config.open:
-        from ..plan.search import decided  # takes a second
-
-        config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, resumed(config, RunFolder(run_dir)), console)
-    _set_threads(config.threads)
-    from ...teacher.noise.entropy import SystemEntropy
-    from ..report.report import write_report
-    from ..run import rounds
+    """Run or resume an experiment: ask, train, send features back. Prints the price first."""
+    config, rest = _parsed(run, args)
+    from ..api import train
     from ..run.metrics import result_line
 
-    summary = rounds.run(
-        config,
-        run_dir,
-        entropy=SystemEntropy(),
-        console=console,
-        isolate=rest.isolate,
-        custodian=custodian,
-    )
-    if not apart:
-        tell_changed_files(config.data, custodian, console.say)
-    write_report(run_dir)
+    run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
+    summary = train(config, run_dir, Console(quiet=rest.quiet), rest.isolate)
     print(result_line(summary, run_dir))
     return 0
 
 
 def plan(args: Sequence[str]) -> int:
-    does = (
-        "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
-        "Reads no data."
-    )
-    config, rest = _parsed("plan", args, does)
+    """Show what a configuration costs; exit code 2 when its caps exceed the budget.
+    Reads no data.
+    """
+    config, rest = _parsed(plan, args)
     from ...teacher.accounting.accountant import require_affordable
     from ..plan.show import describe_plan, render_plan
 
@@ -184,22 +160,21 @@ def _optimise(config: Config, options: Namespace) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    from ..compare.config import parse_comparison
+    from ..compare.arguments import parse_cells
 
-    config, out = parse_comparison(args)
-    _set_threads(config.threads)
+    cells, out = parse_cells(args)
+    _set_threads(cells[0].config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
     from ..compare.table import render
 
-    cells = comparison.compare(config, Path(out), entropy=SystemEntropy(), console=Console())
-    print(render(cells))
+    print(render(comparison.compare(cells, out, entropy=SystemEntropy(), console=Console())))
     return 0
 
 
 def predict(args: Sequence[str]) -> int:
-    does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
-    config, rest = _parsed("predict", args, does)
+    """Answer the rows of an npz file (array x) and write labels, receipt and ledger."""
+    config, rest = _parsed(predict, args)
     from ..plan.show import announce
 
     console, out = Console(quiet=rest.quiet), Path(rest.out)
@@ -216,11 +191,10 @@ def predict(args: Sequence[str]) -> int:
 
 
 def serve(args: Sequence[str]) -> int:
-    does = (
-        "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
-        "Prints the URL."
-    )
-    config, rest = _parsed("serve", args, does)
+    """Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. Prints the
+    URL.
+    """
+    config, rest = _parsed(serve, args)
     from ..plan.show import announce
 
     announce(config, config, Console())
@@ -233,12 +207,11 @@ def serve(args: Sequence[str]) -> int:
 
 
 def records(args: Sequence[str]) -> int:
-    does = (
-        "PRIVATE, for the custodian: change the records behind a custodian's directory between any "
-        "two queries. Removed data is deleted from the directory; what a record spent stays, so "
-        "that adding it again refills nothing. Nothing is charged."
-    )
-    config, rest = _parsed("records", args, does)
+    """PRIVATE, for the custodian: change the records behind a custodian's directory between any two
+    queries. Removed data is deleted from the directory; what a record spent stays, so that adding
+    it again refills nothing. Nothing is charged.
+    """
+    config, rest = _parsed(records, args)
     from ..run.records_cli import add_records, ids_of, remove_records
 
     side, console = config.private_side(), Console()
@@ -253,8 +226,8 @@ def records(args: Sequence[str]) -> int:
 
 
 def data(args: Sequence[str]) -> int:
-    does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
-    config, _ = _parsed("data", args, does)
+    """PRIVATE, for the custodian: counts, classes and bad rows of the private data set."""
+    config, _ = _parsed(data, args)
     from ...teacher.records.inspect import preview
 
     print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
@@ -262,16 +235,15 @@ def data(args: Sequence[str]) -> int:
 
 
 def init(args: Sequence[str]) -> int:
-    does = (
-        "Write a configuration for your own data, or a copy of a packaged one (--from). Opens no "
-        "private file. Settings as for `run`, such as --student.steps 900, are written too."
-    )
+    """Write a configuration for your own data, or a copy of a packaged one (--from). Opens no
+    private file. Settings as for `run`, such as --student.steps 900, are written too.
+    """
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     add_options(parser, OPTIONS["init"])
     options, others = parser.parse_known_args(list(args))
     out, command = Path(options.out), "plan"
     if options.source is None:
-        config, _ = _parsed("init", args, does)
+        config, _ = _parsed(init, args)
         content = f"{HEADER}\n{short_yaml(config)}".encode()
     elif others:
         raise InvalidInput("from", "left out with one's own data and settings", options.source)

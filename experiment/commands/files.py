@@ -1,12 +1,13 @@
 """Commands on files that a run or a custodian wrote: audit, classify, export, report, keys.
 
-Each takes the arguments after its name and returns the exit code.
+Each takes the arguments after its name and returns the exit code. Its docstring is its help.
 """
 
+import inspect
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,6 @@ FORMATS = {
     "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
     "huggingface": "a folder in the Hub's layout, with the model card; needs the run folder",
 }
-ATTACK = (
-    "Statistical audit: run the plan's mechanisms, as configured and with little noise, on "
-    "worst-case neighbouring data sets made for it; a lower confidence bound of epsilon next to "
-    "the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted."
-)
 ATTACK_OPTIONS: dict[str, Any] = {
     "--empirical": flag("attack the mechanisms instead of reading a ledger's entries"),
     "--trials": option(
@@ -37,22 +33,26 @@ ATTACK_OPTIONS: dict[str, Any] = {
 }
 
 
-def _parsed(command: str, args: Sequence[str], does: str, options: dict[str, Any]) -> Namespace:
-    parser = ArgumentParser(f"labelwall {command}", description=does)
+def _parsed(
+    command: Callable[[Sequence[str]], int],
+    args: Sequence[str],
+    options: dict[str, Any],
+    name: str = "",
+) -> Namespace:
+    does = inspect.getdoc(command)
+    parser = ArgumentParser(f"labelwall {name or command.__name__}", description=does)
     add_options(parser, options)
     return parser.parse_args(args)
 
 
 def audit(args: Sequence[str]) -> int:
+    """Recompute the certificate from a ledger file alone; with --empirical, attack the
+    mechanisms.
+    """
     if "--empirical" in args:
         return _attack(args)
-    from ...teacher.accounting.cache import computed_anew
     from ...teacher.ledger.auditor import auditor
 
-    does = (
-        "Recompute the certificate from a ledger file alone; with --empirical, attack the "
-        "mechanisms."
-    )
     options = {
         "ledger": LEDGER,
         "--json": flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
@@ -60,32 +60,32 @@ def audit(args: Sequence[str]) -> int:
         "summary.json",
         "--explain": flag("show each release, what it is priced as, and the arithmetic of epsilon"),
     }
-    parsed = _parsed("audit", args, does, options)
-    with computed_anew():
-        finding = auditor.audit(
-            parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain
-        )
+    parsed = _parsed(audit, args, options)
+    finding = auditor.audit(parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain)
     print(json.dumps(finding.to_json()) if parsed.json else finding.render())
     return 0 if finding.consistent else 3
 
 
 def _attack(args: Sequence[str]) -> int:
-    """On the plan of a configuration or of a ledger file; reads no data."""
+    """Statistical audit: run the plan's mechanisms, as configured and with little noise, on
+    worst-case neighbouring data sets made for it; a lower confidence bound of epsilon next to
+    the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted.
+    """
+    from ...teacher.accounting.plan import Plan
     from ...teacher.audits.cases import audit_mechanisms
     from ...teacher.ledger.ledger import Ledger
     from ...teacher.mechanisms.registry import from_slot
     from ..config.options import parse
 
-    command = "audit --empirical"
-    options: Any
+    name = "audit --empirical"
+    plan: Plan | None
     if any(arg.partition("=")[0] == "--config" for arg in args):
-        config, options = parse(args, command, ATTACK, ATTACK_OPTIONS)
+        config, options = parse(args, name, inspect.getdoc(_attack) or "", ATTACK_OPTIONS)
         plan = config.plan()
     else:
-        options = _parsed(command, args, ATTACK, {"ledger": LEDGER} | ATTACK_OPTIONS)
-        known = Ledger(options.ledger).state.plan
-        assert known is not None  # a ledger's first entry fixes it
-        plan = known
+        options = _parsed(_attack, args, {"ledger": LEDGER} | ATTACK_OPTIONS, name)
+        plan = Ledger(options.ledger).state.plan
+        assert plan is not None  # a ledger's first entry fixes it
     findings = audit_mechanisms(
         [from_slot(slot) for slot in plan.slots],
         delta=plan.delta,
@@ -103,10 +103,9 @@ def _attack(args: Sequence[str]) -> int:
 
 
 def classify(args: Sequence[str]) -> int:
-    does = (
-        "Write a student's label and probabilities for each image or vector to a CSV file. Opens "
-        "nothing private; costs no privacy."
-    )
+    """Write a student's label and probabilities for each image or vector to a CSV file. Opens
+    nothing private; costs no privacy.
+    """
     images = "image files, or folders of them; cut, resized and converted as the public ones were"
     vectors = (
         "npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]; for "
@@ -125,7 +124,7 @@ def classify(args: Sequence[str]) -> int:
         "--out": option("CSV file to write", type=Path, required=True),
         "--quiet": flag("print nothing but the result"),
     }
-    options = _parsed("classify", args, does, parsed)
+    options = _parsed(classify, args, parsed)
     if (options.images is None) == (options.vectors is None):
         raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
     from ...student.model import load
@@ -147,10 +146,9 @@ def classify(args: Sequence[str]) -> int:
 
 
 def export(args: Sequence[str]) -> int:
-    does = (
-        "Write a student in another format. ONNX has the preprocessing inside and "
-        "gives probabilities, or values. Opens nothing private; costs no privacy."
-    )
+    """Write a student in another format. ONNX has the preprocessing inside and gives probabilities,
+    or values. Opens nothing private; costs no privacy.
+    """
     formats = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     options = {
         "--student": STUDENT,
@@ -163,7 +161,7 @@ def export(args: Sequence[str]) -> int:
             default="uint8",
         ),
     }
-    parsed = _parsed("export", args, does, options)
+    parsed = _parsed(export, args, options)
     if parsed.format not in FORMATS:
         raise InvalidInput("format", f"one of {', '.join(FORMATS)}", parsed.format)
     from ...student.model import load
@@ -177,9 +175,9 @@ def export(args: Sequence[str]) -> int:
 
 
 def report(args: Sequence[str]) -> int:
-    does = "Write report.html and MODEL_CARD.md of a finished run folder again."
+    """Write report.html and MODEL_CARD.md of a finished run folder again."""
     folder = option("a folder that `labelwall run` wrote", type=Path)
-    run_dir = _parsed("report", args, does, {"run_dir": folder}).run_dir
+    run_dir = _parsed(report, args, {"run_dir": folder}).run_dir
     from ..report.report import write_report
 
     print(write_report(run_dir))
@@ -188,6 +186,7 @@ def report(args: Sequence[str]) -> int:
 
 
 def keys(args: Sequence[str]) -> int:
+    """API keys of a service. A key is shown once, when it is added."""
     from ...teacher.service.keys import Keys, render
 
     options = {
@@ -209,8 +208,7 @@ def keys(args: Sequence[str]) -> int:
         ),
         "--expires": "ISO date or time (UTC) from which the key is not valid; never if left out",
     }
-    does = "API keys of a service. A key is shown once, when it is added."
-    parsed = _parsed("keys", args, does, options)
+    parsed = _parsed(keys, args, options)
     known = Keys(parsed.custodian_dir)
     if parsed.action == "list":
         print(render(known.listed()))

@@ -1,16 +1,11 @@
 """`compare`: every method on the same split, students and budgets.
 
-A cell is a method at a budget with a seed. A finished cell is a result.json, written last; a run's
-folder inside it resumes by itself. So an interrupted comparison resumes, and the run folder refuses
-a cell whose settings changed.
+A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an
+interrupted comparison resumes, and a cell whose settings changed is refused.
 """
 
 import json
 import os
-import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,127 +14,98 @@ import torch
 
 from ...student.data import Pool
 from ...student.devices import require_devices
+from ...student.linear import LINEAR, LinearRows
 from ...student.train import predict, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd, PrivateClassification
-from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
-from ...teacher.baselines.private_classifiers import (
-    PrivateClassifier,
-    fit_privately,
-    require_diffprivlib,
-)
-from ...teacher.features.cache import cache_name, embed_records
+from ...teacher.baselines.noisy_sgd import train_privately
+from ...teacher.baselines.private_classifiers import fit_privately, require_diffprivlib
 from ...teacher.features.embedder import Embedder
 from ...teacher.noise.entropy import Entropy
+from ...teacher.private_files import make_private
 from ...teacher.records.sources import open_records
-from ...wall.datasets.config import PublicData, Task
+from ...teacher.search.int8_matmul import LARGEST
+from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.config import Config, solved_line, solved_numbers
+from ..config.config import Config
 from ..run.console import Console
 from ..run.features import embedder_of, starting_extractor
 from ..run.rounds import run
-from .config import CompareConfig, MethodConfig, PointConfig
-from .table import plots, render, summarise
-
-UNIT = 63.0  # quantised features are integers in -63..63
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One method at one budget with one seed.
-
-    ``epsilon``: the budget, None for a reference without privacy.
-    """
-
-    method: MethodConfig
-    point: PointConfig | None
-    epsilon: float | None
-    seed: int
-
-    @property
-    def folder(self) -> str:
-        """Its place under the comparison's folder."""
-        budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
-        method = re.sub(r"[^a-z0-9]+", "_", self.method.name.lower()).strip("_")
-        return f"{method}/{budget}/seed_{self.seed}"
-
-
-def cells(config: CompareConfig) -> Iterator[Cell]:
-    """All cells, seed by seed, so that an interrupted comparison has every method once."""
-    for seed in config.seeds:
-        for method in config.methods:
-            for point in method.points:
-                yield Cell(method, point, point.epsilon, seed)
-            for epsilon in method.epsilons:
-                yield Cell(method, None, epsilon, seed)
-            if method.reference is not None:
-                yield Cell(method, None, None, seed)
+from .config import Cell
+from .table import plot, render, summarise
 
 
 def compare(
-    config: CompareConfig, out: Path, *, entropy: Entropy, console: Console
+    cells: list[Cell], out: Path, *, entropy: Entropy, console: Console
 ) -> list[dict[str, Any]]:
     """Run, or finish, all cells; returns the table's rows.
 
-    Nothing is read before every budget is affordable. Writes comparison.json, comparison.md and
-    plots into ``out``; private caches into OUT.custodian (mode 0700). Raises LabelwallError for a
-    folder of another split, student, delta, or cell of that name.
+    Nothing is read before every budget is affordable. Writes comparison.json, comparison.md and a
+    plot into ``out``; each run's custodian's directory is in OUT.custodian (mode 0700). Raises
+    LabelwallError where ``out`` holds a cell of that name with other settings.
     """
-    require_devices(config.student)
-    places = [cell.folder for cell in cells(config)]
-    for cell in cells(config):
-        if cell.point is not None:
-            point = config.run_config(cell.point, cell.seed, "")
-            require_affordable(point.solved(console.progress).plan())
-        if isinstance(cell.method.baseline, PrivateClassification):
+    require_devices(cells[0].config.student)
+    if len({cell.folder for cell in cells}) != len(cells):
+        text = "two methods or budgets of the comparison would share a folder."
+        raise LabelwallError(f"{text} Give them different names.")
+    for cell in cells:
+        if cell.runs:
+            require_affordable(cell.config.solved(console.progress).plan())
+        if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
-    if len(set(places)) != len(places):
-        raise LabelwallError(
-            "two methods or budgets of the comparison would share a folder. "
-            "Give them different names."
+    known = [_stored(cell, out) for cell in cells]  # before anything is written
+    custodian = Path(f"{out}.custodian")
+    make_private(custodian)
+    results, public = list[dict[str, Any]](), read_public(cells[0].config.data)
+    for number, (cell, result) in enumerate(zip(cells, known, strict=True), start=1):
+        console.say(f"cell {number} of {len(cells)}: {cell.folder}")
+        results.append(result or _result(cell, out, custodian, public, entropy, console))
+        rows = summarise(results)
+        (out / "comparison.json").write_text(
+            json.dumps({"table": rows, "cells": results}, indent=2)
         )
-    _remember(config, out)
-    comparison = Comparison(config, out, entropy, console)
-    comparison.private.mkdir(mode=0o700, parents=True, exist_ok=True)
-    comparison.private.chmod(0o700)  # private embeddings lie below
-    results = list[dict[str, Any]]()
-    for number, cell in enumerate(cells(config), start=1):
-        console.say(f"cell {number} of {len(places)}: {cell.folder}{_noise(config, cell)}")
-        results.append(comparison.result(cell))
-        table = {"table": summarise(results), "cells": results}
-        (out / "comparison.json").write_text(json.dumps(table, indent=2))
-        (out / "comparison.md").write_text(render(summarise(results)) + "\n")
-        for name, svg in plots(summarise(results)).items():
-            (out / f"{name}.svg").write_bytes(svg)
+        (out / "comparison.md").write_text(render(rows) + "\n")
+        (out / "accuracy_by_epsilon.svg").write_bytes(plot(rows))
     return summarise(results)
 
 
-def _noise(config: CompareConfig, cell: Cell) -> str:
-    """The numbers that a cell's budget decided, for its line."""
-    if cell.point is None:
-        return ""
-    line = solved_line(solved_numbers(config.run_config(cell.point, cell.seed, "")))
-    return f", {line}" if line else ""
+def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
+    """A finished cell's result. Raises LabelwallError where it had other settings."""
+    kept = out / cell.folder / "result.json"
+    if not kept.exists():
+        return None
+    stored = json.loads(kept.read_text())
+    if stored["cell"] != cell.settings():
+        text = f"{kept.parent} holds a cell with other settings. Choose another --out."
+        raise LabelwallError(text)
+    return dict(stored["result"])
 
 
-def _remember(config: CompareConfig, out: Path) -> None:
-    """Record the settings that all cells share. Raises LabelwallError for others."""
-    out.mkdir(parents=True, exist_ok=True)
-    shared = asdict(config)
-    # More methods and seeds may be added later.
-    for name in ("methods", "seeds", "threads", "workers", "batch_size"):
-        del shared[name]
-    text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
-    if path.exists() and path.read_text() != text:
-        raise LabelwallError(
-            f"{out} holds a comparison of another split, student or delta. Choose another --out."
-        )
-    path.write_text(text)
+def _result(
+    cell: Cell, out: Path, custodian: Path, public: PublicData, entropy: Entropy, console: Console
+) -> dict[str, Any]:
+    """A cell's result, which is stored."""
+    place, started = out / cell.folder, _cpu_seconds()
+    place.mkdir(parents=True, exist_ok=True)
+    if cell.baseline is not None:
+        outcome = _baseline(cell.config, cell.baseline, public, console)
+    elif cell.reference is not None:
+        outcome = _reference(cell, public, place)
+    else:
+        own = custodian / cell.folder
+        summary = run(cell.config, place / "run", entropy=entropy, console=console, custodian=own)
+        outcome = _answered(cell.config, summary)
+    name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
+    seconds = round(_cpu_seconds() - started, 1)
+    result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
+    with whole(place / "result.json") as file:
+        file.write(json.dumps({"cell": cell.settings(), "result": result}, indent=2).encode())
+    return result
 
 
 def _cpu_seconds() -> float:
@@ -148,184 +114,117 @@ def _cpu_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What all cells share. ``private``: the custodian's folder, for caches."""
+def _answered(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
+    """What a finished run says."""
+    rounds = summary["rounds"]
+    kept, once = rounds[summary["best_round"] - 1], config.mechanism_of(len(rounds)).once_a_round
+    return {
+        "epsilon": summary["epsilon"],
+        "labels": kept["answered"] if once else sum(r["answered"] for r in rounds),
+        "label_accuracy": kept["label_accuracy"],
+        "accuracy": summary["test_accuracy"],
+        "label_errors": kept.get("label_errors"),
+        "errors": summary.get("test_errors"),
+    }
 
-    config: CompareConfig
-    out: Path
-    entropy: Entropy
-    console: Console
 
-    @property
-    def private(self) -> Path:
-        return Path(f"{self.out}.custodian")
+def _baseline(
+    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
+) -> dict[str, Any]:
+    """A model trained privately on the records, judged on the public test split.
 
-    @cached_property
-    def task(self) -> Task:
-        return describe(self.config.data)
-
-    @cached_property
-    def public(self) -> PublicData:
-        return read_public(self.config.data)
-
-    def result(self, cell: Cell) -> dict[str, Any]:
-        """A cell's result: read from its file when it is finished, otherwise by running it.
-
-        Raises LabelwallError where the finished one had other settings.
-        """
-        place, settings = self.out / cell.folder, json.loads(json.dumps(asdict(cell)))
-        kept = place / "result.json"
-        if kept.exists():
-            stored = json.loads(kept.read_text())
-            if stored["cell"] != settings:
-                text = f"{place} holds a cell with other settings. Choose another --out."
-                raise LabelwallError(text)
-            return dict(stored["result"])
-        place.mkdir(parents=True, exist_ok=True)
-        started, method = _cpu_seconds(), cell.method
-        if cell.point is not None:
-            outcome = self._answered(cell, cell.point)
-        elif method.baseline is not None and cell.epsilon is not None:
-            outcome = self._baseline(method.baseline, cell.epsilon, cell.seed)
-        else:
-            outcome = self._reference(cell)
-        name = {"method": method.name, "budget": cell.epsilon, "delta": self.config.delta}
-        seconds = round(_cpu_seconds() - started, 1)
-        result = {**name, "seed": cell.seed, **outcome, "cpu_seconds": seconds}
-        with whole(kept) as file:
-            file.write(json.dumps({"cell": settings, "result": result}, indent=2).encode())
-        return result
-
-    def _answered(self, cell: Cell, point: PointConfig) -> dict[str, Any]:
-        """A run of `labelwall run`.
-
-        Embeddings under the first features are shared: every cell has the same private rows.
-        """
-        own, shared = self.private / cell.folder, self.private / "shared"
-        settings = self.config.run_config(point, cell.seed, str(own))
-        cache = cache_name(self._extractor(settings), settings.device)
-        _link(shared / cache, own / cache)
-        folder = self.out / cell.folder / "run"
-        summary: dict[str, Any] = run(settings, folder, entropy=self.entropy, console=self.console)
-        _link(own / cache, shared / cache)
-        rounds = summary["rounds"]
-        kept = rounds[summary["best_round"] - 1]
-        once = settings.mechanism_of(len(rounds)).once_a_round
-        return {
-            "epsilon": summary["epsilon"],
-            "labels": kept["answered"] if once else sum(r["answered"] for r in rounds),
-            "label_accuracy": kept["label_accuracy"],
-            "accuracy": summary["test_accuracy"],
-            "label_errors": kept.get("label_errors"),
-            "errors": summary.get("test_errors"),
-        }
-
-    def _extractor(self, config: Config | CompareConfig) -> ExtractorSpec:
-        """The first round's."""
-        inputs = self.public.inputs
-
-        def plain(spec: ExtractorSpec) -> np.ndarray:
-            return embedder_of(config, spec, inputs).features(inputs)
-
-        return starting_extractor(config, self.task, plain)
-
-    def _baseline(self, baseline: AnyBaseline, epsilon: float, seed: int) -> dict[str, Any]:
-        """A model trained privately on the records, judged on the public test split.
-
-        ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's
-        classifiers have no seed.
-        """
-        inputs, labels, tests = self._baseline_rows(baseline)
-        facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
-        classes, console = self.task.num_classes, self.console
-        model: PrivateModel | PrivateClassifier
-        if isinstance(baseline, NoisySgd | LinearNoisySgd):
-            model = train_privately(
-                baseline,
-                inputs,
-                labels,
-                num_classes=classes,
-                epsilon=epsilon,
-                delta=self.config.delta,
-                seed=seed,
-                progress=lambda done, total: console.progress("training privately", done, total),
-            )
-            predicted = model.predict(tests)
-            facts["epsilon_rdp"] = round_up(model.epsilon_rdp)
-            facts["noise_multiplier"] = model.noise_multiplier
-        else:
-            wide, wide_tests = (rows.numpy().astype(np.float64) for rows in (inputs, tests))
-            model = fit_privately(
-                baseline, wide, labels.numpy(), num_classes=classes, epsilon=epsilon
-            )
-            predicted = model.predict(wide_tests)
-        right = float((predicted == self.public.test_labels).mean())
-        return {
-            "epsilon": round_up(model.epsilon),
-            "claim": model.claim,
-            **facts,
-            "accuracy": right,
-        }
-
-    def _baseline_rows(
-        self, baseline: AnyBaseline
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """PRIVATE inputs and labels, and inputs of the test split: images, standardised by
-        statistics of the public rows, for noisy_sgd, otherwise the first round's features, -1..1.
-        """
-        config, public = self.config, self.public
-        if isinstance(baseline, NoisySgd) and len(self.task.input_shape) != 3:
-            raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
-        records, tests = open_records(config.data, self.task), public.test_inputs
-        if isinstance(baseline, NoisySgd):
-            scaled = Preprocessing.of_public(public.inputs)
-            return scaled(records.inputs), torch.from_numpy(records.labels), scaled(tests)
-        spec = self._extractor(config)
-        embedder = Embedder(
-            spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
+    ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
+    have no seed.
+    """
+    classes, budget = describe(config.data).num_classes, config.budget
+    inputs, labels, tests = _baseline_rows(config, baseline, public)
+    facts: dict[str, Any] = {}
+    if isinstance(baseline, NoisySgd | LinearNoisySgd):
+        model = train_privately(
+            baseline,
+            inputs,
+            labels,
+            num_classes=classes,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            seed=config.seed,
+            progress=lambda done, total: console.progress("training privately", done, total),
         )
-        (shared := self.private / "shared").mkdir(mode=0o700, exist_ok=True)
-
-        def progress(done: int, total: int) -> None:
-            share = 100 * done // max(1, total)
-            self.console.progress("embedding private records (percent)", share, 100)
-
-        features, rows = embed_records(shared, records, spec, embedder, progress)
-        both = (features, embedder.embed(tests)[0])
-        scaled_rows = [torch.from_numpy(f.astype(np.float32) / np.float32(UNIT)) for f in both]
-        return scaled_rows[0], torch.from_numpy(rows.labels), scaled_rows[1]
-
-    def _reference(self, cell: Cell) -> dict[str, Any]:
-        """A student without privacy, of all private rows and labels or of the public rows' true
-        labels.
-        """
-        config, public, space = self.config, self.public, self.task.labels
-        private = cell.method.reference == "non_private"
-        if private:
-            records = open_records(config.data, self.task, unit=config.privacy.unit)
-            inputs, codes = records.inputs, records.labels
-        elif public.labels is None:
-            rule = "non_private where the public rows have no labels"
-            raise InvalidInput("methods.reference", rule, "true_labels")
-        else:
-            inputs, codes = public.inputs, space.encode("public_y", public.labels)
-        labels, statistics = space.expand(codes), Preprocessing.of_public(public.inputs)
-        pool = Pool(inputs, space, statistics.mean, statistics.std)
-        folder = self.out / cell.folder / "student"
-        trained = train(config.student, pool, labels, run_dir=folder, seed=cell.seed)
-        spec = pool.spec(config.student.backbone, trained.weights)
-        score = space.score(predict(spec, public.test_inputs, space), public.test_labels)
-        return {
-            "epsilon": None,
-            "labels": None if private else len(labels),
-            "label_accuracy": None if score["accuracy"] is None else 1.0,
-            **score,
-        }
+        epsilon, claim, predicted = model.epsilon, model.claim, model.predict(tests)
+        facts["noise_multiplier"] = model.noise_multiplier
+    else:
+        rows, asked = (x.numpy().astype(np.float64) for x in (inputs, tests))
+        fitted = fit_privately(
+            baseline, rows, labels.numpy(), num_classes=classes, epsilon=budget.epsilon
+        )
+        epsilon, claim, predicted = fitted.epsilon, fitted.claim, fitted.predict(asked)
+    right = float((predicted == public.test_labels).mean())
+    unknown = {"labels": None, "label_accuracy": None}
+    return {"epsilon": round_up(epsilon), "claim": claim, **unknown, **facts, "accuracy": right}
 
 
-def _link(source: Path, target: Path) -> None:
-    """One file under two names, in folders of mode 0700. Caches are replaced, never changed."""
-    if source.exists() and not target.exists():
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.link(source, target)
+def _baseline_rows(
+    config: Config, baseline: AnyBaseline, public: PublicData
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """PRIVATE inputs and labels, and inputs of the test split: images, standardised by statistics
+    of the public rows, for noisy_sgd, otherwise the first round's features, -1..1.
+    """
+    task = describe(config.data)
+    if isinstance(baseline, NoisySgd):
+        if len(task.input_shape) != 3:
+            rule = "another baseline for feature vectors"
+            raise InvalidInput("baseline.kind", rule, baseline.kind)
+        records, scaled = open_records(config.data, task), Preprocessing.of_public(public.inputs)
+        labels = torch.from_numpy(records.labels)
+        return scaled(records.inputs), labels, scaled(public.test_inputs)
+    embedder, records = _embedder(config, public), open_records(config.data, task)
+    features, finite = embedder.embed(records.inputs)
+    rows, tests = (
+        torch.from_numpy(x.astype(np.float32) / np.float32(LARGEST))
+        for x in (features[finite], embedder.embed(public.test_inputs)[0])
+    )
+    return rows, torch.from_numpy(records.labels[finite]), tests
+
+
+def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
+    """A student without privacy, of all private rows and labels or of the public rows' true
+    labels.
+    """
+    config, task = cell.config, describe(cell.config.data)
+    space, student, tests = task.labels, config.student, public.test_inputs
+    if cell.reference == "non_private":
+        records = open_records(config.data, task, unit=config.privacy.unit)
+        inputs, codes = records.inputs, records.labels
+    elif public.labels is None:
+        rule = "non_private where the public rows have no labels"
+        raise InvalidInput("methods.reference", rule, cell.reference)
+    else:
+        inputs, codes = public.inputs, space.encode("public_y", public.labels)
+    statistics, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
+    pool = Pool(inputs, space, statistics.mean, statistics.std)
+    if student.backbone == LINEAR:
+        if inputs.ndim == 4:
+            embedder = _embedder(config, public)
+            inputs, tests = embedder.features(inputs), embedder.features(tests)
+        linear = LinearRows.of(inputs, tests, space)
+        pool, tests = linear.pool, linear.test
+    weights = train(student, pool, labels, run_dir=place / "student", seed=config.seed).weights
+    score = space.score(
+        predict(pool.spec(student.backbone, weights), tests, space), public.test_labels
+    )
+    return {
+        "epsilon": None,
+        "labels": len(labels) if cell.reference == "true_labels" else None,
+        "label_accuracy": None if score["accuracy"] is None else 1.0,
+        **score,
+    }
+
+
+def _embedder(config: Config, public: PublicData) -> Embedder:
+    """What computes the first round's features."""
+
+    def of(spec: ExtractorSpec) -> Embedder:
+        return embedder_of(config, spec, public.inputs)
+
+    task = describe(config.data)
+    return of(starting_extractor(config, task, lambda spec: of(spec).features(public.inputs)))

@@ -1,60 +1,32 @@
-"""What a comparison is: methods at points of privacy, on one split with one student.
+"""What a comparison is: cells, each a method at a budget with a seed, on one split.
 
 Loads without torch.
 """
 
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
-from ...student.config import StudentConfig
 from ...teacher.baselines.config import AnyBaseline
-from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from ...teacher.mechanisms.votes import PrivateKnn
-from ...wall.datasets.config import DataConfig
+from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...wall.errors import InvalidInput
 from ..config.config import Config
-from ..config.groups import (
-    BudgetConfig,
-    CapsConfig,
-    Computing,
-    FirstFeatures,
-    PrivacyConfig,
-    RoundConfig,
-)
-from ..config.options import read
-from ..config.settings import build, merged
+from ..config.settings import build, config_of, merged
 
 Reference = Literal["non_private", "true_labels"]
-
-
-@dataclass(frozen=True)
-class PointConfig:
-    """One point of a method that answers queries: a budget and what spends it.
-
-    Args:
-        epsilon: cap on the certified epsilon (dimensionless).
-        mechanism: the private mechanism of all rounds that name none.
-        caps: caps of that mechanism, over all those rounds.
-        rounds: what happens, in order.
-        whiten: principal axes for this point, where they are not the comparison's (a count).
-    """
-
-    epsilon: float
-    rounds: list[RoundConfig]
-    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
-    caps: CapsConfig = field(default_factory=CapsConfig)
-    whiten: int | None = None
+COMPUTING = ("threads", "workers", "batch_size", "device")  # which change no result
 
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """A method: rounds of a mechanism, a privately trained model, or a reference.
+    """A method: runs, a privately trained model, or a reference.
 
     Args:
         name: how tables and plots call it.
-        points: budgets and mechanisms, for a method that labels public rows.
+        points: for each budget the settings of a run that are not the comparison's, with
+            ``epsilon`` for budget.epsilon.
         baseline: a model trained on the private side, by NoisySGD or as a classifier through
             diffprivlib, instead of points.
         epsilons: budgets of the baseline (dimensionless).
@@ -63,7 +35,7 @@ class MethodConfig:
     """
 
     name: str
-    points: list[PointConfig] = field(default_factory=list)
+    points: list[dict[str, Any]] = field(default_factory=list)
     baseline: AnyBaseline | None = None
     epsilons: list[float] = field(default_factory=list)
     reference: Reference | None = None
@@ -80,84 +52,107 @@ class MethodConfig:
         if bool(self.epsilons) != (self.baseline is not None):
             rule = "a list for a baseline, and for nothing else"
             raise InvalidInput(f"{here}.epsilons", rule, self.epsilons)
-        if not all(epsilon > 0 for epsilon in self.epsilons):
-            raise InvalidInput(f"{here}.epsilons", "positive", self.epsilons)
 
 
 @dataclass(frozen=True)
-class CompareConfig(FirstFeatures, Computing):
-    """One comparison.
+class Methods:
+    """What a comparison's settings have beside those of a run.
 
     Args:
-        data: where private, public and test rows come from; the same for all methods.
         methods: what is compared.
-        delta: failure probability of every budget.
-        privacy: what every budget holds for: rows, or persons with several rows.
         seeds: public randomness of the repetitions; tables show medians and ranges over them.
-        student: the public-side network and its training, for all methods that have a student.
     """
 
-    data: DataConfig
     methods: list[MethodConfig]
-    delta: float = 1e-5
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
-    student: StudentConfig = field(default_factory=StudentConfig)
 
     def __post_init__(self) -> None:
-        names = [method.name for method in self.methods]
-        if not names or len(set(names)) != len(names):
-            raise InvalidInput("methods", "a list of methods with different names", names)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds", "a list of different seeds", self.seeds)
-        for method in self.methods:
-            if method.baseline is not None:
-                self._require_rows_of_classes(f"methods[{method.name}].baseline", method.baseline)
-            for point in method.points:
-                self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
 
-    def run_config(self, point: PointConfig, seed: int, custodian_dir: str) -> Config:
-        """The experiment behind one point and seed, as `run` would have it."""
-        shared = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for own in ("methods", "delta", "seeds"):
-            del shared[own]
-        if point.whiten is not None:
-            shared["whiten"] = point.whiten
-        return Config(
-            rounds=point.rounds,
-            budget=BudgetConfig(point.epsilon, self.delta),
-            mechanism=point.mechanism,
-            caps=point.caps,
-            seed=seed,
-            custodian_dir=custodian_dir,
-            **shared,
-        )
 
-    def _require_rows_of_classes(self, name: str, baseline: AnyBaseline) -> None:
+@dataclass(frozen=True)
+class Cell:
+    """One method at one budget with one seed.
+
+    ``config``: of the run; of a baseline or a reference what runs share with it.
+    """
+
+    method: str
+    config: Config
+    baseline: AnyBaseline | None = None
+    reference: Reference | None = None
+
+    def __post_init__(self) -> None:
         """Raises InvalidInput where a baseline's epsilon would not hold, or not be comparable."""
-        if self.data.labels != "class":
-            rule = f"for rows of one class, not for data.labels: {self.data.labels}"
-            raise InvalidInput(name, rule, baseline.kind)
-        if self.privacy.unit != "row":
+        if self.baseline is None:
+            return
+        name, data = f"methods[{self.method}].baseline", self.config.data
+        if data.labels != "class":
+            rule = f"for rows of one class, not for data.labels: {data.labels}"
+            raise InvalidInput(name, rule, self.baseline.kind)
+        if self.config.privacy.unit != "row":
             kinds = [kind for kind, known in MECHANISMS.items() if known.persons]
             rule = (
                 "left out with privacy.unit: person, as its epsilon is for one row; "
                 f"instead points with a mechanism for persons: {', '.join(kinds)}"
             )
-            raise InvalidInput(name, rule, baseline.kind)
+            raise InvalidInput(name, rule, self.baseline.kind)
+
+    @property
+    def epsilon(self) -> float | None:
+        """The budget, None for a reference without privacy."""
+        return None if self.reference else self.config.budget.epsilon
+
+    @property
+    def runs(self) -> bool:
+        """Whether a mechanism answers queries."""
+        return self.baseline is None and self.reference is None
+
+    @property
+    def folder(self) -> str:
+        """Its place under the comparison's folder."""
+        budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
+        method = re.sub(r"[^a-z0-9]+", "_", self.method.lower()).strip("_")
+        return f"{method}/{budget}/seed_{self.config.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides its result, as JSON."""
+        known: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        for name in COMPUTING:
+            del known["config"][name]
+        return known
 
 
-def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
-    """(settings, folder for the results), of `--config FILE` and every field of CompareConfig.
+def cells_of(settings: Mapping[str, Any]) -> list[Cell]:
+    """All cells of a comparison's settings, seed by seed, so that an interrupted comparison has
+    every method once.
 
-    Prints a help that ``args`` ask for, and exits. Raises BadSetting, or the InvalidInput of the
-    field that breaks a rule.
+    Raises BadSetting, or the InvalidInput of the field that breaks a rule.
     """
-    does = (
-        "Run every method of a file on the same split, students and budgets; one table, "
-        "comparison.json and plots. The same command continues a comparison that was interrupted."
-    )
-    folder = "folder for the results; the same folder resumes"
-    options = {"--out": {"required": True, "help": folder}}
-    given, files, dotted = read(args, "compare", does, options, {"": CompareConfig})
-    return build(CompareConfig, merged(files, dotted)), given.out
+    own = {name: settings[name] for name in ("methods", "seeds") if name in settings}
+    compared = build(Methods, own)
+    shared = {name: value for name, value in settings.items() if name not in own}
+    cells = [cell for method in compared.methods for cell in _cells(method, shared)]
+    return [
+        replace(cell, config=replace(cell.config, seed=seed))
+        for seed in compared.seeds
+        for cell in cells
+    ]
+
+
+def _cells(method: MethodConfig, shared: Mapping[str, Any]) -> Iterator[Cell]:
+    for point in method.points:
+        yield Cell(method.name, _config(shared, point.get("epsilon"), point))
+    nothing = {"mechanism": {"kind": AUTO}, "rounds": [{}]}
+    for epsilon in method.epsilons:
+        yield Cell(method.name, _config(shared, epsilon, nothing), method.baseline)
+    if method.reference is not None:
+        yield Cell(method.name, _config(shared, None, nothing), None, method.reference)
+
+
+def _config(shared: Mapping[str, Any], epsilon: float | None, own: Mapping[str, Any]) -> Config:
+    """Of a run with ``own`` settings at a budget."""
+    more = {name: value for name, value in own.items() if name != "epsilon"}
+    budget = {} if epsilon is None else {"epsilon": epsilon}
+    return config_of(merged(merged(shared, more), {"budget": budget}))

@@ -12,7 +12,7 @@ from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced
-from ...teacher.mechanisms.registry import AnyMechanism
+from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
@@ -22,13 +22,13 @@ from .groups import (
     BudgetConfig,
     CapsConfig,
     Computing,
+    Count,
     FirstFeatures,
     PrivacyConfig,
     PrivateSide,
     PublicSide,
     Round,
     RoundConfig,
-    check_labels,
     check_persons,
 )
 
@@ -78,21 +78,22 @@ class Config(FirstFeatures, Computing):
     anchor: str | None = None
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    expected_records: int | None = None
+    expected_records: Count | None = None
 
     def __post_init__(self) -> None:
         if not self.rounds:
             raise InvalidInput("rounds", "a list of at least one round", [])
-        if self.expected_records is not None and self.expected_records < 1:
-            raise InvalidInput("expected_records", "a count, at least 1", self.expected_records)
-        FirstFeatures.__post_init__(self)
-        Computing.__post_init__(self)
+        super().__post_init__()
+        labels = self.data.labels
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+            if not mechanism.open and mechanism.label_space != labels:
+                kinds = [kind for kind, known in MECHANISMS.items() if known.label_space == labels]
+                rule = f"one of {', '.join(kinds)} for data.labels: {labels}"
+                raise InvalidInput("mechanism.kind", rule, mechanism.kind)
             if not mechanism.open:
-                check_labels(self.data, mechanism)
                 mechanism.require_unit(self.privacy.unit)
             if self.scale.shards:
                 mechanism.require_sharded()
@@ -123,12 +124,10 @@ class Config(FirstFeatures, Computing):
         )
 
     def _plan_beside(self, known: Plan | None) -> Plan:
-        if known is None:
-            return self.plan()
-        if self.open:  # the ledger's method will be taken
+        if known is not None and self.open:  # the ledger's method will be taken
             budget = self.budget
             return Plan(budget.epsilon, budget.delta, known.slots, self.privacy.unit)
-        return self.recorded(known).plan()
+        return (self if known is None else self.recorded(known)).plan()
 
     def public_side(self) -> PublicSide:
         """What asking and training need, with the noise that the budget decides."""
@@ -143,7 +142,7 @@ class Config(FirstFeatures, Computing):
     @property
     def open(self) -> bool:
         """Whether the mechanism is still to be chosen (experiment/plan/search.py)."""
-        return any(self.mechanism_of(n).open for n in range(1, len(self.rounds) + 1))
+        return any(mechanism.open for mechanism in self.mechanisms())
 
     def _check_open(self) -> None:
         own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]
@@ -187,9 +186,9 @@ class Config(FirstFeatures, Computing):
 
     def _paid(self) -> list[list[RoundConfig]]:
         """The rounds that each slot of the plan pays for, in order."""
-        slots = self.slots()
-        rounds = list(zip(self.rounds, slots, strict=True))
-        return [[r for r, paying in rounds if paying == slot] for slot in range(max(slots) + 1)]
+        shared = [r for r in self.rounds if r.mechanism is None]
+        own = [[r] for r in self.rounds if r.mechanism is not None]
+        return [shared, *own] if shared else own
 
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of the plan, in order, as it is given."""
@@ -210,8 +209,8 @@ class Config(FirstFeatures, Computing):
             return self
         from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-        calibrated = calibrate(priced, self.budget.epsilon, self.budget.delta, progress)
-        return self.with_mechanisms(calibrated)
+        budget = self.budget
+        return self.with_mechanisms(calibrate(priced, budget.epsilon, budget.delta, progress))
 
     def recorded(self, plan: Plan) -> "Config":
         """With the missing numbers that a plan, a ledger's, has for the same mechanisms.
@@ -251,9 +250,8 @@ class Config(FirstFeatures, Computing):
         own = rounds[0].mechanism
         mechanism = (own or self.mechanism).for_unit(self.privacy.unit)
         caps = self.caps if own is None else rounds[0].caps
-        if mechanism.once_a_round:
-            total = len(rounds) * mechanism.charges_a_round
-        else:
+        total = len(rounds) * mechanism.charges_a_round
+        if not mechanism.once_a_round:
             total = sum(r.queries or 0 for r in rounds)
         asked = total if caps.asked is None else caps.asked
         answered = asked if caps.answered is None else caps.answered

@@ -1,18 +1,20 @@
-"""Groups of settings of a run, each with its own rules, and the rules between groups; what the
-private and the public side need of them, which the entry of a run hands on.
+"""Groups of settings of a run, each with its own rules; what the private and the public side need
+of them, which the entry of a run hands on.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import QueryForm
-from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
@@ -21,6 +23,7 @@ from ...wall.guarantee import Unit
 STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
+Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,8 @@ class CapsConfig:
         answered: queries answered with a label after screening, a count; as asked when null.
     """
 
-    asked: int | None = None
-    answered: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("asked", "answered"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidInput(f"caps.{name}", "at least 1", value)
+    asked: Count | None = None
+    answered: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -80,17 +77,14 @@ class RoundConfig:
         caps: caps of the round's own mechanism.
     """
 
-    queries: int | None = None
+    queries: Count | None = None
     mechanism: AnyMechanism | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
 
     def __post_init__(self) -> None:
-        if self.queries is not None and self.queries < 1:
-            raise InvalidInput("rounds.queries", "at least 1", self.queries)
         if self.mechanism is None and self.caps != CapsConfig():
-            raise InvalidInput(
-                "rounds.caps", "given together with the round's own mechanism", self.caps
-            )
+            rule = "given together with the round's own mechanism"
+            raise InvalidInput("rounds.caps", rule, self.caps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +111,7 @@ class FirstFeatures:
     features: str = "auto"
     weights: str | None = None
     box: list[list[float]] = field(default_factory=list)
-    whiten: int = 0
+    whiten: Annotated[int, Field(ge=0)] = 0
 
     def __post_init__(self) -> None:
         name, box = self.features, self.box
@@ -130,8 +124,8 @@ class FirstFeatures:
         for side in box:
             if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
                 raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
-        if self.whiten < 0 or (self.whiten and name == "box"):
-            raise InvalidInput("whiten", "a count, and 0 with features: box", self.whiten)
+        if self.whiten and name == "box":
+            raise InvalidInput("whiten", "0 with features: box", self.whiten)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,23 +141,10 @@ class Computing:
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
     """
 
-    threads: int = 2
-    workers: int = 2
-    batch_size: int = 256
+    threads: Count = 2
+    workers: Count = 2
+    batch_size: Count = 256
     device: Literal["cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        for name in ("threads", "workers", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(name, "at least 1", getattr(self, name))
-
-
-def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
-    """Raises InvalidInput unless the mechanism answers with what rows have as labels."""
-    if mechanism.label_space != data.labels:
-        fitting = [kind for kind, known in MECHANISMS.items() if known.label_space == data.labels]
-        rule = f"one of {', '.join(fitting)} for data.labels: {data.labels}"
-        raise InvalidInput("mechanism.kind", rule, mechanism.kind)
 
 
 def check_persons(data: DataConfig, unit: Unit) -> None:

@@ -6,6 +6,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -99,26 +100,26 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     ``own``: the options by name; ``columns``: of a table, those that are no features. Raises
     InvalidInput, MissingData.
     """
-    data, epsilon, delta = rows_of(own, columns), own.get("epsilon", 1.0), own.get("delta")
-    expected_records = own.get("expected_records")
+    data = rows_of(own, columns)
     facts = look(data)
-    records = expected_records or facts.rows
-    delta = default_delta(max(facts.rows, records)) if delta is None else delta
+    records = own.get("expected_records") or facts.rows
+    epsilon = own.get("epsilon", 1.0)
+    delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none
     rounds = 2 if facts.kind == "grey" else 1
     features = {"colour": STAGES, "grey": "hog", "vectors": "raw"}[facts.kind]
-    data = {**data, "classes": list(facts.classes)}
     if data["source"] == "folder":
         channels = 1 if facts.kind == "grey" else 3
         data |= {"image_size": facts.image_size, "channels": channels}
     rehearsed = facts.labelled >= MIN_ROWS
+    mechanism: dict[str, object] = {"kind": AUTO}
+    if not rehearsed:
+        mechanism = default_mechanism(facts, records, epsilon, delta, rounds)
     return {
-        "data": data,
+        "data": data | {"classes": list(facts.classes)},
         "budget": {"epsilon": epsilon, "delta": delta},
-        "expected_records": expected_records,
-        "mechanism": {"kind": AUTO}
-        if rehearsed
-        else default_mechanism(facts, records, epsilon, delta, rounds),
+        "expected_records": own.get("expected_records"),
+        "mechanism": mechanism,
         "rounds": [{}] * rounds,
         "features": "auto" if rehearsed else features,
         # A network's test for batches runs three times two batches, so its batches are small.
@@ -133,8 +134,8 @@ def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     if "data" in own:
         data = rows_of(own, {})
     budget = {name: own[name] for name in ("epsilon", "delta") if name in own}
-    records = {name: own[name] for name in ("expected_records",) if name in own}
-    return {"data": data, "budget": budget, **records}
+    records = {"expected_records"} & own.keys()
+    return {"data": data, "budget": budget, **{name: own[name] for name in records}}
 
 
 def names_rows(own: Mapping[str, Any]) -> bool:
@@ -253,26 +254,16 @@ def _look_at_folders(public: Path, test: Path) -> Findings:
         rule = "a folder with one folder of images a class, at least 2"
         raise InvalidInput("test", rule, f"{test}: {classes}")
     paths = [path for path in list_files(require_folder("public", public)) if is_image(path)]
-    headers = [
-        header for row in constant_order(paths)[:SAMPLE] if (header := _header(public / paths[row]))
-    ]
-    if not headers:
+    sides, modes = list[int](), set[str]()  # of headers alone: no image is decoded
+    for row in constant_order(paths)[:SAMPLE]:
+        # A damaged file is left out here; the run names it.
+        with suppress(Exception), Image.open(public / paths[row], formats=FORMATS) as image:
+            sides.append(min(image.size))
+            modes.add(image.mode)
+    if not sides:
         raise InvalidInput("public", "a folder with readable images", str(public))
-    grey = all(mode in GREY_MODES for _, mode in headers)
-    side = _side([side for side, _ in headers])
+    # A multiple of 4: networks halve the image twice.
+    side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
     labelled = sum(is_image(path) for path in list_files(test))
-    return Findings("grey" if grey else "colour", tuple(classes), len(paths), side, 0, labelled)
-
-
-def _header(path: Path) -> tuple[int, str] | None:
-    """Shorter side (pixels) and colour mode of an image file, not decoded; None for other files."""
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            return min(image.size), image.mode
-    except Exception:  # a damaged file is left out here; the run names it
-        return None
-
-
-def _side(sides: Sequence[int]) -> int:
-    """The median as a multiple of 4, within bounds: networks halve the image twice."""
-    return min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
+    kind = "grey" if modes <= GREY_MODES else "colour"
+    return Findings(kind, tuple(classes), len(paths), side, 0, labelled)

@@ -73,6 +73,7 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
     if error["type"] == "missing":
         return InvalidInput(name, "given", None)
     rules = {
+        "greater_than_equal": f"at least {error.get('ctx', {}).get('ge')}",
         "list_type": "a list, such as '[a, b]'",
         "dataclass_type": "settings by name",
         "invalid_key": "settings by name",

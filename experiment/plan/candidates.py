@@ -37,6 +37,7 @@ THRESHOLDS = (0.0, 0.25, 0.5, 0.75)  # share of the votes
 MOST_NOISE, LEAST = 40.0, 3.0  # the least noise is a third of the most
 SCREENING = (1.0, 2.0, 4.0)  # noise of the screening over that of the votes
 STEPS = (1.4, 1.4, 1.2, 1.2, 1.1)  # around good votes
+HIGHER = 50  # steps of a threshold from none to all votes
 MOVES = (  # of the votes, the sampling probability, the noise of votes, and of the screening
     *((1, 1, 0, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)),
 )
@@ -82,7 +83,7 @@ def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
     return near
 
 
-def stricter_cells(good: ReverseKnn) -> list[ReverseKnn]:
+def stricter_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
     """With margins, rising."""
     noise = good.require("sigma") * math.sqrt(2 * good.row_neighbours)
     return [replace(good, margin=float(round(margin * noise))) for margin in MARGINS]
@@ -113,7 +114,7 @@ def around_linear(view: View, good: L) -> list[L]:
     return near
 
 
-def stricter_linear(good: L) -> list[L]:
+def stricter_linear(view: View, good: L) -> list[L]:
     """With margins, rising, where its labels have any."""
     margins = LINEAR_MARGINS if good.label_space != "value" else ()
     fields: list[dict[str, Any]] = [{"margin": margin} for margin in margins]
@@ -152,6 +153,13 @@ def around_votes(step: float, view: View, good: S) -> list[S]:
     return near
 
 
+def stricter_votes(view: View, good: S) -> list[S]:
+    """With thresholds, rising."""
+    size = good.expected_votes(view.records)
+    levels = range(good.threshold, int(size), math.ceil(size / HIGHER))
+    return [replace(good, threshold=level) for level in levels[1:]]
+
+
 def values(mechanism: R, view: View) -> list[R]:
     """Every sampling probability with every share of the records that votes, unscreened."""
     if not neighbourly(view):
@@ -178,7 +186,8 @@ def _sizes(
 
 OF_CELLS: Candidates[Any] = Candidates(cells, [around_cells], stricter_cells)
 OF_SUMS: Candidates[Any] = Candidates(linear, [around_linear], stricter_linear)
-OF_VOTES: Candidates[Any] = Candidates(votes, [partial(around_votes, s) for s in STEPS], times=4)
+AROUND_VOTES = [partial(around_votes, step) for step in STEPS]
+OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, times=4)
 OF_VALUES: Candidates[Any] = Candidates(values)
 PLANNERS: dict[str, Planner | None] = {
     "private_knn": OF_VOTES.plan,

@@ -1,6 +1,7 @@
 """Planning: a mechanism's parameters for a budget, from PUBLIC rows alone.
 
-A kind's candidates are rehearsed, then neighbours of the best, then the best a few more times.
+A kind's candidates are rehearsed, then neighbours of the best. The best are rehearsed again with
+fresh draws, which forecast the choice: those that made a candidate the best flatter it.
 A mechanism that asks once a round, or answers every query, gets its noise from the budget. Where
 queries are screened, a candidate has noise, and the budget decides how many queries it pays for.
 Neither private votes nor the number of private records enter.
@@ -30,7 +31,7 @@ from ..linear.measure import MANY_STEPS
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 SLACK = 0.05  # of the least accuracy: neighbours of those that are nearly good enough
-TIMES = 4  # more rehearsals of the last candidates
+FRESH = 8  # times as many rehearsals of the last candidates, with new draws
 VALUES_ASKED = 300  # queries, where no round says how many
 AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
 RATED = 1000  # rows that the share of answers is known from, about
@@ -116,15 +117,15 @@ class PublicRows:
     ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
     vector, the view, None for the configuration's); slow, so called only where needed.
 
-    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
-    so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
-    for the records; ``source``: of these rows, for a reader.
+    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, draws)``:
+    a round by a mechanism for each number of a range, which has draws of its own and a part of the
+    labelled rows to stand for the records; ``source``: of these rows, for a reader.
     """
 
     num_classes: int
     embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View | None]]
     views: Callable[[], tuple[View, ...]] = tuple
-    rehearse: Callable[[View, Mechanism, int], Score] | None = None
+    rehearse: Callable[[View, Mechanism, range], Score] | None = None
     source: str = ""
 
 
@@ -214,7 +215,7 @@ class Rehearser:
     progress: Progress
     _noise: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def each(self, candidates: Sequence[tuple[View, M]], times: int = 1) -> list[Choice[M]]:
+    def each(self, candidates: Sequence[tuple[View, M]], draws: range) -> list[Choice[M]]:
         """Each that the budget allows rehearsed, best first.
 
         Raises BudgetRefused where it allows none: they need more noise than can be drawn.
@@ -224,7 +225,7 @@ class Rehearser:
             what = f"rehearsing {mechanism.kind} on {view.features} features"
             self.progress(what, number - 1, len(candidates))
             try:
-                choices.append(self.rehearsed(view, mechanism, times))
+                choices.append(self.rehearsed(view, mechanism, draws))
             except BudgetRefused as error:
                 refused = error
             self.progress(what, number, len(candidates))
@@ -236,19 +237,19 @@ class Rehearser:
         """The best comes first: of those that are accurate enough, where any is."""
         return choice.accuracy < self.goal.min_accuracy - slack, -choice.worth
 
-    def rehearsed(self, view: View, mechanism: M, times: int) -> Choice[M]:
+    def rehearsed(self, view: View, mechanism: M, draws: range) -> Choice[M]:
         """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
         assert self.public.rehearse is not None
         goal = self.goal
         if isinstance(mechanism, SampledVotes):
-            score = self.public.rehearse(view, mechanism, times)
+            score = self.public.rehearse(view, mechanism, draws)
             asked, cap, answered = affordable(mechanism, score.answered, goal)
         else:
             asked = goal.asked or min(goal.queries, max(goal.rounds, VALUES_ASKED))
             if mechanism.once_a_round:
                 asked = goal.rounds * mechanism.charges_a_round
             mechanism = self._with_noise(mechanism, asked)
-            score = self.public.rehearse(view, mechanism, times)
+            score = self.public.rehearse(view, mechanism, draws)
             cap = asked
             rows = goal.queries if mechanism.once_a_round else asked
             answered = rows * score.answered
@@ -280,13 +281,13 @@ class Candidates(Generic[M]):
     """What to rehearse of one kind.
 
     ``coarse``: for a mechanism of the kind and features; ``around``: neighbours of a good one, ever
-    nearer; ``stricter``: the same with margins, for fewer and better labels. ``times``: rehearsals
-    of each.
+    nearer; ``stricter``: the same with margins or higher thresholds, for fewer and better labels.
+    ``times``: rehearsals of each.
     """
 
     coarse: Callable[[M, View], list[M]]
     around: Sequence[Callable[[View, M], list[M]]] = ()
-    stricter: Callable[[M], list[M]] = lambda _: []
+    stricter: Callable[[View, M], list[M]] = lambda *_: []
     times: int = 1
 
     def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
@@ -294,7 +295,8 @@ class Candidates(Generic[M]):
         goal.check()
         rehearser = Rehearser(goal, public, progress)
         coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
-        tried = rehearser.each(coarse, self.times)
+        draws, fresh = range(self.times), range(self.times, (1 + FRESH) * self.times)
+        tried = rehearser.each(coarse, draws)
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
@@ -306,19 +308,19 @@ class Candidates(Generic[M]):
                 for best in (*tried[:REFINED], *loose[:REFINED])
                 for m in around(_seen(best), _shape(best.mechanism))
             )
-            tried += rehearser.each([each for each in near if each not in known], self.times)
+            tried += rehearser.each([each for each in near if each not in known], draws)
             tried.sort(key=rehearser.order)
         last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
-        tried = _counting_first(goal, rehearser.each(last, self.times + TIMES)) + tried[FINAL:]
+        tried = _counting_first(goal, rehearser.each(last, fresh)) + tried[FINAL:]
         chosen = tried[0]
         if chosen.accuracy < goal.min_accuracy:
-            chosen = self._strict(rehearser, chosen)
+            chosen = self._strict(rehearser, chosen, fresh)
         return Optimum(goal, rehearser.fitted(chosen), public.source, tried=tuple(tried))
 
-    def _strict(self, rehearser: Rehearser, chosen: Choice[M]) -> Choice[M]:
+    def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in self.stricter(chosen.mechanism):
-            choice = rehearser.rehearsed(_seen(chosen), mechanism, TIMES)
+        for mechanism in self.stricter(_seen(chosen), chosen.mechanism):
+            choice = rehearser.rehearsed(_seen(chosen), mechanism, fresh)
             if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
                 return choice
         raise rehearser.goal.nothing_affordable()

@@ -31,7 +31,7 @@ from ..run.features import (
     quantised,
     starting_extractor,
 )
-from ..run.matrices import ask_matrices, question_of
+from ..run.matrices import ask_matrices
 from .planner import Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise
 
@@ -171,11 +171,11 @@ class Rehearsal:
         length = unit_length(spec, features.shape[1])
         return features[finite], self.labels[rows][finite], length, view if config.open else None
 
-    def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
+    def score(self, view: View, mechanism: Mechanism, draws: range) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
-        folds = [self._fold(view, mechanism, number) for number in range(times)]
+        folds = [self._fold(view, mechanism, number) for number in draws]
         answered, scores = np.array(folds).T
-        spread = float(scores.std(ddof=1)) if times > 1 else 0.0
+        spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
 
@@ -206,8 +206,7 @@ class Rehearsal:
         )
         current = round_1.public_side().rounds[0]
         with self._folder(view, form.centroids) as folder:
-            asked_of = question_of(current, classes, spec, public.shape[1], folder)
-            answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
+            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked])
         return np.flatnonzero(asked), answers.labels
 
     def _by_queries(

@@ -33,7 +33,7 @@ from ..run.console import Console
 from ..run.features import first_extractor
 from ..run.places import decided as recorded_choice
 from ..run.places import resumed
-from ..run.run_folder import RunFolder
+from ..run.run_folder import RunFolder, write_file
 from ..run.training import check_student
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
@@ -71,8 +71,8 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     best, optimum = best_plan(config, console)
     console.show(choices_table("candidates", optimum.tried))
     console.say(reason(optimum))
-    folder.write_text(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
-    folder.write_text(folder.choice, to_yaml(best))
+    write_file(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
+    write_file(folder.choice, to_yaml(best))
     return best
 
 
@@ -189,7 +189,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
         task.num_classes,
         lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
-        lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
+        lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
         first.labelled.source,
     )
 

@@ -26,7 +26,7 @@ MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 
 
 @dataclass
-class StandInNoise:
+class StandInNoise(Entropy):
     """Continuous noise by numpy, of the variance that counts among few rows leave to it.
 
     ``excess``: variance to add to the noise on each count, mostly below 0: float64 [q, c];
@@ -36,7 +36,6 @@ class StandInNoise:
     rng: np.random.Generator
     excess: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
     leading: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
-    unsafe = True  # a ledger would refuse it
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
@@ -54,12 +53,6 @@ class StandInNoise:
         likely = -np.array([float(rate) for rate in rates])[:, None] * losses
         columns: np.ndarray = (likely + self.rng.gumbel(size=losses.shape)).argmax(axis=1)
         return columns
-
-    def inclusion(self, *_: object) -> np.ndarray:
-        """Not for rows that stand for many records."""
-        raise NotImplementedError
-
-    discrete_laplace = inclusion
 
 
 @dataclass(frozen=True)

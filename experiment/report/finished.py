@@ -67,40 +67,31 @@ class FinishedRun:
 
 def read_run(run_dir: Path) -> FinishedRun:
     """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
-    folder, recorded = RunFolder(run_dir), run_dir / "config.yaml"
-    for needed in (folder.summary, recorded, folder.ledger):
-        if not needed.is_file():
-            raise MissingData(
-                "`run_dir` must be the folder of a finished run. "
-                f"Found {str(run_dir)!r} without {needed.name}. "
-                "`labelwall run` with the same --run_dir finishes a run."
-            )
-    config = load_config(recorded)
+    folder = RunFolder(run_dir)
+    _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite")
+    config = load_config(folder.config)
     try:
-        summary = json.loads(folder.summary.read_text())
-        rounds = [_metrics(folder, number) for number in range(1, len(summary["rounds"]) + 1)]
-        finding = audit(folder.ledger, expect_head=summary["ledger_head"])
-        choice = None
+        summary, rounds = json.loads(folder.summary.read_text()), list[dict[str, Any]]()
+        for number in range(1, len(summary["rounds"]) + 1):
+            stored = f"round_{number}/metrics.json"
+            _require(run_dir, stored, f"round_{number}/answers.npz")
+            metrics = json.loads((run_dir / stored).read_text())
+            rounds.append(metrics | {key: metrics[key] for key in ROUND_KEYS})
+        finding, choice = audit(folder.ledger, expect_head=summary["ledger_head"]), None
         if folder.candidates.is_file():
-            stored = json.loads(folder.candidates.read_text())
-            choice = {name: str(stored[name]) for name in ("reason", "source")}
+            stored_choice = json.loads(folder.candidates.read_text())
+            choice = {name: str(stored_choice[name]) for name in ("reason", "source")}
         return FinishedRun(folder, config, summary, rounds, finding, choice)
     except (ValueError, KeyError, TypeError) as error:
-        raise LabelwallError(
-            f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise LabelwallError(f"A JSON file of {run_dir} is damaged ({reason}).") from error
 
 
-def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
-    path = folder.path / f"round_{number}" / "metrics.json"
-    for needed in (path, path.with_name("answers.npz")):
-        if not needed.is_file():
+def _require(run_dir: Path, *files: str) -> None:
+    for needed in files:
+        if not (run_dir / needed).is_file():
             raise MissingData(
-                f"round {number} of {folder.path} is not complete: {needed.name} is missing."
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed}. "
+                "`labelwall run` with the same --run_dir finishes a run."
             )
-    metrics = dict(json.loads(path.read_text()))
-    if missing := [key for key in ROUND_KEYS if key not in metrics]:
-        raise LabelwallError(
-            f"{path} must be of this version of labelwall. Found it without {', '.join(missing)}."
-        )
-    return metrics

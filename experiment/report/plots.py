@@ -1,14 +1,12 @@
-"""The report's and the comparison's pictures: functions from numbers to SVG or PNG bytes.
+"""The report's pictures: functions from numbers to SVG or PNG bytes.
 
 The same numbers give the same bytes. matplotlib is imported when called, and its figures are used
 without pyplot, so that no global state is touched.
 """
 
-from __future__ import annotations
-
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +22,6 @@ CAP = "#a4133c"
 WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 MOST_NAMED = 60  # classes up to which it names them
-FEW_POINTS = 30  # of a line, which are marked one by one
-MARKERS = "osD^vP*X<>"
-Line = tuple[Sequence[float], Sequence[float | None]]  # x values, and as many y values
 Draw = Callable[["Axes"], None]
 
 STYLE: dict[Any, Any] = {
@@ -80,52 +75,6 @@ def png(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def line_plot(
-    lines: Mapping[str, Line],
-    *,
-    x: str,
-    y: str,
-    height: float = 2.8,
-    spread: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    also: Draw = lambda axes: None,
-    legend: int = 0,
-) -> bytes:
-    """SVG of named lines, without the points whose y is None.
-
-    ``spread``: (lows, highs) of a line; ``also``: draws more, at the end.
-    """
-
-    def draw(axes: Axes) -> None:
-        for place, (name, (at, values)) in enumerate(lines.items()):
-            points = [(a, value) for a, value in zip(at, values, strict=True) if value is not None]
-            if not points:
-                continue
-            xs, ys = zip(*points, strict=True)
-            errors = None
-            if spread is not None:
-                low, high = spread[name]
-                errors = np.array([np.subtract(ys, low), np.subtract(high, ys)]).clip(0)
-            marker = MARKERS[place % len(MARKERS)] if len(points) < FEW_POINTS else None
-            axes.errorbar(xs, ys, yerr=errors, marker=marker, capsize=3, label=name)
-        axes.grid(alpha=0.25)
-        if len(lines) > 1 and not legend:
-            axes.legend()
-        also(axes)
-
-    return svg(draw, height=height, x=x, y=y, legend=legend)
-
-
-def by_round(lines: Mapping[str, Sequence[float | None]], y: str) -> bytes:
-    """SVG of numbers of each round; None leaves a point out."""
-    rounds = range(1, 1 + max(map(len, lines.values())))
-    points = {name: (rounds, values) for name, values in lines.items()}
-
-    def number(axes: Axes) -> None:
-        axes.set(xlim=(0.5, len(rounds) + 0.5), xticks=rounds)
-
-    return line_plot(points, x="round", y=y, also=number, legend=len(lines))
-
-
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     """SVG of a confusion matrix, shaded by the share of its row.
 
@@ -136,7 +85,7 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     classes = len(class_names)
     size = 11 if classes <= 12 else 7 if classes <= MOST_COUNTED else 5
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
         axes.invert_yaxis()
         axes.tick_params(length=0, labelsize=11 if classes <= MOST_COUNTED else 5)
@@ -153,38 +102,13 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     return svg(draw, height=WIDTH, x="predicted", y="true", square=True)
 
 
-def accuracies(
-    scores: Sequence[tuple[str, int, float | None]], frequent: Sequence[float] = ()
-) -> bytes:
-    """SVG of a bar for each class or attribute.
-
-    ``scores``: name, test rows, share of them that is right, or None; ``frequent``: shares of each
-    attribute's more frequent value, which are marked.
-    """
-    texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
-
-    def draw(axes: Axes) -> None:
-        places, shares = np.arange(len(scores)), [100 * (right or 0.0) for _, _, right in scores]
-        bars = axes.barh(places, shares, color=STUDENT, height=0.6, label="student")
-        axes.bar_label(bars, texts, padding=3)
-        axes.set_yticks(places, [name for name, _, _ in scores])
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 125), xticks=range(0, 101, 20))
-        if len(frequent):
-            marks, label = 100 * np.array(frequent), "the more frequent answer"
-            axes.scatter(marks, places, s=144, marker="|", color=LABELS, label=label)
-
-    label, columns = "test rows right, percent", 2 if len(frequent) else 0
-    return svg(draw, height=1 + 0.3 * len(scores), x=label, legend=columns)
-
-
 def reliability(bins: Sequence[Sequence[float]]) -> bytes:
     """SVG of the share of right answers by certainty, the diagonal, and how many rows each bin has.
 
     ``bins``: rows, mean certainty and share right of bins of equal width.
     """
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         most, width = max(count for count, _, _ in bins), 1 / len(bins)
         for place, (count, certainty, right) in enumerate(bins):
             middle = (place + 0.5) * width
@@ -206,7 +130,7 @@ def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
     """
     edges = np.linspace(low, high, len(counts) + 1)
 
-    def draw(axes: Axes) -> None:
+    def draw(axes: "Axes") -> None:
         # Predicted upwards; a place without rows stays blank
         shown = np.log1p(np.where(counts.T > 0, counts.T, np.nan))
         axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -30,9 +30,12 @@ from ...wall.messages import Outcome
 from ..config.config import Config
 from ..run.metrics import labels_of, uneven
 from ..run.quality import estimate_of
-from ..run.run_folder import RunFolder
+from ..run.run_folder import RunFolder, write_file
 from . import plots
 from .finished import FinishedRun, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -61,8 +64,8 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    run.folder.write_text(run.folder.report, _render("report.html", _page(run)))
-    run.folder.write_text(run.folder.card, card(run))
+    write_file(run.folder.report, _render("report.html", _page(run)))
+    write_file(run.folder.card, card(run))
     return run.folder.report
 
 
@@ -127,87 +130,52 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 def _shared(run: FinishedRun) -> dict[str, Any]:
     """What both pages show."""
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
-    labels = labels_of(run.config.data, len(run.rounds[-1]["confusion"]))
+    space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
+    scores = scores_by_name(counts, space)
+    judged = ("unsafe", "problems", "certified", "kept")
     return {
         **vars(run),
-        "unsafe": run.unsafe,
-        "problems": run.problems,
-        "certified": run.certified,
-        "kept": run.kept,
+        **{name: getattr(run, name) for name in judged},
         "plan": plan,
         "certificate": smallest_certified(plan),
         "pooled": POOLED,
         "last": last,
-        "labels": labels,
+        "labels": space,
         "shape": run.folder.load_extractor(run.kept).input_shape,
-        "scores": scores_by_name(np.array(last["confusion"]), labels),
-        "rarely_right": rarely_right(np.array(last["confusion"]), labels),
+        "scores": worst(scores),
+        "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),
     }
 
 
 def _page(run: FinishedRun) -> dict[str, Any]:
     """What report.html shows: numbers, names, pictures as bytes."""
-    shared, rounds = _shared(run), run.rounds
+    shared, rounds, data = _shared(run), run.rounds, run.config.data
     plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
-    factor = None
-    if certified is not None and certified <= MOST_SPELLED:
-        factor = round_up(math.exp(certified), 2)
-    bins, caps = last.get("reliability"), [certified] * len(rounds)
-    readings = {
-        "reading after the round": [r["epsilon_reading"] for r in rounds],
-        "certified, all caps used": caps,
-        "budget": [plan.epsilon] * len(rounds),
-    }
+    counts, frequent, picture = np.array(last["confusion"]), {}, None
+    if space.kind == "attributes":
+        most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
+        frequent = dict(zip(space.names, most.tolist(), strict=True))
+    elif space.kind == "class":
+        picture = plots.confusion_matrix(counts, space.names)
+    else:
+        picture = plots.value_scatter(counts, *space.bounds)
+    spelled = certified is not None and certified <= MOST_SPELLED
+    settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
     return {
         **shared,
-        "factor": factor,
+        "factor": round_up(math.exp(certified), 2) if spelled else None,
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "charges": _charges(run),
-        "accuracy_plot": _scores_plot(rounds),
-        "epsilon_plot": plots.by_round(readings, "epsilon"),
-        **_test_plots(np.array(last["confusion"]), space, shared["scores"]),
-        "of_table": run.config.data.source == "table",
-        "most_names": MOST_NAMES,
-        "reliability_plot": plots.reliability(bins) if bins else None,
+        "confusion_plot": picture,
+        "frequent": frequent,
+        "of_table": data.source == "table",
+        "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
         "estimates": [estimate_of(r) for r in rounds],
         "curves": training_curves([r["history"] for r in rounds]),
-        "examples": examples(run.config.data, run.folder, len(rounds), space),
-        "shown_config": yaml.safe_dump(
-            shown_config(run.config), sort_keys=False, allow_unicode=True
-        ),
+        "examples": examples(data, run.folder, len(rounds), space),
+        "shown_config": settings,
     }
-
-
-def _test_plots(
-    counts: np.ndarray, space: LabelSpace, scores: Sequence[ScoreOfName]
-) -> dict[str, bytes | None]:
-    """The last student's answers on the test split against the truth, from counts of rows."""
-    if space.kind == "value":
-        return {"confusion_plot": plots.value_scatter(counts, *space.bounds), "class_plot": None}
-    if space.kind == "class":
-        matrix = plots.confusion_matrix(counts, space.names)
-        return {"confusion_plot": matrix, "class_plot": plots.accuracies(scores)}
-    frequent = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
-    by_name = _all_scores(counts, space)
-    return {"confusion_plot": None, "class_plot": plots.accuracies(by_name, frequent.tolist())}
-
-
-def _scores_plot(rounds: Sequence[dict[str, Any]]) -> bytes:
-    """Scores of labels and student by round: accuracies, or root mean squared errors."""
-    if "student_errors" in rounds[-1]:
-        labels, students = (
-            [r[name] and r[name]["rmse"] for r in rounds]
-            for name in ("label_errors", "student_errors")
-        )
-        lines = {"released values": labels, "student on the test split": students}
-        return plots.by_round(lines, "root mean squared error")
-    labels, students = (
-        [None if r[name] is None else 100 * r[name] for r in rounds]
-        for name in ("label_accuracy", "student_accuracy")
-    )
-    lines = {"released labels right": labels, "student right on the test split": students}
-    return plots.by_round(lines, "percent")
 
 
 def _charges(run: FinishedRun) -> list[dict[str, object]]:
@@ -230,16 +198,8 @@ def _charges(run: FinishedRun) -> list[dict[str, object]]:
 def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     """(name, test rows, share of them that is right) by class or attribute; none for values.
 
-    ``counts``: ``LabelSpace.confusion``. Of more than MOST_NAMES the worst are left. A class
-    without test rows has no share.
+    ``counts``: ``LabelSpace.confusion``. A class without test rows has no share.
     """
-    scores = _all_scores(counts, space)
-    if len(scores) <= MOST_NAMES:
-        return scores
-    return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
-
-
-def _all_scores(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     if space.kind == "value":
         return []
     if space.kind == "class":
@@ -252,9 +212,15 @@ def _all_scores(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
     ]
 
 
-def rarely_right(counts: np.ndarray, space: LabelSpace) -> str | None:
+def worst(scores: list[ScoreOfName]) -> list[ScoreOfName]:
+    """Of more than MOST_NAMES the lowest."""
+    if len(scores) <= MOST_NAMES:
+        return scores
+    return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
+
+
+def rarely_right(scores: Sequence[ScoreOfName]) -> str | None:
     """A sentence that names classes of whose test rows fewer than RARE are right; None without."""
-    scores = _all_scores(counts, space)
     names = [name for name, _, right in scores if right is not None and right < RARE]
     if not names:
         return None
@@ -269,18 +235,20 @@ def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str
 
     ``histories``: by round, the student's rows of a step and its metrics.
     """
-    curves = {}
+
+    def curve(name: str) -> bytes:
+        def draw(axes: "Axes") -> None:
+            for number, history in enumerate(histories, start=1):
+                points = [(row["step"], row[name]) for row in history if name in row]
+                axes.plot(*np.array(points).reshape(-1, 2).T, marker=".", label=f"round {number}")
+            axes.grid(alpha=0.25)
+
+        columns = len(histories) if len(histories) > 1 else 0
+        label = MEASURES.get(name, name)
+        return plots.svg(draw, height=2.8, x="optimiser step", y=label, legend=columns)
+
     names = {name for history in histories for row in history for name in row if row[name]}
-    for name in sorted(names - {"step"}):
-        lines = {
-            f"round {number}": (
-                [row["step"] for row in history],
-                [row.get(name) for row in history],
-            )
-            for number, history in enumerate(histories, start=1)
-        }
-        curves[name] = plots.line_plot(lines, x="optimiser step", y=MEASURES.get(name, name))
-    return curves
+    return {name: curve(name) for name in sorted(names - {"step"})}
 
 
 def shown_config(config: Config) -> dict[str, Any]:

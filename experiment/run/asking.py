@@ -1,6 +1,7 @@
 """A round's questions: with which features, about which public rows, and what comes back."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, axes_by_count, one_step_fewer, question_of
+from .matrices import ask_matrices, axes_by_count, one_step_fewer
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -35,6 +36,17 @@ class Experiment:
         return [estimate_of(self.folder.metrics(n) or {}) for n in range(1, rounds + 1)]
 
 
+class Asked(NamedTuple):
+    """What a round released: ``answers`` for ``rows`` of the public pool (int64 [n]), by features
+    of the ``extractor``; ``estimate``: of the labels, where the release tells one.
+    """
+
+    answers: Answers
+    rows: np.ndarray
+    extractor: ExtractorSpec
+    estimate: Estimate | None
+
+
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """The features of round ``number`` as its mechanism asks with them; stored where they follow
     from public rows, since their last digit may depend on the machine.
@@ -54,28 +66,6 @@ def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -
     )
 
 
-def _by_count(
-    experiment: Experiment, asked: Round, extractor: ExtractorSpec
-) -> tuple[Round, ExtractorSpec]:
-    """The round and its features, after its first sum has counted the records."""
-    folder, number, size = experiment.folder, asked.number, len(experiment.public.inputs)
-    if not (folder.round(number) / COUNTED).exists():
-        classes, place = experiment.task.num_classes, folder.round(number)
-        kept = experiment.features.quantised(extractor).shape[1]
-        question = question_of(asked, classes, extractor, kept, place)
-        guess, plain = experiment.settings.records or size, experiment.features.plain(extractor)
-        axes = axes_by_count(experiment.teacher, question, kept, guess, plain)
-        if axes is None:
-            return asked, extractor
-        experiment.console.say(
-            f"round {number}: there are not about {guess} records (expected_records), so "
-            f"{axes} axes are asked about instead of {kept}"
-        )
-        extractor = _on_axes(experiment, number, axes, COUNTED)
-        experiment.teacher.use_extractor(extractor, probe=experiment.public.inputs[:PROBE])
-    return one_step_fewer(asked), extractor
-
-
 def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """Those of the round before, unless labels became worse by its own features: then those that
     the best round asked with.
@@ -91,47 +81,70 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     return _extractor(experiment, kept) if kept < number - 1 else folder.load_extractor(number - 1)
 
 
-def ask(
-    experiment: Experiment, asked: Round, extractor: ExtractorSpec
-) -> tuple[Answers, np.ndarray, Estimate | None]:
-    """Choose the round's queries, ask the teacher, and store the answers and the ledger's copy.
-
-    Returns the answers, the rows of the public pool that were asked (int64 [n]), and an estimate of
-    the labels where the release tells one.
-    """
-    public, teacher, estimate = experiment.public, experiment.teacher, None
-    folder, say = experiment.folder, experiment.console.say
-    name, count = f"round {asked.number}", asked.queries or len(public.inputs)
+def ask(experiment: Experiment, asked: Round) -> Asked:
+    """Choose the round's queries, ask the teacher, and store the answers and the ledger's copy."""
+    public, teacher, folder = experiment.public, experiment.teacher, experiment.folder
+    name, count, estimate = f"round {asked.number}", asked.queries or len(public.inputs), None
+    extractor, say = asking_extractor(experiment, asked.number), experiment.console.say
     rows = _choose(experiment, asked, extractor, count)
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
     teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
-    if asked.form.matrix is not None:
+    if asked.form.matrix is None:
+        answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
+    else:
         asked, extractor = _by_count(experiment, asked, extractor)
         features = experiment.features.quantised(extractor)[rows]
-        classes, place = experiment.task.num_classes, folder.round(asked.number)
-        question = question_of(asked, classes, extractor, features.shape[1], place)
-        answers, estimate = ask_matrices(teacher, question, features)
-        if estimate is not None and estimate.by == UNKNOWN:
-            say(
-                f"{name}: the released counts do not tell the records from none, so "
-                "nothing is known of the labels. Are there private rows?"
-            )
-        if estimate is not None and estimate.why == FOREIGN:
-            say(f"{name}: private rows differ from the public ones: {FOREIGN}")
-        if estimate is not None and estimate.few:
-            names = experiment.task.labels.names
-            few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
-            say(
-                f"{name}: classes with too few records for this epsilon: {few}. Their labels are "
-                "hardly known: merge them with others, or raise epsilon"
-            )
-    else:
-        answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
+        place = folder.round(asked.number)
+        answers, estimate = ask_matrices(teacher, asked, extractor, place, features)
+        for text in _remarks(estimate, experiment.task.labels.names):
+            say(f"{name}: {text}")
     folder.save_answers(asked.number, rows, answers.labels, answers.outcomes)
     teacher.export(folder.ledger)
-    return answers, rows, estimate
+    return Asked(answers, rows, extractor, estimate)
+
+
+def _by_count(
+    experiment: Experiment, asked: Round, extractor: ExtractorSpec
+) -> tuple[Round, ExtractorSpec]:
+    """The round and its features, after its first sum has counted the records."""
+    number, inputs = asked.number, experiment.public.inputs
+    if not (experiment.folder.round(number) / COUNTED).exists():
+        guess = experiment.settings.records or len(inputs)
+        plain, teacher = experiment.features.plain(extractor), experiment.teacher
+        axes = axes_by_count(teacher, asked, extractor, guess, plain)
+        if axes is None:
+            return asked, extractor
+        kept = experiment.features.quantised(extractor).shape[1]
+        experiment.console.say(
+            f"round {number}: there are not about {guess} records (expected_records), so "
+            f"{axes} axes are asked about instead of {kept}"
+        )
+        extractor = _on_axes(experiment, number, axes, COUNTED)
+        teacher.use_extractor(extractor, probe=inputs[:PROBE])
+    return one_step_fewer(asked), extractor
+
+
+def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
+    """What an estimate tells a reader beside its number."""
+    if estimate is None:
+        return []
+    remarks = list[str]()
+    if estimate.by == UNKNOWN:
+        remarks.append(
+            "the released counts do not tell the records from none, so nothing is known of the "
+            "labels. Are there private rows?"
+        )
+    if estimate.why == FOREIGN:
+        remarks.append(f"private rows differ from the public ones: {FOREIGN}")
+    if estimate.few:
+        few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+        remarks.append(
+            f"classes with too few records for this epsilon: {few}. Their labels are hardly "
+            "known: merge them with others, or raise epsilon"
+        )
+    return remarks
 
 
 def _choose(

@@ -1,13 +1,9 @@
-"""Feature maps that rounds ask with, and features of the public rows.
-
-Whitening puts the first round's features on the public rows' principal axes, each of spread 1.
-Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
-radius for all queries) means less. The axes are a statistic of PUBLIC rows alone and a part of the
-extractor.
+"""Feature maps that rounds ask with, and features of the public rows. Axes are a statistic of
+PUBLIC rows alone and a part of the extractor.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +14,7 @@ import safetensors.numpy
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
-from ...wall.datasets.config import PublicData, Task
+from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress
@@ -30,13 +26,8 @@ PROBE = 64  # public rows that test whether a network treats rows of a batch ind
 
 def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
     """What computes features of PUBLIC rows, some of which are in ``public``."""
-    return Embedder(
-        spec,
-        probe=public[:PROBE],
-        batch_size=computing.batch_size,
-        workers=computing.workers,
-        device=computing.device,
-    )
+    size, workers, device = computing.batch_size, computing.workers, computing.device
+    return Embedder(spec, probe=public[:PROBE], batch_size=size, workers=workers, device=device)
 
 
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -46,25 +37,26 @@ def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 class PublicFeatures:
-    """Plain and quantised features of a run's public and test rows.
+    """Plain and quantised features of ``rows`` by name, of which "public" are a run's public ones.
 
     Memory holds those of one network, the last one asked for.
     """
 
-    def __init__(self, computing: Computing, public: PublicData, progress: Progress) -> None:
-        self._computing, self._progress = computing, progress
-        self._rows = {"public": public.inputs, "test": public.test_inputs}
+    def __init__(
+        self, computing: Computing, rows: Mapping[str, np.ndarray], progress: Progress
+    ) -> None:
+        self._computing, self.rows, self._progress = computing, rows, progress
         self._network: object = None
         self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
-        """float [n, d]: features before they are centred; ``rows``: public or test."""
+        """float [n, d]: features before they are centred."""
         if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
             self._network, self._features = network, {}
-            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
+            self._embedder = embedder_of(self._computing, spec, self.rows["public"])
         if rows not in self._features:
             progress = partial(self._progress, f"features of {rows} rows")
-            self._features[rows] = self._embedder.features(self._rows[rows], progress)
+            self._features[rows] = self._embedder.features(self.rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
@@ -99,7 +91,7 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     if name == "box":
         return box_extractor(first.box, task)
     if name == FOURIER:
-        return fourier_extractor(task)
+        return _fourier_extractor(task)
     if name in ("efficientnet_lite0", STAGES):
         from ...wall.networks import efficientnet_lite0  # torch
 
@@ -112,7 +104,7 @@ def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
     return ExtractorSpec(name, task.input_shape, task.num_classes)
 
 
-def fourier_extractor(task: Task) -> ExtractorSpec:
+def _fourier_extractor(task: Task) -> ExtractorSpec:
     """Random Fourier features of vectors whose entries have a deviation of about 1.
 
     Their products are about half the Gaussian kernel of half the median distance of such rows,
@@ -132,10 +124,7 @@ def fourier_extractor(task: Task) -> ExtractorSpec:
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
-    """Feature vectors of a declared domain, each side on its own scale.
-
-    Raises InvalidInput unless there is one side, or one for each dimension.
-    """
+    """Feature vectors of a declared domain, each side on its own scale."""
     (dimensions,) = task.input_shape
     sides = box * dimensions if len(box) == 1 else box
     if len(sides) != dimensions:

@@ -6,7 +6,8 @@ A linear model asks for one noisy gradient after another (experiment/linear).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +33,7 @@ from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, ca
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
 from .query_selection import k_means
-from .run_folder import CLASSIFIER, PROBABILITIES, npy, npz, write_file
+from .run_folder import CLASSIFIER, PROBABILITIES, write_arrays, write_file
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
@@ -46,71 +47,53 @@ class Counting(Protocol):
     def count(self, matrix: Matrix) -> NoisyCounts: ...
 
 
-@dataclass(frozen=True)
-class MatrixRound:
-    """A round's question.
-
-    Its matrices are written to the ``folder`` before they are sent. A resumed round must send the
-    same ones, since others would be charged again.
-    """
-
-    query_form: QueryForm  # what the mechanism says of its matrices, with the noise
-    slot: int  # the entry of the plan that pays
-    seed: int  # of public randomness
-    classes: int
-    length: float  # of a unit vector after quantisation
-    extractor: str  # hash of the extractor of the features
-    folder: Path
-
-    def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """The array ``name`` of an npz ``file`` of the folder, computed and written if missing."""
-        path = self.folder / file
-        if not path.exists():
-            write_file(path, npz(**{name: make()}))
-        with np.load(path, allow_pickle=False) as stored:
-            return np.asarray(stored[name])
-
-
-def question_of(
-    current: Round, classes: int, extractor: ExtractorSpec, dimensions: int, folder: Path
-) -> MatrixRound:
-    """A round's question about features of so many ``dimensions``."""
-    length, digest = unit_length(extractor, dimensions), extractor.sha256()
-    return MatrixRound(current.form, current.slot, current.seed, classes, length, digest, folder)
-
-
 def ask_matrices(
     teacher: Counting,
-    asked: MatrixRound,
+    asked: Round,
+    extractor: ExtractorSpec,
+    folder: Path,
     features: np.ndarray,
     rows: np.ndarray | None = None,
 ) -> tuple[Answers, Estimate | None]:
     """Labels of ``rows`` by what matrices from PUBLIC ``features`` count.
 
-    Both are features of one extractor, int8 [n, d]; the rows are those of the matrices where
-    ``rows`` is None. The estimate is of the labels of ``features``. Raises InvalidInput where there
-    are too few of them.
+    Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
+    ``rows`` is None. The estimate is of the labels of ``features``. Matrices are written to the
+    ``folder`` before they are sent: a resumed round must send the same ones, since others would be
+    charged again. Raises InvalidInput where there are too few features.
     """
-    solve = fit_cells if asked.query_form.matrix == "cells" else fit_weights
-    return solve(teacher, asked, features, features if rows is None else rows)
+    rows = features if rows is None else rows
+    if asked.form.matrix == "cells":
+        return _by_cells(teacher, asked, folder, features, rows)
+    return _by_weights(teacher, asked, extractor, folder, features, rows)
+
+
+def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array ``name`` of an npz file, computed and written where it is missing."""
+    if not path.exists():
+        write_arrays(path, **{name: make()})
+    with np.load(path, allow_pickle=False) as stored:
+        return np.asarray(stored[name])
 
 
 def axes_by_count(
-    teacher: Counting, asked: MatrixRound, kept: int, guess: int, plain: np.ndarray
+    teacher: Counting, asked: Round, extractor: ExtractorSpec, guess: int, plain: np.ndarray
 ) -> int | None:
     """How many axes the records carry, by a round's first sum, which counts them; None where that
     does not speak against a ``guess`` of their number.
 
-    ``kept``: axes that the guess led to, which the sum is asked with; ``plain``: features of PUBLIC
-    rows that have them, [n, d].
-    Only many steps for classes can spare one: where axes change, one is left out of the fit.
-    Otherwise the fit asks the same sum again, which is charged once.
+    ``extractor``: on the axes that the guess led to; ``plain``: features of PUBLIC rows that have
+    them, [n, d]. Only many steps for classes can spare a sum: where axes change, one is left out
+    of the fit. Otherwise the fit asks the same sum again, which is charged once.
     """
-    form, steps = asked.query_form, asked.query_form.steps or 0
+    form, classes, axes = asked.form, extractor.num_classes, extractor.projection()
+    steps = form.steps or 0
     if form.axes is None or form.labels != "class" or form.gain != 1 or steps < MANY_STEPS:
         return None
     assert form.noise is not None
-    zeros = np.zeros((kept + 1, asked.classes), dtype=np.int16)
+    assert axes is not None
+    kept = axes.shape[1]
+    zeros = np.zeros((kept + 1, classes), dtype=np.int16)
     counts = teacher.count(Weights(zeros, asked.slot)).counts
     if counts is None:  # a cap refuses it
         return None
@@ -118,10 +101,10 @@ def axes_by_count(
     records = max(float(counts[0, -1]) / COUNT, noise / 2)
     if abs(records - guess) < noise or guess / OFF < records < guess * OFF:
         return None
-    strength = records * math.sqrt(steps) / (form.noise * asked.classes)
+    strength = records * math.sqrt(steps) / (form.noise * classes)
     most = max(1, min(int(len(plain) * AXES_BY_ROWS), plain.shape[1]))
-    axes = carried_axes(strength, asked.classes, most)
-    return None if kept / SIMILAR < axes < kept * SIMILAR else axes
+    carried = carried_axes(strength, classes, most)
+    return None if kept / SIMILAR < carried < kept * SIMILAR else carried
 
 
 def one_step_fewer(asked: Round) -> Round:
@@ -129,25 +112,25 @@ def one_step_fewer(asked: Round) -> Round:
     return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
 
 
-def fit_cells(
-    teacher: Counting, asked: MatrixRound, features: np.ndarray, rows: np.ndarray
+def _by_cells(
+    teacher: Counting, asked: Round, folder: Path, features: np.ndarray, rows: np.ndarray
 ) -> tuple[Answers, Estimate | None]:
     """``ask_matrices`` by one noisy histogram over clusters of the features."""
-    asks = asked.query_form
-    cells, noise = asks.centroids, asks.noise
+    form = asked.form
+    cells, noise, near = form.centroids, form.noise, form.row_neighbours
     assert cells is not None
     assert noise is not None
-    centers = asked.stored("cells.npz", "centers", lambda: cluster(features, cells, asked.seed))
+    made = partial(cluster, features, cells, asked.seed)
+    centers = _stored(folder / "cells.npz", "centers", made)
     histogram = teacher.count(Cells(centers, asked.slot))
-
-    own = nearest_cells(features, centers, asks.row_neighbours)
+    own = nearest_cells(features, centers, near)
     estimate, votes = None, histogram.counts
     if votes is not None:
-        votes = votes if asks.parts == 1 else votes / asks.parts
+        votes = votes if form.parts == 1 else votes / form.parts
         some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
-        estimate = by_counts(votes, own, asks.margin, noise) if some_records else NOTHING_KNOWN
-    nearest = own if rows is features else nearest_cells(rows, centers, asks.row_neighbours)
-    return Answers(*inherit(votes, nearest, asks.margin), histogram.receipt), estimate
+        estimate = by_counts(votes, own, form.margin, noise) if some_records else NOTHING_KNOWN
+    nearest = own if rows is features else nearest_cells(rows, centers, near)
+    return Answers(*inherit(votes, nearest, form.margin), histogram.receipt), estimate
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
@@ -162,61 +145,63 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
     return np.rint(centers).astype(np.int8)
 
 
-def fit_weights(
-    teacher: Counting, asked: MatrixRound, features: np.ndarray, rows: np.ndarray
+def _by_weights(
+    teacher: Counting,
+    asked: Round,
+    extractor: ExtractorSpec,
+    folder: Path,
+    features: np.ndarray,
+    rows: np.ndarray,
 ) -> tuple[Answers, Estimate | None]:
     """``ask_matrices`` by a linear model from the noisy sums of a few steps.
 
     Where a cap ends the steps early, by those that were answered. Leaves linear.safetensors in the
     folder and, for classes, probabilities.npy (float32 [n, c], of the ``features`` in their order).
     """
-    asks, receipts = asked.query_form, list[Receipt]()
-    assert asks.steps is not None
-    assert asks.noise is not None
+    form, receipts, classes = asked.form, list[Receipt](), extractor.num_classes
+    assert form.steps is not None
+    assert form.noise is not None
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        sent = asked.stored(f"weights_{step}.npz", "weights", lambda: weights)
+        sent = _stored(folder / f"weights_{step}.npz", "weights", lambda: weights)
         noisy = teacher.count(Weights(sent, asked.slot))
         receipts.append(noisy.receipt)
         return sent, None if noisy.counts is None else noisy.counts[0]
 
-    how = FitSettings(
-        asks.labels, asked.classes, asked.length, asks.noise, asks.clip, asks.steps, asks.gain
-    )
+    length = unit_length(extractor, features.shape[1])
+    how = FitSettings(form.labels, classes, length, form.noise, form.clip, form.steps, form.gain)
     model = fit(ask, features, how)
     if model is None:
-        labels = numbered_space(asks.labels, asked.classes).no_labels(len(rows))
+        labels = numbered_space(form.labels, classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)
         return Answers(labels, refused, together(receipts)), None
     says: Says = model.says
-    if not model.some_records:
-        estimate = NOTHING_KNOWN
-    elif model.explained is not None:
-        estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
-    else:
-        predicted, doubt = says(features), model.doubt
-        sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
-        span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
-        few = few_records(model, asks) if model.shares else {}
-        estimate = replace(by_probabilities(sure[0], span), few=few)
-        if model.shares and model.shares.foreign:
-            estimate = replace(estimate, why=FOREIGN)
-    if asks.labels == "class":
+    estimate = _estimate(model, form, features)
+    if form.labels == "class":
         says = with_neighbours(says, features)
-        write_file(asked.folder / PROBABILITIES, npy(says(features)))
-    write_file(asked.folder / CLASSIFIER, model.to_bytes(asked.extractor))
-    return Answers(*model.to_labels(says(rows), asks.margin), together(receipts)), estimate
+        write_arrays(folder / PROBABILITIES, says(features))
+    write_file(folder / CLASSIFIER, model.to_bytes(extractor.sha256()))
+    return Answers(*model.to_labels(says(rows), form.margin), together(receipts)), estimate
 
 
-def few_records(model: LinearModel, form: QueryForm) -> dict[str, int]:
-    """Numbers of the classes with less than FEW deviations of the noise that one step with the
-    whole budget would have, and about how many records each has.
-    """
-    assert model.shares is not None
+def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Estimate:
+    """What a model tells of its own labels of the ``features``."""
+    if not model.some_records:
+        return NOTHING_KNOWN
+    if model.explained is not None:
+        return by_moments(*model.explained, min(len(features), MAX_ROWS))
+    predicted, doubt = model.says(features), model.doubt
+    sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
+    span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
+    estimate = by_probabilities(sure[0], span)
+    if model.shares is None:
+        return estimate
+    # Less than FEW deviations of the noise that one step with the whole budget would have.
     assert form.noise is not None
-    records = model.shares.private * model.records[0]
-    fewest = FEW * form.noise / math.sqrt(form.steps or 1)
-    return {str(k): round(each) for k, each in enumerate(records) if each < fewest}
+    records, fewest = model.records[0], FEW * form.noise / math.sqrt(form.steps or 1)
+    counts = enumerate(model.shares.private * records)
+    few = {str(k): round(count) for k, count in counts if count < fewest}
+    return replace(estimate, few=few, why=FOREIGN if model.shares.foreign else estimate.why)
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:

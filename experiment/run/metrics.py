@@ -2,22 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
-from ...wall.datasets.config import DataConfig, PublicData
+from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe
 from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors, label_space
 from ...wall.labels import LabelSpace, Score, has_label
-from ...wall.messages import ABSTAINED, Answers, Outcome
-from .quality import Estimate, estimate_of
+from ...wall.messages import ABSTAINED, Outcome
+from .asking import Asked, Experiment
+from .quality import estimate_of
 
 BINS = 15  # of equal width, for the expected calibration error
 LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
@@ -25,60 +24,39 @@ UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
 SELDOM = 0.5  # share of right rows of a class below which it is named
 
 
-def round_metrics(
-    space: LabelSpace,
-    public: PublicData,
-    state: LedgerState,
-    answers: Answers,
-    rows: np.ndarray,
-    outputs: np.ndarray,
-    estimate: Estimate | None,
-) -> dict:
-    """A round's metrics.
-
-    ``rows``: int64 [n], the public rows of ``answers``. ``outputs``: of the student for the test
-    rows, float32 [n, c]. ``estimate``: of the labels, from released values alone.
-    """
-    predicted, labels = space.predict(outputs), answers.labels
+def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> dict:
+    """A round's metrics. ``outputs``: of its student for the test rows, float32 [n, c]."""
+    space, public = experiment.task.labels, experiment.public
+    answers, predicted, labels = asked.answers, space.predict(outputs), asked.answers.labels
     scores = {"student": space.score(predicted, public.test_labels)}
     scores["label"] = dict.fromkeys(scores["student"])
     if public.labels is not None:
-        truth = public.labels[rows]
+        truth = public.labels[asked.rows]
         scores["label"] = space.score(space.decode(labels), truth, labels != ABSTAINED)
-    assert state.plan is not None
-    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
-    # for what was spent of it.
-    epsilon = min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
+    certainty = space.certainty(space.probabilities(outputs))
+    bins = reliability(certainty, predicted == public.test_labels) if certainty.size else []
     return {
-        "asked": len(rows),
+        "asked": len(asked.rows),
         "answered": int(has_label(labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
-        "estimate": estimate and estimate.to_json(),
-        "epsilon_reading": round_up(epsilon),
+        "calibration_error": calibration_error(bins),
+        "reliability": bins,
+        "estimate": asked.estimate and asked.estimate.to_json(),
+        "extractor": asked.extractor.backbone,
+        "epsilon_reading": spent(experiment.folder.ledger_state()),
         "ledger_head": answers.receipt.ledger_head,
     }
 
 
-def calibration(
-    space: LabelSpace, outputs: np.ndarray, truth: np.ndarray, temperature: float
-) -> dict[str, object]:
-    """How far a student's probabilities are off on the test split, which chooses nothing.
-
-    ``outputs``: float32 [n, c], for rows with this ``truth``, to be divided by ``temperature``.
-    """
-    right, errors = space.predict(outputs) == truth, {}
-    for name, divisor in (("calibration_error", temperature), ("uncalibrated_error", 1.0)):
-        certainty = space.certainty(space.probabilities(outputs, divisor))
-        bins = reliability(certainty, right) if certainty.size else []
-        errors[name] = calibration_error(bins), bins
-    return {
-        "temperature": temperature,
-        **{name: error for name, (error, _) in errors.items()},
-        "reliability": errors["calibration_error"][1],
-    }
+def spent(state: LedgerState) -> float:
+    """A reading of the epsilon that was spent, rounded up."""
+    assert state.plan is not None
+    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
+    # for what was spent of it.
+    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
 def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
@@ -114,21 +92,21 @@ def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     )
 
 
-def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
-    """One of the scores that ``round_metrics`` wrote."""
-    keys = ("accuracy", "errors")
-    return {key: metrics[f"{name}_{key}"] for key in keys if f"{name}_{key}" in metrics}
+def _score_of(metrics: dict, name: str) -> Score:
+    errors = {"errors": metrics[f"{name}_errors"]} if f"{name}_errors" in metrics else {}
+    return {"accuracy": metrics[f"{name}_accuracy"], **errors}
 
 
 def run_summary(
-    plan: Plan, state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
+    state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
 ) -> dict[str, object]:
     """What summary.json holds.
 
     ``rounds``: the metrics of all rounds, in order; ``kept``: the one whose student is the result,
     counted from 1.
     """
-    last = rounds[kept - 1]
+    last, plan = rounds[kept - 1], state.plan
+    assert plan is not None
     return {
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,

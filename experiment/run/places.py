@@ -6,7 +6,6 @@ fact. Another one is opened by an explicit --custodian_dir alone, since what bot
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,16 @@ import yaml
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import IDENTITY, LEDGER
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
-from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.errors import LabelwallError, LedgerMismatch
 from ...wall.files import FORMAT
 from ..config.config import Config
-from ..config.groups import BudgetConfig, PrivateSide
+from ..config.groups import PrivateSide
 from ..config.settings import load_config
-from .run_folder import RunFolder
+from .run_folder import RunFolder, write_file
 
 SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
 
@@ -58,45 +55,45 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
     beside, budget = place_of(side.data), side.budget
     if beside is None:
         return
-    if side.ledger is not None or beside != place.resolve():
-        with suppress(LedgerMismatch):  # where there is none, or it needs its anchor
-            first = Ledger(beside / LEDGER).state.plan
-            assert first is not None
-            parts = f"epsilon {first.epsilon:g} + {budget.epsilon:g}"
-            say(f"two budgets for the same records: {parts} = {first.epsilon + budget.epsilon:g}")
-        return
-    if not open_database(beside / LEDGER).exists():
-        return
-    state = Ledger(beside / LEDGER, side.anchor).state
+    named = side.ledger is not None or beside != place.resolve()
+    try:
+        if not open_database(beside / LEDGER).exists():
+            return
+        state = Ledger(beside / LEDGER, None if named else side.anchor).state
+    except LedgerMismatch:
+        if named:  # it needs its anchor
+            return
+        raise
     plan = state.plan
     assert plan is not None
-    same = (plan.epsilon, plan.delta, plan.unit) == (budget.epsilon, budget.delta, side.unit)
-    if not (same and _serves(place, side.data) and side.plan(plan) == plan):
-        raise LedgerMismatch(_refusal(place, plan, state, budget))
-
-
-def _serves(place: Path, data: DataConfig) -> bool:
-    try:
-        stored = json.loads((place / IDENTITY).read_bytes())
-        return bool(stored["data"] == publishable(data))
-    except (OSError, ValueError, TypeError, KeyError):
-        return True  # opening the directory tells what is wrong with it
-
-
-def _refusal(place: Path, plan: Plan, state: LedgerState, budget: BudgetConfig) -> str:
+    total = plan.epsilon + budget.epsilon
+    if named:
+        parts = f"epsilon {plan.epsilon:g} + {budget.epsilon:g}"
+        say(f"two budgets for the same records: {parts} = {total:g}")
+        return
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
+    same = not other and plan.unit == side.unit and _serves(place, side.data)
+    if same and side.plan(plan) == plan:
+        return
     what = "" if other else " and other settings of rows, mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
     began += f"{plan.delta:g}{what} ({place})"
     if not state.spent:
-        return f"{began}. Nothing was released yet: remove that directory to fix another plan."
+        rule = "Nothing was released yet: remove that directory to fix another plan."
+        raise LedgerMismatch(f"{began}. {rule}")
     reading = min(odometer(plan, state.counts()), certified_epsilon(plan))
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
-    total = plan.epsilon + budget.epsilon
-    return (
+    raise LedgerMismatch(
         f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. Another "
         f"--custodian_dir opens another budget, and both add up: to {total:g}."
     )
+
+
+def _serves(place: Path, data: DataConfig) -> bool:
+    try:
+        return bool(json.loads((place / IDENTITY).read_bytes())["data"] == publishable(data))
+    except (OSError, ValueError, TypeError, KeyError):
+        return True  # opening the directory tells what is wrong with it
 
 
 def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], None]) -> None:
@@ -104,11 +101,10 @@ def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], N
 
     Its size and time are for the custodian's eyes, as the directory is.
     """
-    rows = data.private or data.path
-    if place_of(data) is None or not rows or not Path(rows).exists():
+    rows = Path(data.private or data.path or "")
+    if place_of(data) is None or not rows.exists():
         return
-    paths = [Path(rows), *Path(rows).rglob("*")] if Path(rows).is_dir() else [Path(rows)]
-    facts = [path.lstat() for path in paths]
+    facts = [path.lstat() for path in (rows, *(rows.rglob("*") if rows.is_dir() else ()))]
     seen = [len(facts), sum(fact.st_size for fact in facts), max(f.st_mtime_ns for f in facts)]
     record = directory / SEEN
     if record.exists() and record.read_text() != json.dumps(seen):
@@ -120,31 +116,27 @@ def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], N
 
 
 # What may change between a run and its resumption.
-NOT_IDENTITY = (
-    "format",
-    "threads",
-    "workers",
-    "batch_size",
-    "device",
-    "teacher",
-    "expected_records",  # which decides nothing once a method is chosen
-)
+NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
+NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:
-    """With the numbers that the folder records, where ``config`` leaves them to the budget.
+    """With the method and the numbers that the folder records, where ``config`` leaves them open.
 
     Raises LabelwallError where another configuration is recorded.
     """
     config = decided(config, folder)
     if not folder.config.exists():
         return config
-    if differing := _differing(config, folder):
+    known = load_config(folder.config)
+    config = config.as_given(known)
+    before, now = _json(known), _json(config)
+    if differing := [name for name in now if before[name] != now[name]]:
         raise LabelwallError(
             f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
             "another --run_dir. Budgets of the same private records add up."
         )
-    return config.as_given(load_config(folder.config))
+    return config
 
 
 def decided(config: Config, folder: RunFolder) -> Config:
@@ -165,14 +157,7 @@ def record(config: Config, folder: RunFolder) -> None:
     folder.create()
     if not folder.config.exists():
         settings = json.loads(json.dumps({"format": FORMAT, **asdict(config)}))
-        folder.write_text(folder.config, yaml.safe_dump(settings, sort_keys=False))
-
-
-def _differing(config: Config, folder: RunFolder) -> list[str]:
-    """Settings in which the recorded configuration is another."""
-    known = load_config(folder.config)
-    before, now = _json(known), _json(decided(config, folder).as_given(known))
-    return [name for name in now if before[name] != now[name]]
+        write_file(folder.config, yaml.safe_dump(settings, sort_keys=False))
 
 
 def _json(config: Config) -> dict[str, Any]:

@@ -1,16 +1,13 @@
 """`predict`: private answers to a file of queries, with a receipt and without a student."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
-from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.noise.entropy import Entropy
@@ -18,28 +15,15 @@ from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
-from ...wall.labels import LabelSpace, has_label
+from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from ..config.groups import PublicSide, Round
 from .console import Console
-from .features import (
-    PROBE,
-    Plain,
-    embedder_of,
-    extractor_of_round,
-    quantised,
-    starting_extractor,
-)
-from .matrices import (
-    MatrixRound,
-    ask_matrices,
-    axes_by_count,
-    one_step_fewer,
-    question_of,
-)
+from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
+from .matrices import ask_matrices, axes_by_count, one_step_fewer
 from .query_selection import choose_queries
-from .run_folder import npz, write_file
+from .run_folder import write_arrays
 from .teachers import Answering, teacher_of
 
 
@@ -72,69 +56,55 @@ def predict(
     paying = [current for current in settings.rounds if current.slot == slot]
     form = paying[0].form if paying else QueryForm()
     learned = settings.first.whiten or form.matrix is not None or form.landmarks  # from public rows
-    inputs = read_public(config.data).inputs if learned else asked.inputs
-
-    def plain(spec: ExtractorSpec) -> np.ndarray:
-        if not features:  # of one network, whatever the axes
-            features.append(embedder_of(settings.computing, spec, inputs).features(inputs))
-        return features[0]
-
-    features = list[np.ndarray]()
-    first = starting_extractor(settings.first, task, plain)
-
-    def on_axes(axes: int | None) -> ExtractorSpec:
-        return extractor_of_round(first, replace(form, axes=axes), plain)
-
+    public = read_public(config.data).inputs if learned else asked.inputs
+    rows = {"public": public, "asked": asked.inputs}
+    features = PublicFeatures(settings.computing, rows, console.progress)
+    first = starting_extractor(settings.first, task, features.plain)
     with teacher_of(side, task, side.directory or Path(), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
-        plan = _plan(exported)
+        plan = Ledger(exported).state.plan
+        assert plan is not None
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        teacher.use_extractor(on_axes(form.axes), probe=asked.inputs[:PROBE])
-        if form.matrix is not None:
-            current = config.recorded(plan).public_side().rounds[paying[0].number - 1]
-            place = out.with_suffix(".fit")  # of the matrices
-            answers = _by_matrices(
-                teacher, current, settings, task, place, inputs, asked.inputs, plain, on_axes
-            )
-        else:
+        extractor = extractor_of_round(first, form, features.plain)
+        teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
+        if form.matrix is None:
             answers = teacher.answer(asked)
+        else:
+            settings = config.recorded(plan).public_side()
+            current = settings.rounds[paying[0].number - 1]
+            place = out.with_suffix(".fit")
+            answers = _by_matrices(teacher, settings, current, features, first, extractor, place)
         teacher.export(exported)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
-    _write(out, answers, task.labels, receipt)
+    columns = {"values": task.labels.decode(answers.labels)} if task.labels.kind == "value" else {}
+    write_arrays(out, labels=answers.labels, outcomes=answers.outcomes, **columns)
+    # Last: answers with a receipt are complete.
+    out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))
     return answers
 
 
 def _by_matrices(
     teacher: Answering,
-    current: Round,
     settings: PublicSide,
-    task: Task,
+    current: Round,
+    features: PublicFeatures,
+    first: ExtractorSpec,
+    extractor: ExtractorSpec,
     place: Path,
-    public: np.ndarray,
-    rows: np.ndarray,
-    plain: Plain,
-    on_axes: Callable[[int | None], ExtractorSpec],
 ) -> Answers:
-    """Answers for ``rows`` as the slot's first round asks, with ``public`` rows."""
-
-    def asked(axes: int | None) -> tuple[ExtractorSpec, np.ndarray, MatrixRound]:
-        spec = on_axes(axes)
-        features = quantised(spec, plain(spec))[0]
-        question = question_of(current, task.num_classes, spec, features.shape[1], place)
-        return spec, features, question
-
-    place.mkdir(exist_ok=True)
-    spec, features, question = asked(current.form.axes)
-    guess = settings.records or len(public)
-    if axes := axes_by_count(teacher, question, features.shape[1], guess, plain(spec)):
+    """As the slot's first round asks, with public rows. The matrices are kept in ``place``."""
+    plain, rows = features.plain(extractor), features.rows
+    guess = settings.records or len(plain)
+    if axes := axes_by_count(teacher, current, extractor, guess, plain):
         current = one_step_fewer(current)
-        spec, features, question = asked(axes)
-        teacher.use_extractor(spec, probe=rows[:PROBE])
-    unasked, count = np.zeros(len(public), dtype=np.uint8), current.queries or len(public)
+        extractor = extractor_of_round(first, replace(current.form, axes=axes), features.plain)
+        teacher.use_extractor(extractor, probe=rows["asked"][:PROBE])
+    unasked, count = np.zeros(len(plain), dtype=np.uint8), current.queries or len(plain)
     chosen = choose_queries(settings.seed, current.number, unasked, count)
-    asking = embedder_of(settings.computing, spec, public).embed(rows)[0]
-    return ask_matrices(teacher, question, features[chosen], asking)[0]
+    public, asked = (features.quantised(extractor, name) for name in ("public", "asked"))
+    place.mkdir(exist_ok=True)
+    return ask_matrices(teacher, current, extractor, place, public[chosen], asked)[0]
 
 
 def prediction_line(answers: Answers, out: Path) -> str:
@@ -142,12 +112,6 @@ def prediction_line(answers: Answers, out: Path) -> str:
     answered = int(has_label(answers.labels).sum())
     counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
     return f"{counts}: {out}"
-
-
-def _plan(ledger: Path) -> Plan:
-    plan = Ledger(ledger).state.plan
-    assert plan is not None
-    return plan
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:
@@ -163,10 +127,3 @@ def _rows(path: Path, task: Task) -> np.ndarray:
         rule = f"{np.dtype(dtype)} [n, {shape}], as the data set's public inputs are"
         raise InvalidInput("x", rule, shape_text(rows))
     return rows
-
-
-def _write(out: Path, answers: Answers, labels: LabelSpace, receipt: dict[str, Any]) -> None:
-    """Write the answers, then the receipt: answers with a receipt are complete."""
-    columns = {"values": labels.decode(answers.labels)} if labels.kind == "value" else {}
-    write_file(out, npz(labels=answers.labels, outcomes=answers.outcomes, **columns))
-    out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))

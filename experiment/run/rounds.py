@@ -5,8 +5,10 @@ Each round is complete on disk before the next one starts.
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,6 @@ import numpy as np
 from ...student.devices import require_devices
 from ...student.model import Privacy, StudentInfo, pack
 from ...teacher.accounting.accountant import require_affordable, smallest_certified
-from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.sums import ReverseKnn
@@ -27,15 +28,15 @@ from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
 from ..config.settings import to_yaml
-from .asking import Experiment, ask, asking_extractor
+from .asking import Experiment, ask
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
 from .places import custodian_place, record, resumed
-from .quality import Estimate, best_round, estimate_of
+from .quality import best_round, estimate_of
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
-from .training import calibrated, check_student, train_round, untaught
+from .training import check_student, train_round, untaught
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
@@ -68,37 +69,30 @@ def run(
     require_devices(config.student)
     folder.create()
     side, task = config.private_side(), describe(config.data)
-    public = read_public(
-        config.data, lambda done, total: console.progress("reading public rows", done, total)
-    )
+    public = read_public(config.data, partial(console.progress, "reading public rows"))
     extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
-    features = PublicFeatures(config, public, console.progress)
-    directory, known = custodian or custodian_place(side, run_dir), folder.known_dataset()
-    child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
-    with teacher_of(
-        side, task, directory, entropy, console, known, child if isolate else None
-    ) as teacher:
+    rows = {"public": public.inputs, "test": public.test_inputs}
+    features = PublicFeatures(config, rows, console.progress)
+    directory = custodian or custodian_place(side, run_dir)
+    known = folder.ledger_state().dataset if folder.ledger.exists() else None
+    served = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
+    child = served if isolate else None
+    with teacher_of(side, task, directory, entropy, console, known, child) as teacher:
         teacher.export(folder.ledger)
-        config = _fixed(config, folder, console)
+        config = _fixed(config, folder, console, len(public.inputs))
         record(config, folder)
-        if folder.metrics(1) is None:  # before anything is charged
-            plan, records = config.plan(), config.records(len(public.inputs))
-            for number, slot in enumerate(config.slots(), start=1):
-                if reason := foresee(from_slot(plan.slots[slot]), records):
-                    console.say(f"round {number} may be useless: {reason}")
         settings = config.public_side()
         experiment = Experiment(
             settings, folder, task, public, extractor, features, teacher, console
         )
-        rounds = [_round(experiment, current) for current in experiment.settings.rounds]
-        return _summarise(experiment, rounds, config.data, config.plan())
+        rounds = [_round(experiment, current) for current in settings.rounds]
+        return _summarise(experiment, rounds, config.data)
 
 
 def foresee(mechanism: Mechanism, records: int) -> str | None:
-    """Why answers may be useless, and what to change; None where nothing indicates it.
-
-    ``records``: a PUBLIC guess of their number.
+    """Why answers from so many records, a PUBLIC guess, may be useless; None where nothing
+    indicates it.
     """
     if isinstance(mechanism, SampledVotes):
         votes = mechanism.expected_votes(records)  # were all of them of one class
@@ -124,10 +118,11 @@ def foresee(mechanism: Mechanism, records: int) -> str | None:
     return None
 
 
-def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
+def _fixed(config: Config, folder: RunFolder, console: Console, public: int) -> Config:
     """With every number that the budget decided, as the ledger fixed it before its first release.
 
-    Another version may have solved it otherwise, which is said.
+    Another version may have solved it otherwise, which is said; so are rounds that may be useless,
+    before anything is charged. ``public``: how many public rows there are.
     """
     plan = folder.ledger_state().plan
     assert plan is not None
@@ -135,6 +130,10 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     fixed = config.recorded(plan)
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
+    if folder.metrics(1) is None:
+        for number, slot in enumerate(fixed.slots(), start=1):
+            if reason := foresee(from_slot(plan.slots[slot]), fixed.records(public)):
+                console.say(f"round {number} may be useless: {reason}")
     return fixed
 
 
@@ -143,78 +142,51 @@ def _round(experiment: Experiment, current: Round) -> dict:
     folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = asking_extractor(experiment, number)
-        answers, rows, estimate = ask(experiment, current, extractor)
-        metrics = untaught(experiment, current, answers, rows, estimate)
-        if metrics is None:
-            metrics = train_round(experiment, current, answers, rows, extractor, estimate)
+        asked = ask(experiment, current)
+        metrics = untaught(experiment, current, asked) or train_round(experiment, current, asked)
         folder.save_metrics(number, metrics)
-    folder.drop_checkpoints(number)
+    shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
     say(round_line(number, metrics, experiment.task.labels))
     estimates = experiment.estimates(number)
     if (kept := best_round(estimates)) < number:
+        labels = [estimate.text() for n in (number, kept) if (estimate := estimates[n - 1])]
         say(
-            f"round {number} is worse than round {kept}: labels {_text(estimates[number - 1])} "
-            f"against {_text(estimates[kept - 1])}. Round {kept}'s student and features are kept."
+            f"round {number} is worse than round {kept}: labels {' against '.join(labels)}. "
+            f"Round {kept}'s student and features are kept."
         )
     return metrics
 
 
-def _text(estimate: Estimate | None) -> str:
-    return "unknown" if estimate is None else estimate.text()
-
-
-def _summarise(
-    experiment: Experiment, rounds: list[dict], data: DataConfig, plan: Plan
-) -> dict[str, object]:
-    folder = experiment.folder
+def _summarise(experiment: Experiment, rounds: list[dict], data: DataConfig) -> dict[str, object]:
+    folder, settings = experiment.folder, experiment.settings
     experiment.teacher.export(folder.ledger)
     kept = best_round([estimate_of(metrics) for metrics in rounds])
-    settings, last = experiment.settings, rounds[kept - 1]
-    rounds[kept - 1] = calibrated(experiment, settings.rounds[kept - 1], last)
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
-    summary = run_summary(plan, folder.ledger_state(), rounds, kept, settings.seed) | {
+    summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
-    student = described_student(folder, data, experiment.task.labels, summary, plan)
-    write_file(folder.student, student)
-    folder.write_text(folder.summary, json.dumps(summary, indent=2))
+    write_file(folder.student, _described(folder, data, experiment.task.labels, summary))
+    write_file(folder.summary, json.dumps(summary, indent=2))
     return summary
 
 
-def described_student(
-    folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict, plan: Plan
-) -> bytes:
+def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict) -> bytes:
     """The kept round's student with its metadata: a safetensors file.
 
     ``summary``: what summary.json holds. All of it is public, so nothing is charged.
     """
-    kept = summary["best_round"]
-    spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
-    privacy = Privacy(
-        summary["epsilon"],
-        summary["delta"],
-        smallest_certified(plan),
-        summary["adversary"],
-        summary["ledger_head"],
-        summary["dataset"],
-        plan.unit,
-    )
+    kept, plan = summary["best_round"], folder.ledger_state().plan
+    assert plan is not None
+    spec = folder.load_extractor(kept)
+    names = ("epsilon", "delta", "adversary", "ledger_head", "dataset", "unit")
+    known = {name: summary[name] for name in names}
+    privacy = Privacy(certificate=smallest_certified(plan), **known)
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
         taught = folder.load_training_labels(kept)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
-    info = StudentInfo(
-        spec.backbone,
-        spec.input_shape,
-        spec.mean,
-        spec.std,
-        labels,
-        metrics.get("temperature", 1.0),
-        privacy,
-        table=scaling(data) if data.source == "table" else None,
-        shares=shares,
-    )
-    return pack(info, spec.weights)
+    table = scaling(data) if data.source == "table" else None
+    network = spec.backbone, spec.input_shape, spec.mean, spec.std
+    return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)

@@ -6,9 +6,9 @@ Nothing private enters it.
 import io
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,30 +24,26 @@ PROBABILITIES = "probabilities.npy"
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes | str) -> None:
     """Write a file atomically."""
     with whole(path) as file:
-        file.write(content)
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
-def npy(array: np.ndarray) -> bytes:
-    """An array as an npy file."""
+def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> None:
+    """Write an npy file of one array, or an npz file of ``named`` ones, atomically."""
     content = io.BytesIO()
-    np.save(content, array)
-    return content.getvalue()
-
-
-def npz(**arrays: np.ndarray) -> bytes:
-    """Arrays as an npz file."""
-    content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
-    return content.getvalue()
+    if array is None:
+        np.savez(content, **named)
+    else:
+        np.save(content, array)
+    write_file(path, content.getvalue())
 
 
 class RunFolder:
     """Paths, and what lies there.
 
-    A round is finished once its metrics.json exists, which is written last.
+    Rounds are counted from 1. One is finished once its metrics.json exists, which is written last.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,16 +59,16 @@ class RunFolder:
 
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""
-        rule = "a folder that can be written"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInput("run_dir", rule, str(self.path)) from error
-        if not os.access(self.path, os.W_OK):
-            raise InvalidInput("run_dir", rule, str(self.path))
+            writable = os.access(self.path, os.W_OK)
+        except OSError:
+            writable = False
+        if not writable:
+            raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def round(self, number: int) -> Path:
-        """The folder of round ``number``, counted from 1."""
+        """The folder of a round."""
         folder = self.path / f"round_{number}"
         folder.mkdir(exist_ok=True)
         return folder
@@ -84,15 +80,7 @@ class RunFolder:
 
     def save_metrics(self, number: int, metrics: dict) -> None:
         """Finish a round."""
-        self.write_text(self.round(number) / "metrics.json", json.dumps(metrics, indent=2))
-
-    def drop_checkpoints(self, number: int) -> None:
-        """Remove a finished round's training checkpoints."""
-        shutil.rmtree(self.round(number) / "checkpoints", ignore_errors=True)
-
-    def known_dataset(self) -> str | None:
-        """UUID of the data set whose ledger was exported here, None before the first export."""
-        return self.ledger_state().dataset if self.ledger.exists() else None
+        write_file(self.round(number) / "metrics.json", json.dumps(metrics, indent=2))
 
     def ledger_state(self) -> LedgerState:
         """What the exported ledger tells."""
@@ -106,29 +94,29 @@ class RunFolder:
         ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n], or [n, c] for
         attributes; ``outcomes``: uint8 [n].
         """
-        content = npz(rows=rows, labels=labels, outcomes=outcomes)
-        write_file(self.round(number) / "answers.npz", content)
+        path = self.round(number) / "answers.npz"
+        write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(rows, labels, outcomes) as saved."""
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
-    def save_training_labels(self, number: int, labels: np.ndarray) -> None:
-        """Store the labels that the student of a round trains on: int64 [n_public], or [n, c]."""
-        write_file(self.round(number) / "training_labels.npy", npy(labels))
+    def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
+        """Store a round's student: weights as safetensors, the other fields as JSON; and the
+        ``labels`` that it is trained on, int64 [n_public], or [n, c].
+        """
+        folder = self.round(number)
+        write_file(folder / "student.safetensors", spec.weights)
+        write_file(folder / "extractor.json", json.dumps(spec.public_fields()))
+        write_arrays(folder / "training_labels.npy", labels)
 
     def load_training_labels(self, number: int) -> np.ndarray:
         """Labels as saved."""
         return np.asarray(np.load(self.round(number) / "training_labels.npy", allow_pickle=False))
 
-    def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
-        """Store the student's extractor: weights as safetensors, the other fields as JSON."""
-        write_file(self.round(number) / "student.safetensors", spec.weights)
-        self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
-
     def load_extractor(self, number: int) -> ExtractorSpec:
-        """The extractor that round ``number`` exported."""
+        """A round's student as saved."""
         fields = json.loads((self.round(number) / "extractor.json").read_text())
         del fields["weights_sha256"], fields["axes_sha256"]
         return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
@@ -140,10 +128,8 @@ class RunFolder:
 
         A resumed run asks with the same extractor, to the last bit.
         """
-        folder = self.path if number is None else self.round(number)
-        path = folder / file
+        path = (self.path if number is None else self.round(number)) / file
         if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
             write_file(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
@@ -154,8 +140,3 @@ class RunFolder:
         """
         path = self.round(number) / PROBABILITIES
         return np.load(path, allow_pickle=False) if path.exists() else None
-
-    @staticmethod
-    def write_text(path: Path, text: str) -> None:
-        """Write a file atomically."""
-        write_file(path, text.encode())

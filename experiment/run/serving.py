@@ -3,6 +3,7 @@
 import signal
 import sys
 import threading
+from contextlib import closing
 from functools import partial
 
 from fastapi import FastAPI
@@ -11,7 +12,7 @@ from ...teacher.accounting.accountant import certified_epsilon, require_affordab
 from ...teacher.accounting.conversion import round_up
 from ...teacher.custodian import Custodian
 from ...teacher.noise.entropy import Entropy
-from ...teacher.records.sources import Records, open_records
+from ...teacher.records.sources import open_records
 from ...teacher.service.app import create_app
 from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
@@ -25,7 +26,7 @@ from .console import Console
 from .features import PROBE
 from .teachers import CHILD, custody, teacher_factory
 
-LOADING = threading.Lock()
+LOADING = threading.Lock()  # one thread loads torch, whose modules import each other
 
 
 def serve(
@@ -41,41 +42,40 @@ def serve(
     if side.directory is None:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
     require_affordable(side.plan(None))
-    if service.budget == "per_analyst" and side.scale.shards:
+    each = service.budget == "per_analyst"
+    if each and side.scale.shards:
         # Refused before the directory is set up for analysts with their own budgets.
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
-    against = EACH if service.budget == "per_analyst" else POOLED
-    unsafe = entropy.unsafe
-    custodian = custody(side, side.directory, unsafe, adversaries=[against], console=Console())
-    try:
+    against = EACH if each else POOLED
+    opened = custody(side, side.directory, entropy.unsafe, None, [against], Console())
+    with closing(opened) as custodian:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(side, service, custodian, Keys(side.directory, more), entropy)
         with listen(service) as bound:
             running = server(app, service)
+
+            def wait() -> None:
+                """For the end of the run that started this process; then the service ends."""
+                sys.stdin.read()
+                running.handle_exit(signal.SIGTERM, None)
+
             if child_of:
-
-                def wait() -> None:
-                    """For the end of the run that started this process; then the service ends."""
-                    sys.stdin.read()
-                    running.handle_exit(signal.SIGTERM, None)
-
                 threading.Thread(target=wait, daemon=True).start()
             # Before uvicorn takes the signal over, and when it raises it again, having stopped.
             signal.signal(signal.SIGTERM, running.handle_exit)
             print(address(service, bound), flush=True)
             running.run(sockets=[bound])
-    finally:
-        custodian.close()
 
 
 def app_of(
     side: PrivateSide, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    task, data, plan = describe(side.data), side.data, custodian.ledger.state.plan
+    task, data, computing = describe(side.data), side.data, side.computing
+    plan = custodian.ledger.state.plan
     assert plan is not None
     no_public = data.source == "folder" and data.public is None
     settings = Settings(
@@ -86,24 +86,18 @@ def app_of(
         probe=None if no_public else read_public(data).inputs[:PROBE],
         sharded=teacher_factory(side, task) if side.scale.shards else None,
         scale=side.scale,
-        batch_size=side.computing.batch_size,
-        workers=side.computing.workers,
-        device=side.computing.device,
+        batch_size=computing.batch_size,
+        workers=computing.workers,
+        device=computing.device,
         progress=Console().progress,
-        load=partial(load_torch, side.computing.threads),
+        load=partial(load_torch, computing.threads),
     )
-
-    def records() -> Records:
-        return open_records(data, task, unit=side.unit)
-
+    records = partial(open_records, data, task, unit=side.unit)
     return create_app(build_service(custodian, records, settings), keys)
 
 
 def load_torch(threads: int) -> None:
-    """Load torch, with that many threads, once requests are accepted.
-
-    One thread loads it, and others wait: its modules import each other.
-    """
+    """Load torch, with that many threads, once requests are accepted."""
     with LOADING:
         import torch
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,8 +65,9 @@ def teacher_of(
     With a URL it is that service. Otherwise it works on the custodian's ``directory``: in this
     process, or in a child process, which serves the configuration ``isolated`` (YAML).
 
-    Raises InvalidInput for a URL together with ``isolated``; LedgerMismatch where the teacher has
-    another plan, another kind of entropy, or another data set than ``known_dataset``.
+    Raises InvalidInput for a URL together with ``isolated`` and without a key; LedgerMismatch where
+    the teacher has another plan, another kind of entropy, or another data set than
+    ``known_dataset``.
     """
     if side.url is not None and isolated:
         rule = "left out with a teacher's URL, which is a process of its own"
@@ -78,13 +79,39 @@ def teacher_of(
     if side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
-    service: AbstractContextManager[tuple[str, str | None]]
-    service = child(isolated) if isolated else nullcontext((side.url or "", os.environ.get(KEY)))
-    with (
-        service as (url, key),
-        remote(url, key, side, entropy.unsafe, console, known_dataset) as remote_teacher,
-    ):
-        yield remote_teacher
+    named = nullcontext((side.url or "", os.environ.get(KEY)))
+    with child(isolated) if isolated else named as (url, key):
+        if not key:
+            rule = "an API key in the environment, from `labelwall keys add`"
+            raise InvalidInput(KEY, rule, None)
+        with closing(RemoteTeacher(url, key, progress=console.progress)) as remote:
+            _require_same(remote.budget(), side, entropy.unsafe, console, known_dataset)
+            yield remote
+
+
+def _require_same(
+    budget: dict[str, Any],
+    side: PrivateSide,
+    unsafe: bool,
+    console: Console,
+    known_dataset: str | None,
+) -> None:
+    """Raises LedgerMismatch for a service of another ``budget`` than the configuration says."""
+    plan = Plan.from_json(budget["plan"])
+    if side.plan(plan) != plan or budget["unsafe"] != unsafe:
+        raise LedgerMismatch(
+            "the service has another budget, mechanism, caps or rounds than the configuration. "
+            "Ask its custodian."
+        )
+    if known_dataset not in (None, budget["dataset"]):
+        raise LedgerMismatch(
+            "the run folder's ledger belongs to another data set than the service's. Choose "
+            "another run_dir."
+        )
+    if plan.unit != "row":
+        console.say(f"the certificate protects {protected(plan.unit)}")
+    if budget["adversary"] != POOLED:
+        console.say(f"the certificate holds against {budget['adversary']}")
 
 
 @contextmanager
@@ -101,16 +128,16 @@ def local_teacher(
 
     Raises as ``custody``.
     """
-    known = entropy.unsafe, known_dataset, adversaries, console
+    known, computing = (entropy.unsafe, known_dataset, adversaries, console), side.computing
     with closing(custody(side, directory, *known)) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
             task.num_classes,
             entropy,
-            batch_size=side.computing.batch_size,
-            workers=side.computing.workers,
-            device=side.computing.device,
+            batch_size=computing.batch_size,
+            workers=computing.workers,
+            device=computing.device,
             progress=console.progress,
         )
 
@@ -123,10 +150,10 @@ def custody(
     adversaries: Sequence[str] = (POOLED,),
     console: Console | None = None,
 ) -> Custodian:
-    """Open, or set up, the custodian's ``directory`` for the private side of a configuration.
+    """``open_custodian`` for the private side of a configuration.
 
-    ``adversaries``: as for ``open_custodian``. The console hears of an anchor that was begun for a
-    ledger in use: a mistyped name begins one, too. Raises LedgerMismatch, InvalidInput.
+    The console hears of an anchor that was begun for a ledger in use: a mistyped name begins one,
+    too.
     """
     custodian = open_custodian(
         directory,
@@ -150,10 +177,7 @@ def custody(
 def teacher_factory(
     side: PrivateSide, task: Task, progress: Progress = no_progress
 ) -> Callable[..., Teacher]:
-    """The kind of teacher that a configuration names, over its private rows.
-
-    It takes what the custodian holds: ledger, directory, number of classes, entropy, options.
-    """
+    """``Teacher`` over a configuration's private rows, of which it has opened none yet."""
     if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
         return partial(Teacher, partial(open_records, side.data, task, reading, side.unit))
@@ -162,42 +186,6 @@ def teacher_factory(
     stream = partial(stream_records, side.data, task, unit=side.unit)
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)
-
-
-@contextmanager
-def remote(
-    url: str,
-    key: str | None,
-    side: PrivateSide,
-    unsafe: bool,
-    console: Console,
-    known_dataset: str | None,
-) -> Iterator[RemoteTeacher]:
-    """A service that serves what the configuration says.
-
-    Raises LedgerMismatch for a service with another plan, entropy or data set, InvalidInput
-    without a key.
-    """
-    if not key:
-        raise InvalidInput(KEY, "an API key in the environment, from `labelwall keys add`", None)
-    with closing(RemoteTeacher(url, key, progress=console.progress)) as teacher:
-        budget = teacher.budget()
-        plan = Plan.from_json(budget["plan"])
-        if side.plan(plan) != plan or budget["unsafe"] != unsafe:
-            raise LedgerMismatch(
-                "the service has another budget, mechanism, caps or rounds than the "
-                "configuration. Ask its custodian."
-            )
-        if known_dataset not in (None, budget["dataset"]):
-            raise LedgerMismatch(
-                "the run folder's ledger belongs to another data set than the service's. "
-                "Choose another run_dir."
-            )
-        if plan.unit != "row":
-            console.say(f"the certificate protects {protected(plan.unit)}")
-        if budget["adversary"] != POOLED:
-            console.say(f"the certificate holds against {budget['adversary']}")
-        yield teacher
 
 
 @contextmanager
@@ -211,11 +199,11 @@ def child(configuration: str) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "teacher.yaml"
         settings.write_text(configuration)
-        options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        errors, command = Path(folder) / "errors.txt", [sys.executable, "-P", "-m", PROGRAM]
-        with errors.open("w") as said:
-            process = subprocess.Popen([*command, *options], stderr=said, **pipes)
+        command = [sys.executable, "-P", "-m", PROGRAM, "serve", "--config", str(settings)]
+        command += ["--service.port", "0", "--child"]
+        errors, pipe = Path(folder) / "errors.txt", subprocess.PIPE
+        with errors.open("w") as file:
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=file, text=True)
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -1,17 +1,17 @@
-"""A round's student: what it is trained on, its training on all labels that were released, its
-scores and its temperature.
+"""A round's student: what it is trained on, its training on all labels that were released, and its
+scores.
 """
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool
-from ...student.held_out import drop_doubtful, temperature
+from ...student.held_out import drop_doubtful
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
@@ -22,62 +22,53 @@ from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
-from .asking import Experiment, asking_extractor
-from .metrics import calibration, round_metrics
-from .quality import FOREIGN, Estimate, by_agreement, worse_rounds
+from .asking import Asked, Experiment, asking_extractor
+from .metrics import round_metrics
+from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, RunFolder
 
 
-@dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """What the student sees of public and test rows: ``pool``, ``test_inputs``.
+    """What a run's student sees of public and test rows: ``pool``, ``test_inputs``.
 
-    A linear student sees standardised features, ``linear``, of the rows in ``plain``; ``network``
-    makes them of images.
+    A linear student sees standardised features, of images those of a fixed network.
     """
 
-    pool: Pool
-    test_inputs: np.ndarray = field(repr=False)
-    backbone: str
-    plain: Pool
-    linear: LinearRows | None = None
-    network: ExtractorSpec | None = None
+    def __init__(self, experiment: Experiment) -> None:
+        public, labels = experiment.public, experiment.task.labels
+        plain, test = public.inputs, public.test_inputs
+        statistics = Preprocessing.of_public(plain)
+        self._backbone = experiment.settings.student.backbone
+        self._plain = self.pool = Pool(plain, labels, statistics.mean, statistics.std)
+        self.test_inputs = test
+        self._linear: LinearRows | None = None
+        self._network: ExtractorSpec | None = None
+        if self._backbone == LINEAR:
+            if plain.ndim == 4:
+                self._network, features = experiment.first_extractor, experiment.features.plain
+                plain, test = features(self._network), features(self._network, "test")
+            self._linear = LinearRows.of(plain, test, labels)
+            self.pool, self.test_inputs = self._linear.pool, self._linear.test
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
-        rows = rows if self.linear is None else self.linear.unscaled(rows)
-        if self.network is not None:
+        rows = rows if self._linear is None else self._linear.unscaled(rows)
+        if self._network is not None:
             return integers(extractor, rows)
         return Embedder(extractor, probe=rows[:1]).embed(rows)
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
         """An exported student's outputs for the test rows: float32 [n, c]."""
-        if self.linear is not None:
-            return self.linear.outputs(student.weights)  # by its last layer
+        if self._linear is not None:
+            return self._linear.outputs(student.weights)  # by its last layer
         return outputs(student, self.test_inputs)
 
     def export(self, weights: bytes) -> ExtractorSpec:
         """The trained student, on plain rows, as it goes back to the teacher."""
-        layer = weights if self.linear is None else self.linear.plain(weights)
-        if self.network is not None:
-            return with_head(self.network, layer)
-        return export(self.plain, self.backbone, layer)
-
-
-def training_rows_of(experiment: Experiment) -> TrainingRows:
-    """What trains the student."""
-    public, labels = experiment.public, experiment.task.labels
-    plain, test, backbone = public.inputs, public.test_inputs, experiment.settings.student.backbone
-    statistics = Preprocessing.of_public(plain)
-    pool = Pool(plain, labels, statistics.mean, statistics.std)
-    if backbone != LINEAR:
-        return TrainingRows(pool, test, backbone, pool)
-    network = None
-    if plain.ndim == 4:
-        network, features = experiment.first_extractor, experiment.features
-        plain, test = features.plain(network), features.plain(network, "test")
-    rows = LinearRows.of(plain, test, labels)
-    return TrainingRows(rows.pool, rows.test, backbone, pool, rows, network)
+        layer = weights if self._linear is None else self._linear.plain(weights)
+        if self._network is not None:
+            return with_head(self._network, layer)
+        return export(self._plain, self._backbone, layer)
 
 
 def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
@@ -94,94 +85,67 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     check(student, shape, task.labels)
 
 
-def train_round(
-    experiment: Experiment,
-    current: Round,
-    answers: Answers,
-    rows: np.ndarray,
-    extractor: ExtractorSpec,
-    estimate: Estimate | None,
-) -> dict:
+def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     """Train on every label released so far; stores the student and returns the round's metrics.
 
-    ``answers``, ``rows``, ``estimate``: of ``ask``. Raises LabelwallError where no row has a label.
+    Raises LabelwallError where no row has a label.
     """
     started, number = time.perf_counter(), current.number
     folder, public, settings = experiment.folder, experiment.public, experiment.settings
-    worse = worse_rounds([*experiment.estimates(number - 1), estimate])
+    worse = worse_rounds([*experiment.estimates(number - 1), asked.estimate])
     labels, soft = released(folder, number, len(public.inputs), worse)
-    _require_labels(labels, answers)
-    training_rows = training_rows_of(experiment)
+    _require_labels(labels, asked.answers)
+    seen, progress = TrainingRows(experiment), experiment.console.progress
     cleaned = drop_doubtful(
         settings.student,
-        training_rows.pool,
+        seen.pool,
         labels,
         seed=current.seed,
-        progress=partial(experiment.console.progress, "checking labels"),
+        progress=partial(progress, "checking labels"),
         soft=soft,
         workers=settings.computing.workers,
     )
-    seen, taught, chances = training_rows, cleaned.labels, soft
+    taught = seen.pool, cleaned.labels, soft
     if number not in worse:
-        seen, taught, chances = with_virtual_rows(experiment, current, seen, taught, chances)
+        taught = with_virtual_rows(experiment, current, seen, cleaned.labels, soft)
+    pool, classes, chances = taught
     model = train(
         settings.student,
-        seen.pool,
-        taught,
+        pool,
+        classes,
         run_dir=folder.round(number),
         seed=current.seed,
-        test_x=training_rows.test_inputs,
+        test_x=seen.test_inputs,
         test_y=public.test_labels,
-        progress=partial(experiment.console.progress, "training the student"),
+        progress=partial(progress, "training the student"),
         soft=chances,
     )
-    exported = training_rows.export(model.weights)
-    folder.save_extractor(number, exported)
-    folder.save_training_labels(number, cleaned.labels)
-    metrics = round_metrics(
-        experiment.task.labels,
-        public,
-        folder.ledger_state(),
-        answers,
-        rows,
-        training_rows.outputs(exported),
-        estimate or by_agreement(cleaned),
-    )
-    return metrics | {
-        "extractor": extractor.backbone,
+    student = seen.export(model.weights)
+    folder.save_student(number, student, cleaned.labels)
+    asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
+    return round_metrics(experiment, asked, seen.outputs(student)) | {
         "history": model.history,
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }
 
 
-def untaught(
-    experiment: Experiment,
-    current: Round,
-    answers: Answers,
-    rows: np.ndarray,
-    estimate: Estimate | None,
-) -> dict | None:
+def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | None:
     """A round's metrics with its released classifier as the student, where public rows are foreign
     and the classifier with its features is a network; None elsewhere.
 
     A student that is taught on rows unlike the private ones forgets what was released.
     """
     folder, public, number = experiment.folder, experiment.public, current.number
-    if estimate is None or estimate.why != FOREIGN:
+    if asked.estimate is None or asked.estimate.why != FOREIGN:
         return None
-    extractor = asking_extractor(experiment, number)
-    network = as_network(folder.round(number) / CLASSIFIER, extractor)
+    network = as_network(folder.round(number) / CLASSIFIER, asked.extractor)
     if network is None:
         return None
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
-    folder.save_extractor(number, network)
-    folder.save_training_labels(number, released(folder, number, len(public.inputs))[0])
-    said, space = outputs(network, public.test_inputs), experiment.task.labels
-    state = folder.ledger_state()
-    metrics = round_metrics(space, public, state, answers, rows, said, estimate)
-    metrics |= calibration(space, said, public.test_labels, 1.0)
-    return metrics | {"extractor": extractor.backbone, "history": [], "dropped": 0, "seconds": 0.0}
+    folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
+    metrics = round_metrics(experiment, asked, outputs(network, public.test_inputs))
+    return metrics | {"history": [], "dropped": 0, "seconds": 0.0}
 
 
 def _require_labels(labels: np.ndarray, answers: Answers) -> None:
@@ -191,30 +155,6 @@ def _require_labels(labels: np.ndarray, answers: Answers) -> None:
     if (answers.outcomes == Outcome.CAP_REACHED).all():
         cure = "The budget of these records is spent; only what spent it is answered again."
     raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-
-
-def calibrated(experiment: Experiment, current: Round, metrics: dict) -> dict:
-    """A round's metrics with the temperature of its student, chosen where it was not."""
-    if "temperature" in metrics:
-        return metrics
-    folder, number = experiment.folder, current.number
-    labels = folder.load_training_labels(number)
-    training_rows = training_rows_of(experiment)
-    _, soft = released(folder, number, len(labels), worse_rounds(experiment.estimates(number)))
-    seen, taught, chances = with_virtual_rows(experiment, current, training_rows, labels, soft)
-    chosen = temperature(
-        experiment.settings.student,
-        seen.pool,
-        taught,
-        seed=current.seed,
-        progress=partial(experiment.console.progress, "choosing the temperature"),
-        soft=chances,
-    )
-    outputs = training_rows.outputs(folder.load_extractor(number))
-    space, truth = experiment.task.labels, experiment.public.test_labels
-    metrics = metrics | calibration(space, outputs, truth, chosen)
-    folder.save_metrics(number, metrics)
-    return metrics
 
 
 def released(
@@ -247,28 +187,24 @@ def released(
 def with_virtual_rows(
     experiment: Experiment,
     current: Round,
-    training_rows: TrainingRows,
+    seen: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
-) -> tuple[TrainingRows, np.ndarray, np.ndarray | None]:
-    """A round's rows, ``labels`` and probabilities, with those of virtual rows after them.
+) -> tuple[Pool, np.ndarray, np.ndarray | None]:
+    """The rows that a round's student sees, ``labels`` and probabilities, with those of virtual
+    rows after them.
 
     The labels of few rows do not tell a student all that their classifier knows; it says as much of
     any vector. Nothing is added where the student sees images or learns no probabilities, and where
     the round left no classifier of classes. A resumed run has the same rows.
     """
-    path = experiment.folder.round(current.number) / CLASSIFIER
-    public = training_rows.pool.inputs
-    if (
-        soft is None
-        or not experiment.settings.student.soft
-        or public.ndim != 2
-        or not path.exists()
-    ):
-        return training_rows, labels, soft
-    rows = virtual_rows(public, current.seed)
-    features, finite = training_rows.embed(asking_extractor(experiment, current.number), rows)
+    path, pool = experiment.folder.round(current.number) / CLASSIFIER, seen.pool
+    learns = experiment.settings.student.soft
+    if soft is None or not learns or pool.inputs.ndim != 2 or not path.exists():
+        return pool, labels, soft
+    rows = virtual_rows(pool.inputs, current.seed)
+    features, finite = seen.embed(asking_extractor(experiment, current.number), rows)
     rows, chances = rows[finite], stored_probabilities(path, features[finite])
-    pool = replace(training_rows.pool, inputs=np.concatenate([public, rows]))
+    pool = replace(pool, inputs=np.concatenate([pool.inputs, rows]))
     labels = np.concatenate([labels, chances.argmax(axis=1)])
-    return replace(training_rows, pool=pool), labels, np.concatenate([soft, chances])
+    return pool, labels, np.concatenate([soft, chances])

@@ -21,8 +21,8 @@ DIGITS = 6  # of a probability
 COLUMNS = 12  # names of a table's columns that an error shows
 FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
 Classified = tuple[int, list[str]]  # rows that were answered; files that hold no readable image
-# (names, which of them can be read, the inputs of these) of some rows
-Block = Callable[[slice], tuple[Sequence[str], np.ndarray, np.ndarray]]
+# The inputs of some rows, and which of these rows can be read
+Read = Callable[[slice], tuple[np.ndarray, np.ndarray]]
 
 
 def classify_images(
@@ -35,11 +35,11 @@ def classify_images(
     """
     paths = _listed(images)
 
-    def block(part: slice) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
+    def read(part: slice) -> tuple[np.ndarray, np.ndarray]:
         decoded = student.read(paths[part])
-        return paths[part], decoded.readable, decoded.pixels[decoded.readable]
+        return decoded.pixels[decoded.readable], decoded.readable
 
-    return _write(student, "file", len(paths), block, out, progress)
+    return _write(student, "file", paths, read, out, progress)
 
 
 def classify_rows(
@@ -60,11 +60,10 @@ def classify_rows(
     rows = student.rows(file) if is_table(file) else _array(file)
     student.rows(rows[:1])  # refused before a line is written
 
-    def block(part: slice) -> tuple[Sequence[str], np.ndarray, np.ndarray]:
-        names = [str(row) for row in range(len(rows))[part]]
-        return names, np.ones(len(names), dtype=bool), rows[part]
+    def read(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        return rows[part], np.ones(len(rows[part]), dtype=bool)
 
-    return _write(student, "row", len(rows), block, out, progress)
+    return _write(student, "row", [str(row) for row in range(len(rows))], read, out, progress)
 
 
 def for_shares(
@@ -97,26 +96,32 @@ def for_shares(
 
 
 def _write(
-    student: StudentModel, what: str, total: int, block: Block, out: Path, progress: Progress
+    student: StudentModel,
+    what: str,
+    names: Sequence[str],
+    read: Read,
+    out: Path,
+    progress: Progress,
 ) -> Classified:
-    """A line for each of ``total`` rows: ``what`` it is about, the label, then probabilities."""
+    """A line for each named row: ``what`` it is, the label, then probabilities."""
     labels, unreadable = student.info.labels, list[str]()
     named = ["label", *["probability"] * (labels.kind == "class"), *labels.names]
     header = [what, *(["value"] if labels.kind == "value" else named)]
     with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(map(inert, header))
-        for start in range(0, total, BLOCK):
-            names, readable, rows = block(slice(start, start + BLOCK))
+        for start in range(0, len(names), BLOCK):
+            part = slice(start, start + BLOCK)
+            rows, readable = read(part)
             answers = iter(answered(student, rows))
-            for name, fine in zip(names, readable, strict=True):
+            for name, fine in zip(names[part], readable, strict=True):
                 cells = next(answers) if fine else [""] * (len(header) - 1)
                 writer.writerow(map(inert, (name, *cells)))
                 unreadable += [] if fine else [name]
-            progress(f"classifying {what}s", start + len(names), total)
-        if unreadable and len(unreadable) == total:
+            progress(f"classifying {what}s", min(start + BLOCK, len(names)), len(names))
+        if unreadable and len(unreadable) == len(names):
             raise InvalidInput("images", "readable image files", unreadable[0])
-    return total - len(unreadable), unreadable
+    return len(names) - len(unreadable), unreadable
 
 
 def answered(student: StudentModel, rows: np.ndarray) -> list[list[str]]:
@@ -126,9 +131,7 @@ def answered(student: StudentModel, rows: np.ndarray) -> list[list[str]]:
     if labels.kind == "value":
         return [[f"{value:.7g}"] for value in predicted]
     lines = []
-    for label, row in zip(
-        predicted, labels.probabilities(outputs, student.info.temperature), strict=True
-    ):
+    for label, row in zip(predicted, labels.probabilities(outputs), strict=True):
         columns = [f"{share:.{DIGITS}f}" for share in row]
         own = [columns[int(label)]] if labels.kind == "class" else []
         lines.append([labels.text(label) or "", *own, *columns])

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.messages import canonical_json
+from .contest import SLOWEST_SIGMA
 from .conversion import (
     epsilon_from_rdp,
     epsilons_from_rdp,
@@ -30,7 +31,6 @@ from .pld import closed_epsilon, composed_mu, gaussian_pair, pld_epsilon
 
 # Plans whose certificates are kept: `plan`, `run` and the ledger ask about the same one.
 _CACHED_PLANS = 64
-SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
 # By which the estimate at an order may exceed the smallest one: where noise decides it is within 1%
 # of the exact epsilon.
 NEAR = 1.012
@@ -58,7 +58,7 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
       nor a pure epsilon.
 
     Raises InvalidInput for an unknown curve or a parameter outside its range. Takes about a second
-    the first time, more where an argmax curve is new (curves.argmax_rdp).
+    the first time, more for much noise on an argmax (contest.py).
     """
     releases = plan.releases()
     # First, so that a parameter JSON can not represent is refused by its rule.
@@ -72,7 +72,7 @@ def _certificates(serialised: bytes, delta: float) -> dict[str, Certificate]:
     """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
     releases = [Release(**fields) for fields in json.loads(serialised)]
     exact = "exact screening, exact argmax contest, RDP"
-    known = {"tight": Certificate(*_renyi(releases, delta), exact)}
+    known = {"tight": Certificate(*_smallest(releases, delta), exact)}
     if any(pure_epsilon(release) is not None for release in releases if release.cap):
         added = "pure releases add up, the rest by exact curves and RDP"
         known["pure_added"] = Certificate(*_pure_added(releases, delta), added)
@@ -115,24 +115,20 @@ def odometer(plan: Plan, counts: Sequence[int]) -> float:
     releases = plan.releases()
     if len(counts) != len(releases) or any(count < 0 for count in counts):
         raise InvalidInput("counts", f"{len(releases)} counts of at least 0", list(counts))
-    return _smallest(releases, counts, plan.delta)[0]
-
-
-def _renyi(releases: Sequence[Release], delta: float) -> tuple[float, float]:
-    """The smallest epsilon, and the order that attains it."""
-    return _smallest(releases, [release.cap for release in releases], delta)
+    return _smallest(releases, plan.delta, counts)[0]
 
 
 def _smallest(
-    releases: Sequence[Release], counts: Sequence[int], delta: float
+    releases: Sequence[Release], delta: float, counts: Sequence[int] | None = None
 ) -> tuple[float, float]:
-    """The smallest epsilon of ``counts`` releases of each kind, and its order.
+    """The smallest epsilon of ``counts`` releases of each kind (their caps), and its order.
 
     Where a curve takes seconds an order, it is computed at those alone that can attain the minimum:
     first where an estimate is near its own minimum, then where it is below what was computed. Each
     order is a proof, so one that is left out costs accuracy at most; orders are a public function
     of the plan.
     """
+    counts = [release.cap for release in releases] if counts is None else counts
     if not any(count and is_slow(r) for r, count in zip(releases, counts, strict=True)):
         return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS), delta)
     cheap = _total([quick(release) for release in releases], counts, ORDERS)
@@ -157,19 +153,20 @@ def _total(releases: Sequence[Release], counts: Sequence[int], orders: np.ndarra
 def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float | None]:
     """Basic composition of the pure releases with the others' certificate, in any interleaving.
 
-    Proof: docs/privacy.md, section 15. With L = L_pure L_rest the likelihood ratio of the
-    transcript, L_pure <= e^s almost surely for s the sum of caps times epsilons. So
-    E_P[(1 - e^(s + t) / L)_+] <= E_P[(1 - e^t / L_rest)_+], and the conversion of the rest's
-    moments bounds that.
+    Proof: docs/privacy.md, section 15.
     """
-    costs = [pure_epsilon(release) for release in releases]
-    priced = list(zip(releases, costs, strict=True))
-    total = sum((r.cap * cost for r, cost in priced if cost is not None), Fraction(0))
-    rest = [release for release, cost in priced if cost is None]
-    epsilon, order = _renyi(rest, delta) if rest else (0.0, None)
+    total, rest = _pure_and_rest(releases)
+    epsilon, order = _smallest(rest, delta) if rest else (0.0, None)
     if math.isinf(epsilon):
         return epsilon, order
     return float_above(total + Fraction(epsilon)), order
+
+
+def _pure_and_rest(releases: Sequence[Release]) -> tuple[Fraction, list[Release]]:
+    """The sum of the pure releases' epsilons, and the other releases."""
+    costs = [(release, pure_epsilon(release)) for release in releases]
+    total = sum((r.cap * cost for r, cost in costs if cost is not None), Fraction(0))
+    return total, [release for release, cost in costs if cost is None]
 
 
 def is_slow(release: Release) -> bool:
@@ -250,15 +247,15 @@ def _composition(plan: Plan, name: str, best: Certificate) -> list[str]:
 
 def _arithmetic(delta: float, releases: list[Release], name: str, order: float) -> list[str]:
     """The sum at one order and its conversion; by ``pure_added`` pure releases add up apart."""
-    costs = [pure_epsilon(release) if name == "pure_added" else None for release in releases]
-    priced = list(zip(releases, costs, strict=True))
-    added = float(sum(r.cap * cost for r, cost in priced if cost is not None))
-    rest = [(r.cap, _divergence(r, order)) for r, cost in priced if cost is None]
+    lines = []
+    if name == "pure_added":
+        added, releases = _pure_and_rest(releases)
+        lines += [f"pure releases add up to {float(added):.6f} (section 15)"]
+    if not releases:
+        return lines
+    rest = [(release.cap, _divergence(release, order)) for release in releases]
     total = sum(cap * price for cap, price in rest)
     terms = " + ".join(f"{cap} x {price:.6g}" for cap, price in rest)
-    lines = [f"pure releases add up to {added:.6f} (section 15)"] if name == "pure_added" else []
-    if not rest:
-        return lines
     epsilon = total + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
     return [
         *lines,

@@ -51,6 +51,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaln
@@ -67,36 +68,32 @@ _BLOCK = 1 << 16  # contests in a block
 _BINS = 1 << 14  # of log r, for the bounds that skip contests
 _GROUP = 8  # neighbouring contests that are bounded together
 _SLACK = 1e-9  # by which the bins exceed the range of log r, for rounding
-_MAX_SIGMA = 400.0
+SLOWEST_SIGMA = 400.0
 _MAX_LENGTH = 5000  # L beyond which nothing is enumerated, 100 million contests
 # Enumerated: L up to _SHORT, or up to _STRETCH times the shortest L.
 _SHORT = 150
 _STRETCH = 2.5
 _LOWEST = 1.05  # order: its L is the shortest
-_STEP = 1.15  # of L, between groups of orders
 # By which a bound must fall short to skip a contest; covers rounding in the bound itself.
 _MARGIN = 1e-6
 
 
-def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.ndarray:
-    """Upper bound of log(moment - 1), the worst contest in both directions, float64 [n_orders].
+@lru_cache(maxsize=4096)
+def argmax_log_excess(order: float, sigma: float, gamma: float) -> float:
+    """Upper bound of log(moment - 1), the worst contest in both directions, at an order above 1.
 
-    ``orders``: float64 [n_orders], all above 1. ``sigma`` in votes. Time grows with L^2, L about 11
-    sigma: seconds at sigma = 25, under a minute at sigma = 200 (one core). +infinity, "no bound",
-    where the enumeration would be too long: sigma above 400, and orders so high for sigma that
-    alpha rather than sigma makes L long; there the contest gains little over the Gaussian bound
-    anyway.
+    ``sigma`` in votes. Time grows with L^2, L about 11 sigma: tenths of a second at sigma = 25,
+    seconds at sigma = 200 (one core). +infinity, "no bound", where the enumeration would be too
+    long: sigma above SLOWEST_SIGMA, and orders so high for sigma that alpha rather than sigma makes
+    L long; there the contest gains little over the Gaussian bound anyway.
     """
-    reaches = np.array(
-        [reach(order, sigma, gamma) if sigma <= _MAX_SIGMA else _MAX_LENGTH for order in orders]
-    )
-    shortest = reach(_LOWEST, sigma, gamma) if sigma <= _MAX_SIGMA else 0
-    affordable = (reaches < _MAX_LENGTH) & (reaches <= max(_SHORT, _STRETCH * shortest))
-    excess = np.full(len(orders), np.inf)
-    for length, chosen in groups(np.where(affordable, reaches, -1)):
-        tails = [_log_tail(float(order), sigma, gamma, length) for order in orders[chosen]]
-        excess[chosen] = np.logaddexp(_worst_contest(orders[chosen], sigma, gamma, length), tails)
-    return excess
+    if sigma > SLOWEST_SIGMA:
+        return math.inf
+    length, shortest = reach(order, sigma, gamma), reach(_LOWEST, sigma, gamma)
+    if length >= _MAX_LENGTH or length > max(_SHORT, _STRETCH * shortest):
+        return math.inf
+    worst = _worst_contest(order, sigma, gamma, length)
+    return float(np.logaddexp(worst, _log_tail(order, sigma, gamma, length)))
 
 
 def reach(order: float, sigma: float, gamma: float) -> int:
@@ -139,29 +136,14 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
     return math.log1p(order) + max(float(np.logaddexp(none, added)), min(removed, float(convex)))
 
 
-def groups(reaches: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(L, indices of orders) that share one enumeration; orders of negative reach are skipped.
-
-    A longer reach is valid too: each is rounded up to a power of _STEP, so that an order's bound
-    does not depend on the others.
-    """
-    steps = np.ceil(np.log(np.maximum(reaches, 1)) / math.log(_STEP))
-    steps[reaches <= 0] = -1
-    for step in np.unique(steps[steps >= 0]):
-        chosen = np.flatnonzero(steps == step)
-        yield max(math.ceil(_STEP**step), int(reaches[chosen].max())), chosen
-
-
-def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) -> np.ndarray:
-    """Largest log excess over all contests on G, tie orders and directions, float64 [n_orders]."""
-    worst = np.full(len(orders), -np.inf)
-    edges = _edges(sigma, gamma, length)
-    both = [[(t, log_moment_excess(t, edges)) for t in (float(o), 1.0 - float(o))] for o in orders]
+def _worst_contest(order: float, sigma: float, gamma: float, length: int) -> float:
+    """Largest log excess over all contests on G, tie orders and directions."""
+    worst, edges = -math.inf, _edges(sigma, gamma, length)
+    directions = [(t, log_moment_excess(t, edges)) for t in (order, 1.0 - order)]
     for tie in (0, 1):
         for log_p, log_shift in _contests(sigma, length, tie):
             block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma), edges)
-            for i, directions in enumerate(both):
-                worst[i] = max(block.worst(*phi, float(worst[i])) for phi in directions)
+            worst = max(block.worst(*phi, worst) for phi in directions)
     return worst
 
 

@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import wraps
 from inspect import Parameter, signature
 
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .cache import cached
-from .contest import argmax_log_excess, groups, reach
+from .contest import argmax_log_excess, reach
 from .discrete_gaussian import (
     log_at_least,
     log_excess,
@@ -42,7 +40,6 @@ ORDERS = np.array(
 ORDERS.flags.writeable = False
 ROUND_UP = 1 + 1e-14  # covers the rounding of a closed formula, so that it stays an upper bound
 MAX_CAP = 10**9
-CACHE_VERSION = 3  # raise when a cached curve would come out differently
 MAX_ENUMERABLE_SIGMA = 1e4  # above, the Gaussian bound replaces an exact sum
 # Pieces of a range of log ratios; the bound is above the supremum by about 2 / _PIECES of it.
 _PIECES = 1024
@@ -51,65 +48,27 @@ Parameters = Mapping[str, float | int | bool]
 Rdp = Callable[..., np.ndarray]
 
 
-def is_integer(value: object) -> bool:
-    """Whether a value is an int, and no boolean."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(low: float, high: float) -> Callable[[object], bool]:
-    """A test for finite numbers in low..high, booleans excluded."""
-
-    def holds(value: object) -> bool:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        return math.isfinite(value) and low <= value <= high
-
-    return holds
-
-
-# Ranges keep squares and sums inside float64 and enumerations inside memory.
-_SIZE = ("a number between 1e-3 and 1e9", _number(1e-3, 1e9))
-_COST = ("a number between 0 and 1e6", _number(0, 1e6))
-_RULES: dict[str, tuple[str, Callable[..., bool]]] = {
-    "max_votes": ("an integer between 1 and 1000000", lambda v: is_integer(v) and 1 <= v <= 10**6),
-    "threshold": (
-        "an integer between -1000000 and 1000000",
-        lambda v: is_integer(v) and abs(v) <= 10**6,
-    ),
-    "sigma": _SIZE,
-    "scale": _SIZE,
-    "sensitivity": _SIZE,
-    "sample_rate": ("a number in (0, 1]", lambda v: v != 0 and _number(0, 1)(v)),
-    "epsilon": _COST,
-    "rho": _COST,
-    "swap": ("true or false", lambda v: isinstance(v, bool)),
+# Type and range of each parameter: squares stay inside float64, enumerations inside memory.
+_RANGES: dict[str, tuple[type, float, float]] = {
+    "max_votes": (int, 1, 10**6),
+    "threshold": (int, -(10**6), 10**6),
+    "sigma": (float, 1e-3, 1e9),
+    "scale": (float, 1e-3, 1e9),
+    "sensitivity": (float, 1e-3, 1e9),
+    "sample_rate": (float, math.ulp(0.0), 1),  # above 0
+    "epsilon": (float, 0, 1e6),
+    "rho": (float, 0, 1e6),
+    "swap": (bool, False, True),
 }
 
 
-def check_arguments(orders: np.ndarray, parameters: Parameters) -> None:
-    """Raise InvalidInput for orders not above 1 or a parameter outside its range."""
-    valid = orders.ndim == 1 and orders.dtype == np.float64
-    if not (valid and np.isfinite(orders).all() and (orders > 1).all()):
-        shape = f"{orders.dtype} {list(orders.shape)}"
-        raise InvalidInput("orders", "float64 [n_orders], finite and above 1", shape)
-    for name, value in parameters.items():
-        rule, holds = _RULES[name]
-        if not holds(value):
-            raise InvalidInput(name, rule, value)
+def _check_number(name: str, value: object, kind: type, low: float, high: float) -> None:
+    """Raise InvalidInput unless ``value`` is of the type (floats may be ints) and in range."""
+    typed = isinstance(value, int | float if kind is float else kind)
+    if not (typed and isinstance(value, bool) == (kind is bool) and low <= value <= high):  # type: ignore[operator]
+        raise InvalidInput(name, f"{kind.__name__} from {low:g} to {high:g}", value)
 
 
-def checked(rdp: Rdp) -> Rdp:
-    """A curve that checks its arguments first. Raises InvalidInput."""
-
-    @wraps(rdp)
-    def curve(orders: np.ndarray, **parameters: float) -> np.ndarray:
-        check_arguments(orders, parameters)
-        return rdp(orders, **parameters)
-
-    return curve
-
-
-@checked
 def screening_rdp(
     orders: np.ndarray, *, max_votes: int, threshold: int, sigma: float, sample_rate: float
 ) -> np.ndarray:
@@ -159,7 +118,6 @@ def _worst(orders: np.ndarray, *laws: tuple[np.ndarray, np.ndarray]) -> np.ndarr
     )
 
 
-@checked
 def argmax_rdp(
     orders: np.ndarray, *, sigma: float, sample_rate: float, swap: bool = True
 ) -> np.ndarray:
@@ -173,29 +131,16 @@ def argmax_rdp(
     P(Z >= z - 1) for an integer z, the screening bit with any threshold. For |z| > L, L the
     contest's reach, both outcomes but one lie outside the event |Z| <= L, whose moment is below the
     contest's tail exp(-60). About 0.64 of the Gaussian bound either way.
-    Kept on disk once computed (cache.py); the first time takes seconds at sigma = 25.
     """
     sigma, gamma = float(sigma), float(sample_rate)
-    gaussian = gaussian_rdp(
-        orders,
-        sigma=sigma,
-        sensitivity=_moved_by({"swap": swap}),
-        sample_rate=gamma,
-    )
+    moved = _moved_by({"swap": swap})
+    gaussian = gaussian_rdp(orders, sigma=sigma, sensitivity=moved, sample_rate=gamma)
     if swap:
-        noise = {"sigma": sigma.hex(), "gamma": gamma.hex()}
-        key: dict[str, object] = {"curve": "argmax", "version": CACHE_VERSION, **noise}
-        excess = cached(
-            [{**key, "order": float(order).hex()} for order in orders],
-            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma),
-        )
+        excess = np.array([argmax_log_excess(float(order), sigma, gamma) for order in orders])
     elif sigma <= MAX_ENUMERABLE_SIGMA:
-        reaches = np.array([reach(float(order), sigma, gamma) for order in orders])
-        excess = np.empty(len(orders))
-        for longest, chosen in groups(reaches):
-            gaps = np.arange(-longest, longest + 1)
-            excess[chosen] = _threshold_log_excess(orders[chosen], gaps, sigma, gamma)
-        excess = np.logaddexp(excess, -55.0)
+        longest = max(reach(float(order), sigma, gamma) for order in orders)
+        gaps = np.arange(-longest, longest + 1)
+        excess = np.logaddexp(_threshold_log_excess(orders, gaps, sigma, gamma), -55.0)
     else:
         return gaussian
     return np.minimum(rdp_from_log_excess(orders, excess), gaussian)
@@ -206,7 +151,6 @@ def _moved_by(parameters: Parameters) -> float:
     return math.sqrt(2 if parameters.get("swap", True) else 1)
 
 
-@checked
 def gaussian_rdp(
     orders: np.ndarray, *, sigma: float, sensitivity: float, sample_rate: float
 ) -> np.ndarray:
@@ -240,7 +184,6 @@ def gaussian_rdp(
     return (low + (orders - below) * (high - low)) / (orders - 1)
 
 
-@checked
 def pure_rdp(orders: np.ndarray, *, epsilon: float) -> np.ndarray:
     """RDP of an epsilon-DP release, float64 [n_orders].
 
@@ -249,7 +192,6 @@ def pure_rdp(orders: np.ndarray, *, epsilon: float) -> np.ndarray:
     return np.minimum(float(epsilon), orders * float(epsilon) ** 2 / 2) * ROUND_UP
 
 
-@checked
 def laplace_rdp(orders: np.ndarray, *, scale: float, sensitivity: float) -> np.ndarray:
     """RDP of discrete Laplace noise of ``scale`` at L1 ``sensitivity``, float64 [n_orders].
 
@@ -260,7 +202,6 @@ def laplace_rdp(orders: np.ndarray, *, scale: float, sensitivity: float) -> np.n
     return pure_rdp(orders, epsilon=float(sensitivity) / float(scale))
 
 
-@checked
 def bounded_range_rdp(orders: np.ndarray, *, epsilon: float, sample_rate: float) -> np.ndarray:
     """RDP of a Poisson-sampled release of bounded range ``epsilon``, float64 [n_orders].
 
@@ -285,7 +226,6 @@ def bounded_range_rdp(orders: np.ndarray, *, epsilon: float, sample_rate: float)
     return rdp_from_log_excess(orders, excess)
 
 
-@checked
 def zcdp_rdp(orders: np.ndarray, *, rho: float) -> np.ndarray:
     """RDP of a rho-zCDP release (budgets of single records): alpha rho; float64 [n_orders]."""
     return orders * float(rho) * ROUND_UP
@@ -353,11 +293,11 @@ def check_release(release: Release) -> None:
     name = release.name
     if not isinstance(release.curve, str) or release.curve not in CURVES:
         raise InvalidInput(f"{name}.curve", f"one of {sorted(CURVES)}", release.curve)
-    if not is_integer(release.cap) or not 0 <= release.cap <= MAX_CAP:
-        raise InvalidInput(f"{name}.cap", f"an integer between 0 and {MAX_CAP}", release.cap)
+    _check_number(f"{name}.cap", release.cap, int, 0, MAX_CAP)
     parameters = CURVES[release.curve].parameters()
     required = {parameter for parameter, needed in parameters.items() if needed}
     given = set(release.parameters) if isinstance(release.parameters, dict) else set()
     if not required <= given <= set(parameters):
         raise InvalidInput(f"{name}.parameters", f"{list(parameters)}", sorted(map(str, given)))
-    check_arguments(ORDERS, release.parameters)
+    for parameter, value in release.parameters.items():
+        _check_number(parameter, value, *_RANGES[parameter])

@@ -2,8 +2,10 @@
 
 import math
 import sys
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import UNITS, Unit
@@ -35,18 +37,10 @@ class Release:
     def __post_init__(self) -> None:
         if self.cap < 0:
             raise InvalidInput(f"{self.name}.cap", "at least 0", self.cap)
-        if not isinstance(self.prepaid, bool) or (self.prepaid and self.cap > 1):
-            raise InvalidInput(
-                f"{self.name}.prepaid",
-                "true or false, and true with a cap of at most 1",
-                self.prepaid,
-            )
-        if not isinstance(self.batch, bool) or (self.batch and self.prepaid):
-            raise InvalidInput(
-                f"{self.name}.batch",
-                "true or false, and not true for a prepaid release",
-                self.batch,
-            )
+        if self.prepaid and self.cap > 1:
+            raise InvalidInput(f"{self.name}.prepaid", "true with a cap of at most 1", self.cap)
+        if self.batch and self.prepaid:
+            raise InvalidInput(f"{self.name}.batch", "not true for a prepaid release", self.batch)
 
 
 @dataclass(frozen=True)
@@ -98,54 +92,37 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict) -> "Plan":
-        """Inverse of to_json.
-
-        Raises KeyError or TypeError for a missing or unknown key and for a value of another type
-        (a boolean is not a number, 1.0 is not an integer, NaN is neither), InvalidInput for a value
-        out of range.
-        """
-        _require_keys("plan", value, {"epsilon", "delta", "slots", "unit"})
-        if not (_is_number(value["epsilon"]) and _is_number(value["delta"])):
-            raise TypeError("a plan's epsilon and delta are numbers")
-        if value["unit"] not in UNITS:
-            raise TypeError(f"a plan's unit is {' or '.join(UNITS)}")
-        slots = tuple(_slot(slot) for slot in _list(value["slots"]))
-        unit: Unit = value["unit"]
-        return cls(value["epsilon"], value["delta"], slots, unit)
+    def from_json(cls, value: object) -> "Plan":
+        """Inverse of to_json. Raises as ``of_type``, and InvalidInput for a value out of range."""
+        plan: Plan = of_type(cls, value)
+        return plan
 
 
-def _slot(value: dict) -> Slot:
-    """A slot as to_json records it."""
-    _require_keys("slot", value, {"mechanism", "releases"})
-    if type(value["mechanism"]) is not dict:
-        raise TypeError("a slot's mechanism is an object")
-    return Slot(value["mechanism"], tuple(_release(entry) for entry in _list(value["releases"])))
+def of_type(kind: Any, value: Any) -> Any:
+    """A JSON value as a dataclass, or as what one of its fields may hold.
 
-
-def _release(value: dict) -> Release:
-    """A release as to_json records it."""
-    _require_keys("release", value, {field.name for field in fields(Release)})
-    if type(value["parameters"]) is not dict:
-        raise TypeError("a release's parameters are an object")
-    texts = all(type(value[key]) is str for key in ("name", "curve"))
-    numbers = all(_is_number(v) or type(v) is bool for v in value["parameters"].values())
-    if not (texts and numbers and type(value["cap"]) is int):
-        raise TypeError("a release has a name, a curve, numbers as parameters and a whole cap")
-    return Release(**value)
-
-
-def _require_keys(what: str, value: object, keys: set[str]) -> None:
-    if type(value) is not dict or set(value) != keys:
-        raise KeyError(f"a {what} has the keys {sorted(keys)}, and no others")
-
-
-def _list(value: Any) -> list[Any]:
-    if type(value) is not list:
-        raise TypeError("slots and releases are lists")
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a finite int or float, and no boolean."""
-    return type(value) in (int, float) and abs(value) <= _MAX_NUMBER
+    Raises TypeError for a missing or unknown key and for a value of another type: a boolean is not
+    a number, 1.0 is not an integer, NaN is neither.
+    """
+    origin, options = get_origin(kind), get_args(kind)
+    if type(value) is dict and is_dataclass(kind) and isinstance(kind, type):
+        hints = {name: hint for name, hint in get_type_hints(kind).items() if name in value}
+        parts = {name: of_type(hints.get(name), part) for name, part in value.items()}
+        if parts.keys() == {field.name for field in fields(kind)}:
+            return kind(**parts)
+    elif origin is tuple and type(value) is list:
+        return tuple(of_type(options[0], part) for part in value)
+    elif origin is dict and type(value) is dict:
+        return {key: of_type(options[1], part) for key, part in value.items()}
+    elif origin is Literal and type(value) is str and value in options:
+        return value
+    elif origin in (Union, UnionType):
+        for option in options:
+            with suppress(TypeError):
+                return of_type(option, value)
+    else:
+        typed = type(value) is kind or (kind is float and type(value) is int)
+        finite = kind is not float or (typed and abs(value) <= _MAX_NUMBER)
+        if kind is object or (typed and finite):
+            return value
+    raise TypeError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")

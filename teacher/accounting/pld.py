@@ -95,7 +95,7 @@ def pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
 
 
 def closed_epsilon(releases: Sequence[Release], delta: float) -> float | None:
-    """The same by the closed formula; None where a release has no unsampled Gaussian pair."""
+    """By the closed formula; None where a release has no unsampled Gaussian pair."""
     pairs = [pair for pair in map(gaussian_pair, releases) if pair is not None and pair.gamma == 1]
     if not pairs or len(pairs) < len(releases):
         return None

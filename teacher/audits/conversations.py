@@ -10,7 +10,7 @@ above rho. A trial is one conversation with new budgets.
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,14 +20,15 @@ from ..accounting.plan import Release
 from ..charging import answer_prepaid
 from ..ledger.individual_budgets import (
     ENROL,
+    HOLD,
+    SETTLE,
+    TOKEN_BYTES,
     IndividualBudgets,
     Row,
     encode_integers,
-    new_token,
     payment_row,
-    reservation_row,
 )
-from ..ledger.ledger import Reservation, UpperBound
+from ..ledger.ledger import Ledger, Reservation, UpperBound
 from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
@@ -141,16 +142,12 @@ def converse(
     return (codes + (values[:, :, 1] == pair.num_classes - 1)).reshape(-1)
 
 
-@dataclass
-class _MemoryLedger:
-    """The individual budgets of a ledger, in memory."""
+class _MemoryLedger(Ledger):
+    """The individual budgets of a ledger, and nothing else of one, in memory."""
 
-    ids: np.ndarray
-    accounts: IndividualBudgets = field(default_factory=IndividualBudgets)
-    values: dict[str, Value] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._append((ENROL, -1, 0, encode_integers(self.ids)))
+    def __init__(self, ids: np.ndarray) -> None:
+        self.individual_budgets, self.values = IndividualBudgets(), dict[str, Value]()
+        self._enter((ENROL, -1, 0, encode_integers(ids)))
 
     def charge_prepaid(
         self,
@@ -160,19 +157,20 @@ class _MemoryLedger:
         serials: np.ndarray,
         upper_bound: UpperBound,
     ) -> Reservation:
-        remaining = self.accounts.remaining(slot, serials)
-        reservation = Reservation(0, tuple(identities), 1, serials, remaining, new_token())
+        remaining = self.individual_budgets.remaining(slot, serials)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        reservation = Reservation(0, tuple(identities), 1, serials, remaining, token)
         bounds = upper_bound(reservation.granted, reservation.remaining)
-        self._append(reservation_row(slot, reservation.token, bounds))
+        self._enter(payment_row(HOLD, slot, 0, token, bounds))
         return reservation
 
     def record_prepaid(
         self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]:
-        batch = self.accounts.batches.get(0, 0) + 1
-        self._append(payment_row(0, batch, reservation.token, payments))
+        batch = self.individual_budgets.batches.get(0, 0) + 1
+        self._enter(payment_row(SETTLE, 0, batch, reservation.token, payments))
         self.values.update(results)
         return tuple(results)
 
-    def _append(self, row: Row) -> None:
-        self.accounts.apply(self.accounts.position + 1, row)
+    def _enter(self, row: Row) -> None:
+        self.individual_budgets.apply(self.individual_budgets.position + 1, row)

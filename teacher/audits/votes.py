@@ -189,7 +189,7 @@ def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:
             rows = of_unit(Voters(index, pair.labels(added), pair.num_classes, query), unit)
             codes = []
             for values in drawn(mechanism, BATCH, rows, n * size, entropy, batch=size):
-                winners, shorter = values[:, 0] == pair.num_classes - 1, values[:, 3] < short**2
+                winners, shorter = values[:, 0] == pair.num_classes - 1, values[:, 2] < short**2
                 codes.append(winners.sum() * (size + 1) + shorter.sum())
             return np.array(codes, dtype=np.int64)
 

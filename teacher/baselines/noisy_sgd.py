@@ -24,15 +24,10 @@ MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts
 
 @dataclass(frozen=True)
 class PrivateModel:
-    """A trained network and its privacy.
-
-    ``epsilon``: by the PRV accountant, the smaller; ``epsilon_rdp``: by Renyi DP.
-    ``noise_multiplier``: sigma over clip.
-    """
+    """A trained network, its epsilon by the PRV accountant, and its noise: sigma over clip."""
 
     network: nn.Module = field(repr=False)
     epsilon: float
-    epsilon_rdp: float
     noise_multiplier: float
     steps: int
     claim = "Opacus' PRV accountant's, for ideal noise and one record added or removed"
@@ -55,19 +50,18 @@ def train_privately(
     seed: int,
     progress: TaskProgress | None = None,
 ) -> PrivateModel:
-    """Train on PRIVATE ``inputs`` and int64 [n] ``labels``.
+    """Train on PRIVATE ``inputs`` and int64 [n] ``labels``, (epsilon, delta)-DP by record.
 
-    ``inputs``: float32 [n, c, h, w] or [n, d], standardised by public statistics.
-    (epsilon, delta) under add/remove of one record, for steps and sampling rate of ``config``: each
-    record is in each batch with probability batch_size / expected_records, its gradient is clipped,
-    and Gaussian noise is added to the sum.
+    ``inputs``: float32 [n, c, h, w] or [n, d], standardised by public statistics. Each record is in
+    each batch with probability batch_size / expected_records, its gradient is clipped, and Gaussian
+    noise is added to the sum.
     """
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Opacus warns of hooks, Renyi orders and its noise, which this module's docstring covers.
         warnings.simplefilter("ignore")
-        multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
+        multiplier, spent = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
         network: nn.Module
         if isinstance(config, LinearNoisySgd):
@@ -75,16 +69,13 @@ def train_privately(
         else:
             network = tanh_cnn(inputs.shape[1:], num_classes)
         _descend(config, network, inputs, labels, rate, steps, multiplier, progress)
-    return PrivateModel(network.eval(), by_prv, by_rdp, multiplier, steps)
+    return PrivateModel(network.eval(), spent, multiplier, steps)
 
 
 @cache  # all learning rates share the noise
-def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[float, float, float]:
-    """The least noise whose PRV epsilon is at most ``epsilon``.
-
-    Returns (noise multiplier, epsilon by PRV, epsilon by RDP).
-    """
-    from opacus.accountants import PRVAccountant, RDPAccountant
+def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[float, float]:
+    """(multiplier, epsilon) of the least noise whose PRV epsilon is at most ``epsilon``."""
+    from opacus.accountants import PRVAccountant
     from opacus.accountants.utils import get_noise_multiplier
 
     multiplier = float(
@@ -97,11 +88,9 @@ def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[fl
             epsilon_tolerance=epsilon / 100,
         )
     )
-    spent = []
-    for accountant in (PRVAccountant(), RDPAccountant()):
-        accountant.history = [(multiplier, rate, steps)]
-        spent.append(float(accountant.get_epsilon(delta)))
-    return multiplier, spent[0], spent[1]
+    accountant = PRVAccountant()
+    accountant.history = [(multiplier, rate, steps)]
+    return multiplier, float(accountant.get_epsilon(delta))
 
 
 def tanh_cnn(shape: torch.Size | tuple[int, ...], num_classes: int) -> nn.Module:

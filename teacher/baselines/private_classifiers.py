@@ -39,12 +39,7 @@ from typing import Any
 import numpy as np
 
 from ...wall.errors import LabelwallError, MissingData
-from .config import (
-    DpForest,
-    DpLogisticRegression,
-    DpNaiveBayes,
-    PrivateClassification,
-)
+from .config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
 CLAIMS = {
@@ -57,11 +52,7 @@ CLAIMS = {
 
 @dataclass(frozen=True)
 class PrivateClassifier:
-    """A fitted classifier and its privacy.
-
-    ``models``: vote on the class. ``epsilon``: pure, by diffprivlib's accountant. ``claim``: the
-    adjacency it is claimed for.
-    """
+    """Fitted ``models``, which vote; ``epsilon``: pure, by diffprivlib; ``claim``: for whom."""
 
     models: tuple[Any, ...] = field(repr=False)
     prepare: Callable[[np.ndarray], np.ndarray] = field(repr=False)
@@ -108,26 +99,17 @@ def fit_privately(
 def _estimator(
     config: PrivateClassification, library: ModuleType, num_classes: int
 ) -> tuple[Any, dict[str, Any]]:
-    """(diffprivlib's class, its settings except the budget).
-
-    Without random_state the noise is the operating system's.
-    """
+    """diffprivlib's class, and its settings: without random_state its noise is the system's."""
+    models = library.models
     if isinstance(config, DpNaiveBayes):
-        return library.models.GaussianNB, {"bounds": BOUNDS}
+        return models.GaussianNB, {"bounds": BOUNDS}
     if isinstance(config, DpForest):
-        settings = {
-            "max_depth": config.depth,
-            "bounds": BOUNDS,
-            "classes": list(range(num_classes)),
-        }
-        return library.models.DecisionTreeClassifier, settings
-    return library.models.LogisticRegression, {
-        "data_norm": 1.0,
-        "C": 1 / config.penalty,
-        "fit_intercept": False,
-        "tol": 1e-10,
-        "max_iter": 10_000,
-    }
+        classes = list(range(num_classes))
+        known = {"max_depth": config.depth, "bounds": BOUNDS, "classes": classes}
+        return models.DecisionTreeClassifier, known
+    exact = {"tol": 1e-10, "max_iter": 10_000}
+    linear = {"data_norm": 1.0, "C": 1 / config.penalty, "fit_intercept": False}
+    return models.LogisticRegression, linear | exact
 
 
 def _parts(

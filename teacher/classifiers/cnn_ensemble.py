@@ -88,13 +88,12 @@ def forget_classifiers(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """The training of one classifier.
+    """The training of one classifier on its shard's rows, in order of their ids.
 
-    ``inputs``: uint8 [n, h, w, c], and ``labels``: int64 [n], of its shard in order of their ids.
+    ``inputs``: uint8 [n, h, w, c]; ``labels``: int64 [n].
     """
 
     name: str
-    number: int
     seed: bytes = field(repr=False)
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
@@ -114,7 +113,7 @@ def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list
         inputs, labels = records.inputs[rows], records.labels[rows]
         digest = hashlib.blake2b(seed + b"".join(digests[row] for row in rows)).digest()
         name = f"{teachers}-{number}.npz"
-        jobs.append(Job(name, number, seed, inputs, labels, num_classes, digest))
+        jobs.append(Job(name, seed, inputs, labels, num_classes, digest))
     return jobs
 
 
@@ -139,7 +138,6 @@ def _load_or_train(
 
 
 def _train(missing: list[Job], workers: int) -> Iterator[tuple[Job, Weights]]:
-    """Each missing job with its weights, in order, as soon as it is trained."""
     from joblib import Parallel, delayed
 
     # max_nbytes=None: private rows reach a process through a pipe, never through a temporary file

@@ -52,7 +52,6 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,6 +68,7 @@ metadata = sa.MetaData()
 table = tables.table("anchor", metadata, "format", seq=sa.Integer, hash=sa.Text, nonce=sa.Text)
 # In the ledger, in no export.
 nonces = tables.table("nonces", sa.MetaData(), "one", nonce=sa.Text, previous=sa.Text)
+WRITTEN = "written"  # what a connection is marked with whose changes the anchor follows
 Entry = tuple[int, str, str]  # sequence number and hash of an entry, its nonce ("" for none)
 
 
@@ -111,7 +111,7 @@ class Anchor:
 
     def __init__(self, place: Place) -> None:
         self._path = place if isinstance(place, Path) else None
-        self._database = open_database(place, durable=True, kind="anchor")
+        self._database = open_database(place, "anchor")
         self.name = self._database.name
         self.begun: int | None = None
         self._ready = False  # whether its table was there
@@ -222,28 +222,6 @@ def synchronise(folder: Path) -> None:
         os.close(directory)
 
 
-@dataclass
-class Transaction:
-    """An open transaction. Read through ``connection``, write through ``writing()``."""
-
-    connection: sa.Connection
-    anchored: bool
-    written: bool = False
-
-    def writing(self) -> sa.Connection:
-        """The connection, for a change that the anchor follows.
-
-        Raises LedgerMismatch where the ledger has an anchor that this program was not given.
-        """
-        if not (self.written or self.anchored) and any(read_nonces(self.connection)):
-            raise LedgerMismatch(
-                "the ledger has an anchor, which was not named. Name it (`anchor`): without it, "
-                "two copies of the ledger could both answer. Nothing was charged or drawn."
-            )
-        self.written = True
-        return self.connection
-
-
 class StoredLedger:
     """The tables of one ledger, in transactions that are under its anchor where it has one.
 
@@ -251,7 +229,7 @@ class StoredLedger:
     """
 
     def __init__(self, place: Place, anchor: Place | None) -> None:
-        self._database = open_database(place, durable=anchor is not None)
+        self._database = open_database(place)
         self._anchor = Anchor(anchor) if anchor else None
         self._with_write: Callable[[sa.Connection], None] | None = None
 
@@ -278,8 +256,8 @@ class StoredLedger:
         Nothing of these tables is exported. ``purged``: a table whose deleted rows are erased from
         the database's files, too.
         """
-        with self._open() as transaction:
-            result = work(transaction.connection)
+        with self._open() as connection:
+            result = work(connection)
         if purged is not None:
             self._database.purge(purged)
         return result
@@ -316,7 +294,7 @@ class StoredLedger:
         self._database.close()
 
     @contextmanager
-    def _open(self) -> Iterator[Transaction]:
+    def _open(self) -> Iterator[sa.Connection]:
         """An exclusive, durable transaction; what it wrote is committed and anchored on exit.
 
         What it read is anchored, too: where an entry's writer died before it moved the anchor, the
@@ -327,14 +305,28 @@ class StoredLedger:
         entry: Entry | None = None
         with ExitStack() as until_moved:
             with self._database.transaction() as connection:
-                transaction = Transaction(connection, self._anchor is not None)
                 if self._anchor is not None:
                     anchor, nonce = until_moved.enter_context(self._anchor.locked(connection))
-                yield transaction
-                if transaction.written and self._with_write is not None:
+                yield connection
+                written = connection.info.get(WRITTEN, False)
+                if written and self._with_write is not None:
                     work, self._with_write = self._with_write, None
                     work(connection)
-                if transaction.written and self._anchor is not None:
+                if written and self._anchor is not None:
                     entry = take_nonce(connection, nonce)
             if entry is not None:
                 move(anchor, entry)
+
+    def _writing(self, connection: sa.Connection) -> sa.Connection:
+        """The connection of an open transaction, for a change that the anchor follows.
+
+        Raises LedgerMismatch where the ledger has an anchor that this program was not given.
+        """
+        unnamed = self._anchor is None and WRITTEN not in connection.info
+        if unnamed and any(read_nonces(connection)):
+            raise LedgerMismatch(
+                "the ledger has an anchor, which was not named. Name it (`anchor`): without it, "
+                "two copies of the ledger could both answer. Nothing was charged or drawn."
+            )
+        connection.info[WRITTEN] = True  # no connection outlives its transaction
+        return connection

@@ -70,12 +70,20 @@ class Database:
 
     _engine: sa.Engine
 
-    def __init__(self, name: str, kind: str) -> None:
-        self.name, self.kind, self._table = name, kind, LOCKED[kind]
+    def __init__(self, name: str, kind: str, schema: str = "") -> None:
+        self.name, self.kind, self._schema, self._table = name, kind, schema, LOCKED[kind]
 
     def exists(self) -> bool:
         """Whether it was set up. Raises LedgerMismatch where that can not be seen."""
-        raise NotImplementedError
+        try:
+            with self._engine.connect() as connection:
+                return sa.inspect(connection).has_table(self._table, schema=self._schema or None)
+        except sa.exc.DBAPIError as error:
+            # The driver speaks of a place and a catalogue: nothing private, and no password.
+            reason = " ".join(str(error.orig).split())
+            raise LedgerMismatch(
+                f"the {self.kind} {self.name} can not be reached: {reason}"
+            ) from error
 
     def create(self, work: Work) -> None:
         """Let ``work`` write the first rows: all or none, and never over another's."""
@@ -121,24 +129,18 @@ class Database:
 
 
 class SqliteFile(Database):
-    """A file, locked by BEGIN IMMEDIATE, fully durable; freed pages are overwritten at once.
+    """A file, locked by BEGIN IMMEDIATE, fully durable; freed pages are overwritten at once."""
 
-    ``synchronous``: FULL or EXTRA. With EXTRA a power failure does not undo the last commit either.
-    """
-
-    def __init__(self, path: Path, synchronous: str = "FULL", kind: str = "ledger") -> None:
+    def __init__(self, path: Path, kind: str = "ledger") -> None:
         super().__init__(path.name, kind)
-        self._path, self._synchronous = path, synchronous
+        self._path = path
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=sa.pool.NullPool, hide_parameters=True, connect_args=WAIT
         )
         sa.event.listen(self._engine, "connect", self._connect)
 
     def exists(self) -> bool:
-        if not self._path.is_file():
-            return False
-        with self._failures(), self._engine.connect() as connection:
-            return sa.inspect(connection).has_table(self._table)
+        return self._path.is_file() and super().exists()
 
     def create(self, work: Work) -> None:
         try:
@@ -156,7 +158,7 @@ class SqliteFile(Database):
     def _connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own implicit BEGIN would take a shared lock first.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA synchronous={self._synchronous}")
+        connection.execute("PRAGMA synchronous=EXTRA")  # a power failure undoes no commit
         connection.execute("PRAGMA secure_delete=ON")
 
     def _enter(self, connection: sa.Connection) -> None:
@@ -178,8 +180,7 @@ class PostgresSchema(Database):
     """A schema for one data set, with its own privileges, locks and backups."""
 
     def __init__(self, url: LedgerUrl, kind: str = "ledger") -> None:
-        super().__init__(f"{url.schema!r} of the database {url.database!r}", kind)
-        self._schema = url.schema
+        super().__init__(f"{url.schema!r} of the database {url.database!r}", kind, url.schema)
         query = {"host": url.socket} if url.socket else {"sslmode": url.sslmode}
         if url.sslrootcert and not url.socket:
             query["sslrootcert"] = url.sslrootcert
@@ -203,17 +204,6 @@ class PostgresSchema(Database):
         except ModuleNotFoundError as error:
             raise MissingData(
                 "a `postgresql://` address needs psycopg: pip install 'labelwall[postgresql]'."
-            ) from error
-
-    def exists(self) -> bool:
-        try:
-            with self._engine.connect() as connection:
-                return sa.inspect(connection).has_table(self._table, schema=self._schema)
-        except sa.exc.DBAPIError as error:
-            # The driver speaks of an address and a catalogue: nothing private, and no password.
-            reason = " ".join(str(error.orig).split())
-            raise LedgerMismatch(
-                f"the {self.kind} {self.name} can not be reached: {reason}"
             ) from error
 
     def create(self, work: Work) -> None:
@@ -252,12 +242,6 @@ class PostgresSchema(Database):
             )
 
 
-def open_database(place: Place, *, durable: bool = False, kind: str = "ledger") -> Database:
-    """The database at a place. Nothing is opened or created yet.
-
-    ``durable``: no power failure undoes its last commit. So it must be where an anchor follows its
-    commits: the anchor would be ahead of the ledger and refuse it. On a server every commit is.
-    """
-    if isinstance(place, LedgerUrl):
-        return PostgresSchema(place, kind)
-    return SqliteFile(place, "EXTRA" if durable else "FULL", kind)
+def open_database(place: Place, kind: str = "ledger") -> Database:
+    """The database at a place. Nothing is opened or created yet."""
+    return PostgresSchema(place, kind) if isinstance(place, LedgerUrl) else SqliteFile(place, kind)

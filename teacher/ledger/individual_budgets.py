@@ -38,7 +38,6 @@ order of transactions, with a record as without it. Snapshots count by batches, 
 open reservations anew after them.
 """
 
-import secrets
 import zlib
 from dataclasses import dataclass, field
 
@@ -86,10 +85,6 @@ class IndividualBudgets:
         """
         _require(int(serials.max(initial=-1)) < len(self.ids))
         return FULL - self._spent(slot)[serials]
-
-    def new(self, ids: np.ndarray) -> np.ndarray:
-        """The ``ids`` (int64 [n], distinct) that are not enrolled: int64 [m], ascending."""
-        return np.setdiff1d(ids, self.ids)
 
     def serials(self, ids: np.ndarray) -> np.ndarray:
         """Serials of enrolled ids: int64 [n]. Raises LedgerMismatch where one is not enrolled."""
@@ -156,28 +151,17 @@ class IndividualBudgets:
         return amounts
 
 
-def new_token() -> bytes:
-    """A reservation's token: random, so distinct even after an older database was restored."""
-    return secrets.token_bytes(TOKEN_BYTES)
+def payment_row(kind: str, slot: int, batch: int, token: bytes, amounts: np.ndarray) -> Row:
+    """The row of a reservation (HOLD), or of the payments in its place (SETTLE).
 
-
-def reservation_row(slot: int, token: bytes, amounts: np.ndarray) -> Row:
-    """The row of a reservation of ``amounts``, int64 [m] units by serial."""
-    return HOLD, slot, 0, token + encode_payments(amounts)
-
-
-def payment_row(slot: int, batch: int, token: bytes, amounts: np.ndarray) -> Row:
-    """The row of the payments, int64 [m] units by serial, in place of the token's reservation.
-
-    ``batch``: batches of the slot with recorded answers, this one included if it has any.
+    ``batch``: batches of the slot with recorded answers, this one included if it has any; 0 of a
+    reservation. ``token``: random, so distinct even after an older database was restored.
+    ``amounts``: int64 [m] units by serial, stored as differences of the serials of those who pay,
+    then what they pay, compressed.
     """
-    return SETTLE, slot, batch, token + encode_payments(amounts)
-
-
-def encode_payments(amounts: np.ndarray) -> bytes:
-    """Differences of the serials of those who pay, then what they pay, compressed."""
     serials = np.flatnonzero(amounts)
-    return encode_integers(np.concatenate([np.diff(serials, prepend=0), amounts[serials]]))
+    paid = np.concatenate([np.diff(serials, prepend=0), amounts[serials]])
+    return kind, slot, batch, token + encode_integers(paid)
 
 
 def encode_integers(values: np.ndarray) -> bytes:

@@ -14,6 +14,7 @@ the same transactions.
 """
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,19 +28,20 @@ from ...wall.guarantee import POOLED
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
 from . import Place, tables
-from .anchor import StoredLedger, Transaction
+from .anchor import StoredLedger
 from .database import open_database
 from .individual_budgets import (
     DAMAGED,
     ENROL,
+    HOLD,
+    SETTLE,
+    TOKEN_BYTES,
     IndividualBudgets,
     Row,
     encode_integers,
-    new_token,
     payment_row,
-    reservation_row,
 )
-from .state import GENESIS_PREV, LedgerState, read_body
+from .state import GENESIS_PREV, LedgerState, entry_hash
 
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
@@ -142,8 +144,8 @@ class Ledger(StoredLedger):
         """Enter an analyst and the data set of their own ledger in a register. Raises
         LedgerMismatch for an analyst, or a data set, that is already entered.
         """
-        with self._transaction() as transaction:
-            self._append(transaction, "analyst", {"name": name, "dataset": dataset})
+        with self._transaction() as connection:
+            self._append(connection, "analyst", {"name": name, "dataset": dataset})
 
     def analysts(self) -> dict[str, str]:
         """A register's analysts and the data sets of their ledgers, as stored now."""
@@ -155,11 +157,11 @@ class Ledger(StoredLedger):
 
         Returns the records' serials, int64 [n].
         """
-        with self._transaction() as transaction:
-            new = self.individual_budgets.new(ids)
+        with self._transaction() as connection:
+            new = np.setdiff1d(ids, self.individual_budgets.ids)
             # The first call writes a row even without records, so the table exists in any case.
             if len(new) or self.individual_budgets.position == 0:
-                self._append_private(transaction, (ENROL, -1, 0, encode_integers(new)))
+                self._append_private(connection, (ENROL, -1, 0, encode_integers(new)))
         return self.individual_budgets.serials(ids)
 
     def charge_prepaid(
@@ -181,7 +183,7 @@ class Ledger(StoredLedger):
         Raises LedgerMismatch where the individual budgets do not match the entries; then nothing is
         drawn.
         """
-        with self._transaction() as transaction:
+        with self._transaction() as connection:
             self._require_matching_budgets(slot)
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
@@ -189,16 +191,16 @@ class Ledger(StoredLedger):
             remaining = self.individual_budgets.remaining(slot, serials)
             if not granted:
                 return Reservation(-1, (), 0, serials, remaining, b"")
-            self._name_extractor(transaction)
+            self._name_extractor(connection)
             seq = self.state.prepaid_charge(slot, release)
             count = int(seq is None)
             if seq is None:
                 seq = self._append(
-                    transaction, "charge", {"slot": slot, "release": release, "count": 1}
+                    connection, "charge", {"slot": slot, "release": release, "count": 1}
                 )
-            token = new_token()
+            token = secrets.token_bytes(TOKEN_BYTES)
             bound = self._by_serial(serials, upper_bound(granted, remaining))
-            self._append_private(transaction, reservation_row(slot, token, bound))
+            self._append_private(connection, payment_row(HOLD, slot, 0, token, bound))
         return Reservation(seq, granted, count, serials, remaining, token)
 
     def record_prepaid(
@@ -213,19 +215,19 @@ class Ledger(StoredLedger):
         Returns the identities whose results were stored. A query that another process has answered
         since it was granted keeps that answer; what was drawn for it here is paid and never sent.
         """
-        with self._transaction() as transaction:
+        with self._transaction() as connection:
             slot, release, _ = self.state.open_charges[reservation.seq]
             self._require_matching_budgets(slot)
             unanswered = self._unanswered(release, tuple(results))
             if unanswered:
-                self._name_extractor(transaction)
+                self._name_extractor(connection)
                 stored = {identity: results[identity] for identity in unanswered}
-                self._append(transaction, "release", {"charge": reservation.seq, "results": stored})
-            batches = self.state.batches.get(slot, 0)
+                self._append(connection, "release", {"charge": reservation.seq, "results": stored})
             paid = self._by_serial(reservation.serials, payments)
-            self._append_private(transaction, payment_row(slot, batches, reservation.token, paid))
+            settled = slot, self.state.batches.get(slot, 0), reservation.token, paid
+            self._append_private(connection, payment_row(SETTLE, *settled))
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
-                tables.compact_budgets(transaction.writing(), self.individual_budgets, slot)
+                tables.compact_budgets(connection, self.individual_budgets, slot)
         return unanswered
 
     def _by_serial(self, serials: np.ndarray, amounts: np.ndarray) -> np.ndarray:
@@ -245,41 +247,35 @@ class Ledger(StoredLedger):
         another process has answered or refused since is neither. Nothing may be drawn for an
         identity that is not in the returned ``granted``.
         """
-        with self._transaction() as transaction:
-            return self._charge(transaction, slot, release, identities)
+        with self._transaction() as connection:
+            return self._charge(connection, slot, release, identities)
 
-    def record(self, charge: Charge, results: dict[str, Value]) -> None:
+    def record(
+        self,
+        charge: Charge,
+        results: dict[str, Value],
+        following: str | None = None,
+        due: Callable[[], Sequence[str]] = tuple,
+    ) -> Charge | None:
         """Store a charge's results by query identity, and commit. After this they may be sent.
+
+        ``following``: the slot's next release. It is charged in the same transaction, to the
+        identities ``due()``, asked when the results are part of the state; returns that charge.
 
         Where another process has answered all since, its answers stay, and what was drawn here is
         never sent. Raises LedgerMismatch where it has answered some.
         """
-        with self._transaction() as transaction:
-            self._record(transaction, charge, results)
-
-    def record_and_charge(
-        self,
-        charge: Charge,
-        results: dict[str, Value],
-        release: str,
-        due: Callable[[], Sequence[str]],
-    ) -> Charge:
-        """``record``, then ``charge`` the slot's next release, in one transaction.
-
-        ``due()``: the identities to charge, asked when the results are part of the state.
-        """
-        with self._transaction() as transaction:
-            slot, _, _ = self.state.open_charges.get(charge.seq, (0, "", 0))
-            self._record(transaction, charge, results)
-            return self._charge(transaction, slot, release, due())
-
-    def _record(self, transaction: Transaction, charge: Charge, results: dict[str, Value]) -> None:
-        paid = self.state.open_charges.get(charge.seq)
-        if paid is None or not results or self._unanswered(paid[1], tuple(results)):
-            self._append(transaction, "release", {"charge": charge.seq, "results": results})
+        with self._transaction() as connection:
+            paid = self.state.open_charges.get(charge.seq)
+            if paid is None or not results or self._unanswered(paid[1], tuple(results)):
+                self._append(connection, "release", {"charge": charge.seq, "results": results})
+            if following is None:
+                return None
+            assert paid is not None  # or nothing was appended
+            return self._charge(connection, paid[0], following, due())
 
     def _charge(
-        self, transaction: Transaction, slot: int, release: str, identities: Sequence[str]
+        self, connection: sa.Connection, slot: int, release: str, identities: Sequence[str]
     ) -> Charge:
         planned = self.state.release(slot, release)
         if planned.prepaid:
@@ -289,26 +285,26 @@ class Ledger(StoredLedger):
         paid = len(identities) if planned.batch and remaining else remaining
         granted, refused = identities[:paid], list(identities[paid:])
         if identities:
-            self._name_extractor(transaction)
+            self._name_extractor(connection)
         count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
         key = {"slot": slot, "release": release}
         if granted:
-            seq = self._append(transaction, "charge", {**key, "count": count})
+            seq = self._append(connection, "charge", {**key, "count": count})
         if refused:
-            self._append(transaction, "refusal", {**key, "identities": refused})
+            self._append(connection, "refusal", {**key, "identities": refused})
         return Charge(seq, granted, count)
 
     @contextmanager
-    def _transaction(self) -> Iterator[Transaction]:
+    def _transaction(self) -> Iterator[sa.Connection]:
         """One exclusive transaction: replay what is new, append, commit, move the anchor.
 
         After any failure the next transaction replays the stored state. A commit that was not
         confirmed was either stored, and then it counts, or nothing that it paid for was sent.
         """
         try:
-            with self._open() as transaction:
-                self._catch_up(transaction.connection)
-                yield transaction
+            with self._open() as connection:
+                self._catch_up(connection)
+                yield connection
         except BaseException:
             self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
             raise
@@ -319,7 +315,7 @@ class Ledger(StoredLedger):
         checked = set(self.state.extractors)
         while rows := tables.page_after(connection, self.state.seq):
             for row in rows:
-                self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
+                self.state.apply(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
         stored = connection.execute(tables.READ_HEAD).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
@@ -337,39 +333,28 @@ class Ledger(StoredLedger):
         if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
 
-    def _append_private(self, transaction: Transaction, row: Row) -> None:
-        tables.append_budgets(transaction.writing(), self.individual_budgets, row)
+    def _append_private(self, connection: sa.Connection, row: Row) -> None:
+        tables.append_budgets(self._writing(connection), self.individual_budgets, row)
 
-    def _name_extractor(self, transaction: Transaction) -> None:
+    def _name_extractor(self, connection: sa.Connection) -> None:
         """Name the extractor in use, whatever another process named since, and store a new one."""
         if self._extractor is None or self.state.extractor == self._extractor[0]:
             return
-        connection, (sha256, text) = transaction.writing(), self._extractor
+        sha256, text = self._extractor
         if sha256 in self.state.extractors:
             tables.require_extractors(connection, [sha256])
         else:
-            connection.execute(tables.extractors.insert(), {"sha256": sha256, "fields": text})
+            values = {"sha256": sha256, "fields": text}
+            self._writing(connection).execute(tables.extractors.insert(), values)
             self.written += len(text)
-        self._append(transaction, "extractor", {"sha256": sha256})
+        self._append(connection, "extractor", {"sha256": sha256})
 
-    def _append(self, transaction: Transaction, kind: str, body: dict[str, object]) -> int:
+    def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
         """Write a public entry; returns its sequence number."""
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
-        digest = tables.entry_hash(seq, kind, text, prev)
-        connection = transaction.writing()
-        self._replay(seq, kind, text, prev, digest)
-        row = {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
+        entry = seq, kind, text, prev, entry_hash(seq, kind, text, prev)
+        self._writing(connection)
+        self.state.apply(*entry)
+        tables.append(connection, *entry)
         self.written += len(text)
-        connection.execute(tables.APPEND, row)
-        connection.execute(tables.MOVE_HEAD, {"seq": seq, "hash": digest})
         return seq
-
-    def _replay(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
-        chained = (
-            seq == self.state.seq + 1
-            and prev == self.state.head
-            and digest == tables.entry_hash(seq, kind, text, prev)
-        )
-        if not chained:
-            raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
-        self.state.apply(kind, read_body(text), digest)

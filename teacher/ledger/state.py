@@ -1,5 +1,6 @@
 """The state that a ledger's entries add up to, and the rules that each entry must keep. No I/O."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,22 +16,13 @@ from ..accounting.plan import Plan, Release
 ONE_OUTCOME = ("screening", "argmax", "bounded_range")
 GENESIS_PREV = "0" * 64
 MAX_INTEGER = 2**63 - 1  # releases are 64-bit integers
+# What an entry's text or fields raise that no writer stores.
+IMPOSSIBLE = TypeError, KeyError, AttributeError, ValueError, RecursionError, InvalidInput
 
 
-def read_body(text: str) -> dict[str, Any]:
-    """An entry's body from its text.
-
-    Raises LedgerMismatch unless the text is the canonical JSON that a writer stores. That excludes
-    repeated keys, NaN, infinity and other spellings of a number.
-    """
-    try:
-        body = json.loads(text)
-        written = type(body) is dict and canonical_json(body).decode() == text
-    except (ValueError, RecursionError):
-        written = False
-    if not written:
-        raise LedgerMismatch("an entry of the ledger is not in the form that entries have.")
-    return dict(body)
+def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
+    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
+    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
 
 
 @dataclass
@@ -94,11 +86,16 @@ class LedgerState:
             for r in entry.releases
         ]
 
-    def apply(self, kind: str, body: dict, digest: str) -> None:
+    def apply(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
         """Check an entry against all before it, and add it.
 
-        Raises LedgerMismatch; the sums are then unchanged.
+        Its text must be the canonical JSON that a writer stores. That excludes repeated keys, NaN,
+        infinity and other spellings of a number. Raises LedgerMismatch; the sums are then
+        unchanged.
         """
+        chained = seq == self.seq + 1 and prev == self.head
+        if not chained or digest != entry_hash(seq, kind, text, prev):
+            raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
         rules: dict[str, Callable[..., None]] = {
             "genesis": self._genesis,
             "extractor": self._extractor,
@@ -107,19 +104,20 @@ class LedgerState:
             "refusal": self._refusal,
             "analyst": self._analyst,
         }
-        misplaced = (kind == "genesis") != (self.seq < 0)
+        misplaced = (kind == "genesis") != (seq == 0)
         if kind not in rules or misplaced or (kind == "analyst") != self.is_register():
             raise LedgerMismatch(
-                f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}."
+                f"entry {seq} of the ledger has the unknown or misplaced kind {kind!r}."
             )
-        if kind == "genesis" and (error := other_format("the ledger", body.get("format"))):
-            raise LedgerMismatch(error)
         try:
+            body = json.loads(text)
+            self._require(canonical_json(body).decode() == text, "another form than entries have")
+            if kind == "genesis" and (error := other_format("the ledger", body.get("format"))):
+                raise LedgerMismatch(error)
             rules[kind](**body)
-        except (TypeError, KeyError, AttributeError, InvalidInput) as error:
+        except IMPOSSIBLE as error:
             raise LedgerMismatch(
-                f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible "
-                "fields."
+                f"entry {seq} of the ledger ({kind}) has missing, unknown or impossible fields."
             ) from error
         self.hashes.append(digest)
 

@@ -21,9 +21,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from ...wall.messages import canonical_json
 from .individual_budgets import IndividualBudgets, Row
-from .state import GENESIS_PREV
+from .state import GENESIS_PREV, entry_hash
 
 
 def table(name: str, metadata: sa.MetaData, key: str, **columns: type) -> sa.Table:
@@ -77,18 +76,21 @@ READ_HEAD = sa.select(head.c.seq, head.c.hash)
 APPEND, MOVE_HEAD = entries.insert(), head.update()
 
 
-def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
-    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
-    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
-
-
 def begin(connection: sa.Connection, text: str) -> None:
     """Create the public tables with their first entry, of the body ``text``."""
     metadata.create_all(connection, checkfirst=False)
-    digest = entry_hash(0, "genesis", text, GENESIS_PREV)
-    row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV, "hash": digest}
+    connection.execute(head.insert(), {"one": 1, "seq": -1, "hash": GENESIS_PREV})
+    first = 0, "genesis", text, GENESIS_PREV
+    append(connection, *first, entry_hash(*first))
+
+
+def append(
+    connection: sa.Connection, seq: int, kind: str, body: str, prev: str, digest: str
+) -> None:
+    """Write an entry, and the head."""
+    row = {"seq": seq, "kind": kind, "body": body, "prev": prev, "hash": digest}
     connection.execute(APPEND, row)
-    connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
+    connection.execute(MOVE_HEAD, {"seq": seq, "hash": digest})
 
 
 def page_after(

@@ -9,17 +9,16 @@ add up to tau at most, and two voters' votes are sqrt(2 tau) apart at most (docs
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
 from .base import Classifiers
-from .fields import count, noise_scale, param, sampling
+from .fields import count, nearest, noise_scale, param, sampling
 from .sums import NoisySum
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ class AttributeVotes(NoisySum):
     Guarantee, for one query under add/remove of one record: the Gaussian bound at L2 sensitivity
     sqrt(2 tau) votes, alpha tau / sigma_vote^2 in Renyi DP (CVPR20 Theorem 13), and less where
     records are sampled. No query is screened.
+
+    Class attributes:
+        limit: the field with the largest number of voters.
     """
 
     tau: int = count(
@@ -63,6 +65,7 @@ class AttributeVotes(NoisySum):
     label_space = "attributes"
     noise_field = "sigma_vote"
     grid = GRID
+    limit: ClassVar[str] = "k"
 
     @property
     def sensitivity(self) -> float:
@@ -70,9 +73,9 @@ class AttributeVotes(NoisySum):
         return math.sqrt(2 * self.tau)
 
     @property
-    @abstractmethod
     def max_voters(self) -> int:
         """The largest number of voters, public."""
+        return int(vars(self)[self.limit])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, labels); a query is answered if any attribute is."""
@@ -110,12 +113,8 @@ class PrivateKnnAttributes(AttributeVotes):
     """
 
     kind: Literal["private_knn_attributes"] = "private_knn_attributes"
-    k: int = param(800, "neighbours that vote", unit="records", ge=1, le=MAX_VOTERS)
+    k: int = nearest(800, MAX_VOTERS)
     sample_rate: float = sampling(0.05)
-
-    @property
-    def max_voters(self) -> int:
-        return self.k
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         cast = ballots(voters.labels, voters.num_classes, self.tau)
@@ -137,9 +136,7 @@ class GnmaxAttributes(AttributeVotes):
         MAX_VOTERS,
     )
 
-    @property
-    def max_voters(self) -> int:
-        return self.teachers
+    limit = "teachers"
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
@@ -147,6 +144,6 @@ class GnmaxAttributes(AttributeVotes):
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
-        for bits in voters.teacher_attributes(self.teachers):
+        for bits in voters.ensembles[self.teachers].attributes(voters.queries):
             votes += clipped(bits, self.tau)
         return votes

@@ -37,13 +37,11 @@ class QueryForm:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
     Cells (wall/matrices.py), ``centroids`` of them in a set, serve all rows in them: a row adds the
-    noisy counts of its ``row_neighbours`` nearest, and is labelled where the best class leads the
-    next by more than ``margin`` noisy votes.
-
-    Weights (wall/matrices.py), ``steps`` of them in a round, give a linear model of ``labels``, a
-    label space's kind; a row is labelled where the best class leads the next by more than
-    ``margin`` in probability. ``clip``: the mechanism's, which the model is fitted with; ``axes``:
-    principal axes of the public rows' features that it looks at, all features where None.
+    noisy counts of its ``row_neighbours`` nearest. Weights, ``steps`` of them in a round, give a
+    linear model of ``labels``, a label space's kind. Either labels a row where the best class leads
+    the next by more than ``margin``, noisy votes or a probability. ``clip``: the mechanism's, which
+    the model is fitted with; ``axes``: principal axes of the public rows' features that it looks
+    at, all features where None.
 
     ``landmarks``: public rows whose features the extractor holds, at most; 0 for none.
 
@@ -65,9 +63,7 @@ class QueryForm:
     landmarks: int = 0
 
     def require(self, spec: ExtractorSpec, dimensions: int) -> None:
-        """Raise InvalidInput where the extractor lacks the landmarks that are asked for, or has
-        more, which every query would wait for.
-        """
+        """Raise InvalidInput where the extractor has no landmarks, or more than are allowed."""
         if self.landmarks and len(spec.landmark_rows(dimensions)) > self.landmarks:
             size = f"{len(spec.landmarks) // dimensions} rows"
             raise InvalidInput("extractor.landmarks", f"at most {self.landmarks} rows", size)
@@ -86,10 +82,7 @@ class QueryForm:
 
 @dataclass(frozen=True)
 class Classifiers:
-    """A need beside the index: ``teachers`` classifiers, each on its own shard of the records.
-
-    ``kind``: linear on the round's features, or a small network (cnn) on the images.
-    """
+    """``teachers`` classifiers, each on its own shard: linear on features, or cnn on images."""
 
     kind: Literal["linear", "cnn"]
     teachers: int
@@ -173,7 +166,7 @@ class Mechanism(metaclass=ABCMeta):
             raise InvalidInput("privacy.unit", f"row for {self.kind}", unit)
 
     def for_unit(self, unit: Unit) -> Self:
-        """With the fields filled in that are null and that the unit of privacy decides."""
+        """With the null fields filled in that the unit of privacy decides."""
         null = [name for name in self.of_persons if vars(self)[name] is None]
         return replace(self, **{n: self.of_persons[n] for n in null}) if unit == "person" else self
 
@@ -210,8 +203,7 @@ class Mechanism(metaclass=ABCMeta):
         return replace(self, **{n: min(values[n], le or values[n]) for n, le in highest.items()})
 
     def recorded(self, fields: Mapping[str, object], unit: Unit = "row") -> Self:
-        """With the null numbers that the budget or the unit decides, as a ledger records them for
-        this kind."""
+        """With the null numbers that the budget or the unit decides, as a ledger records them."""
         if fields.get("kind") != self.kind:
             return self
         names = (*self.calibrated, *(self.of_persons if unit != "row" else ()))
@@ -255,9 +247,9 @@ class Mechanism(metaclass=ABCMeta):
         """The label that a value of the last stage means: post-processing."""
         return value  # type: ignore[no-any-return]
 
-    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
-        """Public numbers about a batch for its receipt."""
-        return {}
+    def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
+        """Of a batch: the largest number of answers that its noise hides a record in."""
+        return 0
 
 
 M = TypeVar("M", bound=Mechanism)

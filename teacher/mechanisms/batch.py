@@ -24,14 +24,14 @@ from ..accounting.plan import Release
 from ..noise.scales import less_spent
 from .base import Charging, Mechanism
 from .fields import count, param, pure_epsilon
-from .overlap import MAX_QUERIES, Accounting, Bounds, clique_bounds
+from .overlap import MAX_QUERIES, Accounting, clique_bounds
 from .voters import LEVELS
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
     from .voters import Keys, Voters
 
-# The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
+# The only release; a query's value is [label, clique bound, squared radius].
 BATCH = "batch"
 LABEL_NOISE, RADIUS_NOISE, COUNT_NOISE = "label", "radius", "count"  # purposes of draws
 SIDE = LEVELS - 1  # of the domain box
@@ -76,14 +76,11 @@ class BatchMechanism(Mechanism):
         """Squared radii, int64 [n_queries], and what they leave of epsilon."""
 
     def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Answers of one charged batch, int64 [n_queries, 4].
-
-        Columns: label, clique bound, whether that is exact, squared radius.
-        """
+        """int64 [n_queries, 3]: label, clique bound and squared radius of one charged batch."""
         radii, epsilon = self.radii(voters, keys, entropy)
-        bounds = clique_bounds(voters.queries, radii, self.accounting)
+        sizes = clique_bounds(voters.queries, radii, self.accounting)
         votes = voters.ball_votes(radii)
-        return released(votes, bounds, radii, epsilon, self.noise, keys, entropy)
+        return released(votes, sizes, radii, epsilon, self.noise, keys, entropy)
 
     def with_noise(self, level: float, asked: int) -> Self:
         return self.with_values(epsilon=less_spent(1 / level))
@@ -93,33 +90,27 @@ class BatchMechanism(Mechanism):
         return (Release(BATCH, "pure", {"epsilon": self.require("epsilon")}, asked, batch=True),)
 
     def label(self, value: Any) -> Value:
-        """Every query of a paid batch is answered."""
         return int(value[0])
 
-    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
-        """The largest clique bound, and the number of bounds by colouring."""
-        answered = [value for known in results if isinstance(value := known.get(BATCH), list)]
-        return {
-            "largest": max((bound for _, bound, _, _ in answered), default=0),
-            "by_colouring": sum(1 - exact for _, _, exact, _ in answered),
-        }
+    def clique(self, results: Sequence[Mapping[str, Value]]) -> int:
+        values = (value for known in results if isinstance(value := known.get(BATCH), list))
+        return max((bound for _, bound, _ in values), default=0)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
-        """Raise InvalidInput for too many queries."""
         if queries > MAX_QUERIES:
             raise InvalidInput("queries", f"at most {MAX_QUERIES} in a batch", queries)
 
 
 def released(
     votes: np.ndarray,
-    bounds: Bounds,
+    sizes: np.ndarray,
     squared_radii: np.ndarray,
     epsilon: Fraction,
     noise: Noise,
     keys: Keys,
     entropy: Entropy,
 ) -> np.ndarray:
-    """int64 [q, 4], of which the labels are epsilon-DP for the batch; the rest is public.
+    """int64 [q, 3], of which the labels are epsilon-DP for the batch; the rest is public.
 
     ``votes``: int64 [q, c], counts of the records in each query's ball. A record adds 1 to one
     count of each ball that it lies in. Query i spends e_i = epsilon / size_i.
@@ -129,20 +120,19 @@ def released(
     count), e_i-DP because a record only raises counts. "exponential_paper": exp(e_i count / 2)
     (DMKD17 Algorithm 2), which needs no such argument.
     """
-    sizes = bounds.sizes.tolist()
     if noise == "laplace":
         noisy = votes.copy()
-        for size in sorted(set(sizes)):
-            rows = np.flatnonzero(bounds.sizes == size)
+        for size in np.unique(sizes).tolist():
+            rows = np.flatnonzero(sizes == size)
             own, scale = [keys[row] for row in rows.tolist()], float_above(size / epsilon)
             noisy[rows] += entropy.discrete_laplace(scale, own, LABEL_NOISE, votes.shape[1])
         labels = noisy.argmax(axis=1)
     else:
         divisor = 2 if noise == "exponential_paper" else 1
         behind = votes.max(axis=1, keepdims=True) - votes
-        rates = [epsilon / (divisor * size) for size in sizes]
+        rates = [epsilon / (divisor * size) for size in sizes.tolist()]
         labels = entropy.choose(behind, rates, keys, LABEL_NOISE)
-    return np.stack([labels, bounds.sizes, bounds.exact.astype(np.int64), squared_radii], axis=1)
+    return np.stack([labels, sizes, squared_radii], axis=1)
 
 
 @dataclass(frozen=True)
@@ -206,7 +196,6 @@ class BatchKnn(BatchMechanism):
             raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
 
     def require_batch(self, queries: int, dimensions: int) -> None:
-        """Raise InvalidInput for too many queries, or a grid that is no grid."""
         super().require_batch(queries, dimensions)
         if self.conversion == "grid":
             epsilon = Fraction(self.require("epsilon"))
@@ -222,9 +211,9 @@ class BatchKnn(BatchMechanism):
             return super().draw(stage, voters, keys, entropy)
         votes = voters.votes(self.k, 1.0, keys, self.kind, entropy)
         no_radii = np.full(len(keys), -1, dtype=np.int64)
-        bounds = clique_bounds(voters.queries, no_radii, "queries")
+        sizes = clique_bounds(voters.queries, no_radii, "queries")
         epsilon = Fraction(self.require("epsilon"))
-        return released(votes, bounds, no_radii, epsilon, "exponential_paper", keys, entropy)
+        return released(votes, sizes, no_radii, epsilon, "exponential_paper", keys, entropy)
 
     def _shares(self) -> tuple[Fraction, Fraction, Fraction]:
         """Parts of epsilon for the number of records, radii and labels: exact, with sum 1."""
@@ -247,7 +236,7 @@ class BatchKnn(BatchMechanism):
             return radii_of_grid(voters.queries, counts + noise[0], cells, self.k), rest
         candidates = candidate_radii(dimensions, self.k, records, self.candidates)
         largest = np.full(len(keys), candidates[-1], dtype=np.int64)
-        sizes = clique_bounds(voters.queries, largest, self.candidate_accounting).sizes
+        sizes = clique_bounds(voters.queries, largest, self.candidate_accounting)
         losses = np.abs(voters.ball_counts(candidates) - self.k)
         rates = [epsilon / (2 * size) for size in sizes.tolist()]
         return candidates[entropy.choose(losses, rates, keys, RADIUS_NOISE)], rest
@@ -273,20 +262,21 @@ def cells_a_side(dimensions: int, records: int, epsilon: Fraction) -> int:
     The extended uniform grid of Su et al. 2016.
     """
     cells = (records * float(epsilon) / THETA) ** (2 / (2 + dimensions))
-    return max(2, min(math.floor(cells), _max_cells(dimensions)))
+    return max(2, min(math.floor(cells), LEVELS, _points_a_side(dimensions)))
 
 
-def _max_cells(dimensions: int) -> int:
-    cells = 1
-    while cells < LEVELS and (cells + 1) ** dimensions <= POINTS:
-        cells += 1
-    return cells
+def _points_a_side(dimensions: int) -> int:
+    """The largest s with s^dimensions <= POINTS."""
+    side = 1
+    while (side + 1) ** dimensions <= POINTS:
+        side += 1
+    return side
 
 
 def require_grid(dimensions: int, records: int | None, epsilon: Fraction) -> None:
     """Raise InvalidInput where a grid over so many dimensions has fewer than two cells a side."""
     rule = ""
-    if _max_cells(dimensions) < 2:
+    if _points_a_side(dimensions) < 2:
         rule = f" for features of {dimensions} dimensions: a grid of two cells a side has "
         rule += f"2^{dimensions} cells"
     elif records is not None and records * float(epsilon) < THETA * 2 ** ((2 + dimensions) / 2):
@@ -304,9 +294,7 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
     the box has less mass than ``k``, the radius covers it.
     """
     dimensions = queries.shape[1]
-    fine = 1
-    while ((fine + 1) * cells) ** dimensions <= POINTS:
-        fine += 1
+    fine = max(1, _points_a_side(dimensions) // cells)
     axis = (np.arange(fine * cells) + 0.5) * (LEVELS / (fine * cells)) - LEVELS / 2
     points = _product(axis, dimensions).astype(np.float32)  # the quadrature errs by more
     cell = _product(np.arange(fine * cells) // fine, dimensions) @ cells ** np.arange(

@@ -61,6 +61,11 @@ def count(default: int | None, help: str, most: int) -> Any:
     return param(default, help, unit="a count", ge=1, le=most)
 
 
+def nearest(default: int, most: int | None = None, text: str = "neighbours that vote") -> Any:
+    """k, the number of neighbours."""
+    return param(default, text, unit="records", ge=1, le=most)
+
+
 def noise_scale(on: str, unit: str = "votes", **range: Any) -> Any:
     """The scale of noise on something; the budget decides it where it is null."""
     text = f"scale of the noise on {on}; null: what the budget asks for"

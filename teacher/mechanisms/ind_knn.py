@@ -142,24 +142,17 @@ class IndKnn(Mechanism):
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
     def with_noise(self, level: float, asked: int) -> Self:
-        """rho is rounded down to a multiple of 1e-7 at least.
-
-        Counts take a third of it: sigma_count follows from the queries and rho.
-        """
+        """Counts take a third of rho: sigma_count follows from the queries and rho."""
         rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
         count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
         return self.with_values(rho=rho, sigma_count=count)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """One prepaid release, however many queries are asked.
-
-        Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
-        """
+        """One prepaid release, however many queries are asked."""
         self.require("sigma_count")
         return (Release(ANSWER, "zcdp", {"rho": self.require("rho")}, 1, prepaid=True),)
 
     def label(self, value: Any) -> Value:
-        """Every query is answered."""
         return int(value[1])
 
     def select(self, length: float) -> Select:
@@ -194,15 +187,13 @@ class IndKnn(Mechanism):
         entropy: Entropy,
         reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Answer queries one after the other (UAI23 Algorithm 3).
+        """Answer queries one after the other (UAI23 Algorithm 3, as docs/privacy.md, section 12).
 
         Returns values int64 [n_queries, 2], (noisy number of neighbours, label), and the units that
         each record paid: int64 [n]. Nothing of it may leave before the payments are committed.
 
         ``left``: int64 [n] units before the first query, reserved already; ``labels``: int64 [n],
-        unless ``similar`` says its own. The steps of a query, and why the order matters:
-        docs/privacy.md, section 12. An empty or exhausted neighbourhood is answered the same way.
-        ``reused`` counts as neighbours that pay nothing: it is public.
+        unless ``similar`` says its own. ``reused`` counts as neighbours that pay nothing.
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
@@ -259,12 +250,9 @@ def _prices(scale: int, rho: float) -> np.ndarray:
 class EarlierAnswers:
     """Answers that vote on later queries (UAI23 section 3.1): they are public, and do not pay.
 
-    Queries that were answered under one extractor, with their features, in an append-only file. All
-    of it is post-processing: of public inputs, the public feature map and labels that were sent.
-
-    ``path``: in the custodian's directory, though its content is public. A row is an identity (32
-    bytes) and int8 [d]. Labels are read from the ledger only: a row without a recorded answer does
-    not vote, and a torn row at the end is cut off. Losing the file only costs accuracy.
+    Queries that were answered under one extractor, in an append-only file: a row is an identity (32
+    bytes) and int8 [d] features. Labels are read from the ledger only: a row without a recorded
+    answer does not vote, and a torn row at the end is cut off. Losing the file costs accuracy.
     """
 
     def __init__(self, path: Path, dimensions: int) -> None:

@@ -9,8 +9,7 @@ Sets of vertices are bits of Python's integers: a set operation on 2,000 queries
 microsecond.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -21,50 +20,34 @@ MAX_QUERIES = 2048  # of a batch: its graph may have every edge
 WORK = 1_000_000
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Bounds of clique sizes, one for each query.
-
-    ``sizes``: int64 [q], at least the number of balls that any record of THIS query's ball lies in.
-    ``exact``: bool [q], whether the size is a clique number (of the component, or of all queries),
-    not a colouring's bound.
-    """
-
-    sizes: np.ndarray = field(repr=False)
-    exact: np.ndarray = field(repr=False)
-
-
 def clique_bounds(
     queries: np.ndarray, squared_radii: np.ndarray, accounting: Accounting, work: int = WORK
-) -> Bounds:
-    """Bounds for balls around int8 [q, d] ``queries`` with int64 [q] ``squared_radii``.
+) -> np.ndarray:
+    """For each query a bound of the number of balls that any record of ITS ball lies in: int64 [q].
 
-    "queries": the number of queries. "component": the largest clique of the query's component
-    (DMKD17 Algorithm 3), exact by branch and bound within ``work``, beyond it the number of colours
-    of a greedy colouring. "local": the largest clique that the query itself belongs to, bounded by
-    colouring its neighbours, never above the component's.
+    Balls are around int8 [q, d] ``queries`` with int64 [q] ``squared_radii``. "queries": the number
+    of queries. "component": the largest clique of the query's component (DMKD17 Algorithm 3), by
+    branch and bound within ``work``, beyond it the number of colours of a greedy colouring.
+    "local": the largest clique that the query itself belongs to, bounded by colouring its
+    neighbours, never above the component's.
 
-    For "local" as for the others, the sum of 1 / sizes over the balls S that contain a record is at
-    most 1: S is a clique, and the size of each of its members is at least |S|.
+    For "local" as for the others, the sum of 1 / bound over the balls S that contain a record is at
+    most 1: S is a clique, and the bound of each of its members is at least |S|.
     """
-    count = len(queries)
+    sizes = np.full(len(queries), len(queries), dtype=np.int64)
     if accounting == "queries":
-        return Bounds(np.full(count, count, dtype=np.int64), np.ones(count, dtype=bool))
+        return sizes
     graph = overlaps(queries, squared_radii)
-    sizes, exact = np.ones(count, dtype=np.int64), np.ones(count, dtype=bool)
     for vertices in components(graph):
         adjacency = bit_rows(graph[np.ix_(vertices, vertices)])
-        clique = largest_clique(adjacency, work)
-        work -= clique.work
-        sizes[vertices], exact[vertices] = clique.bound, clique.exact
-        if accounting == "local":
-            for i, vertex in enumerate(vertices.tolist()):
-                # for a member of an exact largest clique no colouring can be smaller
-                exact[vertex] = clique.exact and bool(clique.members >> i & 1)
-                if not exact[vertex]:
-                    near = coloured(adjacency[i], adjacency)
-                    sizes[vertex] = min(clique.bound, 1 + (near[-1][1] if near else 0))
-    return Bounds(sizes, exact)
+        bound, members, used = largest_clique(adjacency, work)
+        work -= used
+        sizes[vertices] = bound
+        for i, vertex in enumerate(vertices.tolist() if accounting == "local" else ()):
+            if not members >> i & 1:  # for a member no colouring can be smaller
+                near = coloured(adjacency[i], adjacency)
+                sizes[vertex] = min(bound, 1 + (near[-1][1] if near else 0))
+    return sizes
 
 
 def overlaps(queries: np.ndarray, squared_radii: np.ndarray) -> np.ndarray:
@@ -122,18 +105,10 @@ def coloured(vertices: int, adjacency: list[int]) -> list[tuple[int, int]]:
     return order
 
 
-class Clique(NamedTuple):
-    """``bound``: at least the clique number, and equal to it where ``exact``; ``members``: bits of
-    the largest clique seen; ``work``: vertices coloured in the search."""
+def largest_clique(adjacency: list[int], max_work: int) -> tuple[int, int, int]:
+    """(number of vertices of the largest clique, their bits, vertices coloured in the search).
 
-    bound: int
-    exact: bool
-    members: int
-    work: int
-
-
-def largest_clique(adjacency: list[int], max_work: int) -> Clique:
-    """The largest clique; after ``max_work`` coloured vertices, an upper bound of its size.
+    After ``max_work`` coloured vertices (an upper bound of the number, 0, the work).
 
     Branch and bound by colouring (Tomita, Seki 2003): a set of vertices contains no clique larger
     than its number of colours, so branches that can not beat the best clique found are cut.
@@ -148,7 +123,7 @@ def largest_clique(adjacency: list[int], max_work: int) -> Clique:
         if not order or members.bit_count() + order[-1][1] <= best.bit_count():
             continue
         if work > max_work:
-            return Clique(bound, False, best, work)
+            return bound, 0, work
         vertex = 1 << order[-1][0]
         inside = candidates & adjacency[order.pop()[0]]
         extended = members | vertex
@@ -158,7 +133,7 @@ def largest_clique(adjacency: list[int], max_work: int) -> Clique:
         else:
             branches.append((coloured(inside, adjacency), inside, extended))
             work += len(branches[-1][0])
-    return Clique(best.bit_count(), True, best, work)
+    return best.bit_count(), best, work
 
 
 def greedy_clique(candidates: int, adjacency: list[int]) -> int:

@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    TypeAlias,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
 
 from pydantic import Discriminator, Tag
 
@@ -22,7 +12,7 @@ from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.label_kinds import numbered_space
 from ...wall.labels import LabelSpace
 from ...wall.messages import canonical_json
-from ..accounting.plan import Release, Slot
+from ..accounting.plan import Release, Slot, of_type
 from .attributes import GnmaxAttributes, PrivateKnnAttributes
 from .base import Mechanism
 from .batch import BatchKnn, RadiusNeighbours
@@ -117,8 +107,7 @@ def from_slot(slot: Slot) -> Mechanism:
         raise LedgerMismatch("the ledger's plan has a slot without releases.")
     try:
         kind = MECHANISMS[str(slot.mechanism["kind"])]
-        require_types(kind, slot.mechanism)
-        mechanism = kind(**slot.mechanism)
+        mechanism = of_type(kind, slot.mechanism)
         releases = mechanism.releases(slot.releases[0].cap, slot.releases[-1].cap)
     except (KeyError, TypeError) as error:
         raise LedgerMismatch(
@@ -137,20 +126,3 @@ def space_of(mechanisms: Sequence[Mechanism], count: int) -> LabelSpace:
     if len(kinds) > 1:
         raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))
     return numbered_space(kinds.pop(), count)
-
-
-def require_types(kind: type, fields: Mapping[str, object]) -> None:
-    """Raise TypeError for a recorded field of another type; true is no number, 1.0 no integer."""
-    hints = get_type_hints(kind)
-    for name, value in fields.items():
-        if name not in hints or not _is_of(value, hints[name]):
-            raise TypeError(f"{name} is of another type")
-
-
-def _is_of(value: object, hint: object) -> bool:
-    """Whether a JSON value is of a type: int, float (or an integer), bool, Literal, or a union."""
-    if get_origin(hint) is Literal:
-        return type(value) is str and value in get_args(hint)
-    if get_args(hint):
-        return any(_is_of(value, option) for option in get_args(hint))
-    return type(value) is hint or (hint is float and type(value) is int)

@@ -18,7 +18,7 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
 from ..noise.scales import less_spent, more_noise
-from .fields import noise_scale, param, pure_epsilon, ratio, sampling
+from .fields import nearest, noise_scale, param, pure_epsilon, ratio, sampling
 from .votes import SCREEN, Screened
 
 if TYPE_CHECKING:
@@ -38,13 +38,11 @@ class Regression(Screened):
     must exceed the threshold.
     """
 
-    k: int = param(
+    k: int = nearest(
         100,
+        MAX_NEIGHBOURS,
         "neighbours whose values count; a sample with fewer moves a mean towards the middle of the "
         "range",
-        unit="records",
-        ge=1,
-        le=MAX_NEIGHBOURS,
     )
     sample_rate: float = sampling(0.1)
     cells: int = param(64, "equal parts of the range", unit="a count", ge=2, le=MAX_CELLS)
@@ -71,7 +69,6 @@ class Regression(Screened):
             raise InvalidInput("mechanism.window", "at least 1 and below cells", self.window)
 
     def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """The largest number of neighbours in a window: int64 [n_queries]."""
         return windows(self.counts(SCREEN, voters, keys, entropy), self.window).max(axis=1)
 
     def counts(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
@@ -156,7 +153,7 @@ class PrivateKnnMedian(Regression):
         return Release(MEDIAN, "bounded_range", priced, cap)
 
     def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Labels in the middle of the drawn cells: int64 [n_queries]."""
+        """Labels in the middle of the drawn cells."""
         counts = self.counts(MEDIAN, voters, keys, entropy)
         up_to = counts.cumsum(axis=1)
         losses = np.maximum(up_to - counts, up_to[:, -1:] - up_to)  # below, above

@@ -2,12 +2,13 @@
 
 What mechanisms count adds up over disjoint sets of records, so that shards count their own: a
 function of public numbers and, last, of some records (the index of their features) and their
-labels, int64 [n], by row of the index.
+labels, int64 [n], by row of the index. A method of ``Voters`` that is named like such a function
+counts all records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from ...wall.matrices import bias, nearest_cells, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
-from ..search.index import ByPerson, Count, Counted, Index
+from ..search.index import ByPerson, Count, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
 from .gradient import gradient_sums
@@ -65,15 +66,14 @@ class Voters:
         return replace(self, queries=self.queries[list(rows)], inputs=inputs)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
-        """For each query, the rows of ``labels`` that a kernel selects, among hash candidates.
+        """For each query, what a kernel selects among hash candidates: rows of ``labels``.
 
         Persons, each with its most similar row, where the unit of privacy is a person.
         """
-        near = self.index.similar(self.queries, select, hashing)
-        persons = self.index.units
-        if not isinstance(persons, ByPerson):
-            return near
-        return [persons.strongest(rows, self.index.ids, self.labels) for rows in near]
+        near, units = self.index.similar(self.queries, select, hashing), self.index.units
+        if isinstance(units, ByPerson):
+            return [units.strongest(rows, self.index.ids, self.labels) for rows in near]
+        return near
 
     def votes(
         self,
@@ -125,49 +125,33 @@ class Voters:
         release: str,
         entropy: Entropy,
     ) -> np.ndarray:
-        """Votes of a new Poisson sample within radii (int64 [n_queries]): int64 [n_queries, c].
-
-        A person votes with its row that is nearest to the query.
-        """
+        """``ball_votes`` of a new Poisson sample; a person's row is the nearest to each query."""
         within = self._total(ball_votes, self.queries, squared_radii, self.num_classes)
         return thinned(within, sample_rate, keys, release, entropy)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
-        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c].
-
-        ``parts``: of a vote, the unit of the result.
-        """
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
 
     def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
-        """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (gradient.py)."""
+        """``gradient_sums``, int64 [n_queries, (d + 1) * c + 1], at the records' length."""
         units = tuple(residual_unit(w, clip, self.length, space) for w in self.queries)
         return self._total(gradient_sums, self.queries, units, bias(self.length), space, gain)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
-        """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""
         return self._count(ball_votes, self.queries, squared_radii, self.num_classes)
 
     def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
-        """Records within each of some radii (int64 [m], ascending): int64 [n_queries, m]."""
         return self._count(ball_counts, self.queries, squared_radii)
 
     def grid_counts(self, cells: int) -> np.ndarray:
-        """Records by cell of a uniform grid over the box, ``cells`` a side: int64 [cells^d]."""
         return self._count(grid_counts, cells)
 
     def _total(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
         return self.index.total(partial(count, *public), self.labels)
 
     def _count(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
-        """A count of records, each of them one point."""
-        if self.index.persons is None:
-            return self._total(count, *public)
+        """A count of records, each of them one point, also a person."""
         return self._total(one_row_each, partial(count, *public), self.queries)
-
-    def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
-        """Each linear classifier's attributes in turn: int64 [n_queries, n_attributes], 0 or 1."""
-        return self.ensembles[teachers].attributes(self.queries)
 
     def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
         """How many of PATE's classifiers choose each class: int64 [n_queries, c]."""
@@ -182,7 +166,7 @@ def cell_votes(
     neighbours: int,
     num_classes: int,
     parts: int,
-    index: Counted,
+    index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
     """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes].
@@ -228,20 +212,20 @@ def shared_votes(
 
 
 def one_row_each(
-    count: Count, queries: np.ndarray, index: Counted, labels: np.ndarray
+    count: Count, queries: np.ndarray, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
-    """A count over one row of each person: the nearest to any of the queries, ties by id.
+    """A count over one row of each person: the nearest to any of a batch's queries, ties by id.
 
-    ``queries``: int8 [n_queries, d], all of a batch. The row is a function of the person's rows and
-    of the batch, so that a person is one point in all balls (docs/privacy.md, section 22).
+    The row is a function of the person's rows and of ``queries``, int8 [n_queries, d], so that a
+    person is one point in all balls (docs/privacy.md, section 22).
     """
-    if index.persons is None:  # a shard without rows
+    if index.persons is None:  # rows, or a shard without any
         return count(index, labels)
     nearest = np.full(len(index), np.iinfo(np.int32).max, dtype=np.int32)
     for squared in index.distances(queries):
         np.minimum(nearest, squared, out=nearest)
     order = np.lexsort((index.ids, nearest, index.persons))
-    rows = order[np.unique(index.persons[order], return_index=True)[1]]
+    rows = np.sort(order[np.unique(index.persons[order], return_index=True)[1]])
     return count(ExactIndex(index.features[rows], index.ids[rows]), labels[rows])
 
 
@@ -249,7 +233,7 @@ def ball_votes(
     queries: np.ndarray,
     squared_radii: np.ndarray,
     num_classes: int,
-    index: Counted,
+    index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
     """Records of each class within each query's radius: int64 [n_queries, n_classes].
@@ -271,7 +255,7 @@ def ball_votes(
 
 
 def ball_counts(
-    queries: np.ndarray, squared_radii: np.ndarray, index: Counted, labels: np.ndarray
+    queries: np.ndarray, squared_radii: np.ndarray, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
     """Records within each of some radii (int64 [m], ascending) of each query: int64 [q, m]."""
     counts = np.zeros((len(queries), len(squared_radii)), dtype=np.int64)
@@ -281,7 +265,7 @@ def ball_counts(
     return counts
 
 
-def grid_counts(cells: int, index: Counted, labels: np.ndarray) -> np.ndarray:
+def grid_counts(cells: int, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
     """Records by cell of a uniform grid, ``cells`` a side, over the domain box: int64 [cells^d]."""
     along = (index.features.astype(np.int64) + LEVELS // 2) * cells // LEVELS  # 0..cells - 1
     numbers = along @ cells ** np.arange(index.dimensions, dtype=np.int64)

@@ -20,7 +20,7 @@ from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
 from .base import Classifiers, Mechanism, QueryForm
-from .fields import count, noise_scale, param, ratio, sampling
+from .fields import count, nearest, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -98,8 +98,7 @@ class Screened(Mechanism):
         return self.with_values(**filled)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """The price of ``asked`` screenings and ``answered`` answers; without a screening of
-        ``asked`` answers."""
+        """``asked`` screenings and ``answered`` answers; without a screening ``asked`` answers."""
         if not self.screened:
             return (self.answer_release(asked),)
         screening = {
@@ -167,11 +166,10 @@ class Votes(Screened):
         return Release(AGGREGATE, "argmax", argmax, cap)
 
     def largest(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """The plurality: int64 [n_queries]."""
         return self.votes(SCREEN, voters, keys, entropy).max(axis=1)
 
     def draw_answer(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """The class with the most noisy votes, ties to the lowest: int64 [n_queries]."""
+        """Ties go to the lowest class."""
         votes = self.votes(AGGREGATE, voters, keys, entropy)
         return (votes + self.noise(keys, votes.shape[1], entropy)).argmax(axis=1)
 
@@ -205,7 +203,7 @@ class PrivateKnn(SampledVotes):
     """
 
     kind: Literal["private_knn"] = "private_knn"
-    k: int = param(300, "neighbours that vote", unit="records", ge=1)
+    k: int = nearest(300)
 
     @property
     def sample(self) -> tuple[int, float]:
@@ -275,7 +273,7 @@ class NaiveKnn(Votes):
     """
 
     kind: Literal["naive_knn"] = "naive_knn"
-    k: int = param(300, "neighbours that vote", unit="records", ge=1)
+    k: int = nearest(300)
     sigma_vote: float | None = noise_scale("each class's count")
 
 
@@ -329,7 +327,6 @@ class Lnmax(Pate):
         return Release(AGGREGATE, "laplace", priced, cap)
 
     def noise(self, keys: Keys, width: int, entropy: Entropy) -> np.ndarray:
-        """Discrete Laplace noise: int64 [n_queries, width]."""
         return entropy.discrete_laplace(self.require("scale"), keys, AGGREGATE, width)
 
 

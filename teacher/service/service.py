@@ -199,7 +199,7 @@ def build_service(
         )
     shared = Shared(settings, custodian.directory)
     service = Service(shared, custodian, open_records)
-    service.teacher.open()
+    service.teacher.records()
     if custodian.ledger.state.is_register():
         service.analysts = Analysts(custodian, service.teacher, shared)
         finish_removing(service.teacher, custodian.directory)  # one that was interrupted

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.compare.arguments import parse_cells
 from labelwall.wall.datasets.sources import describe
 from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
 
@@ -192,8 +192,8 @@ def test_regression(load, tmp_path: Path) -> None:
     assert all(line.split("|")[3].strip() == "100%" for line in rest[:2])
     module.export(tmp_path / "diamonds.npz")
     options = ["--config", str(ROOT / "configs" / "compare_diamonds.yaml"), "--out", "x"]
-    config, _ = parse_comparison([*options, "--data.path", str(tmp_path / "diamonds.npz")])
-    task = describe(config.data)
+    cells, _ = parse_cells([*options, "--data.path", str(tmp_path / "diamonds.npz")])
+    task = describe(cells[0].config.data)
     assert (task.input_shape, task.labels) == ((4,), module.SCALE)
     with np.load(tmp_path / "diamonds.npz") as stored:
         assert [len(stored[f"{name}_y"]) for name in ("private", "public", "test")] == [300, 60, 40]

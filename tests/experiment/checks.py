@@ -1,7 +1,9 @@
 """Commands and checks that several tests of whole runs share."""
 
 import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ import pytest
 from labelwall import pipeline
 
 # For a run whose students do not matter: one training a round instead of several.
-QUICK = ("--student.doubtful_folds", "0", "--student.calibration_folds", "0")
+QUICK = ("--student.doubtful_folds", "0")
+RUN = ("run", "--config", "config.yaml", "--run_dir", "out", "--quiet")
+CLASSIFY = ("classify", "--student", "out", "--vectors", "rows.npy", "--out", "labels.csv")
 PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz")
 
 
@@ -23,13 +27,31 @@ def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFi
     assert not any(text.startswith(("labelwall", "Traceback")) for text in before)
 
 
-def classified(x: np.ndarray) -> list[dict[str, str]]:
-    """The lines that `classify` writes about vectors float32 [n, d] with the run out.
+def run(*options: str) -> int:
+    """The exit code of a run of the working folder's config.yaml."""
+    return pipeline.main([*RUN, *options])
 
-    In the working folder.
-    """
+
+def predict(*options: str) -> int:
+    """The exit code of a prediction."""
+    return pipeline.main([*PREDICT, "--quiet", *options])
+
+
+def summary(run_dir: str = "out") -> dict[str, Any]:
+    """What a run's summary.json says."""
+    return json.loads(Path(run_dir, "summary.json").read_text())
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
+    """What a command prints, on both streams."""
+    capsys.readouterr()
+    assert pipeline.main(list(args)) == code
+    return "".join(capsys.readouterr())
+
+
+def classified(x: np.ndarray, *options: str) -> list[dict[str, str]]:
+    """The lines that `classify` writes about vectors float32 [n, d] with the run out."""
     np.save("rows.npy", x)
-    command = ["classify", "--student", "out", "--vectors", "rows.npy", "--out", "labels.csv"]
-    assert pipeline.main(command) == 0
+    assert pipeline.main([*CLASSIFY, *options]) == 0
     with Path("labels.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -11,7 +11,7 @@ from labelwall.teacher.custodian import LEDGER
 from tests.experiment import tiny
 
 RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.doubtful_folds", "0"]
-RUN += ["--student.calibration_folds", "0", "--threads", "1", "--workers", "1"]
+RUN += ["--threads", "1", "--workers", "1"]
 pytestmark = pytest.mark.usefixtures("one_budget")
 
 

@@ -16,22 +16,14 @@ import yaml
 from labelwall import pipeline
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.train import predict
+from labelwall.student import train
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT, QUICK, check_one_error, classified
+from tests.experiment.checks import QUICK, check_one_error, classified, predict, run, summary
 
-BASE = """
-budget: {epsilon: 3000.0, delta: 1.0e-5}
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-  doubtful_folds: 2, doubtful_steps: 5}
-custodian_dir: custody
-batch_size: 5
-threads: 1
-workers: 1
-"""
+BASE = {"budget": {"epsilon": 3000.0}, "custodian_dir": "custody", "caps": None}
 ATTRIBUTES = (
     '{source: arrays, labels: attributes, path: data.npz, classes: [left, "up & <b>", far]}'
 )
@@ -114,7 +106,6 @@ KINDS = {
     "votes by landmarks": screened("kind: private_radius, share: 0.3"),
     "votes on whitened features": screened("k: 15", 0.3),
 }
-RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
 
 
 @pytest.fixture(autouse=True)
@@ -125,17 +116,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(name: str, **others: str) -> Kind:
     """data.npz and config.yaml in the working folder; ``others``: settings in place of its own."""
-    kind = KINDS[name]
-    tiny.write(Path())
-    with np.load("data.npz") as stored:
-        arrays = dict(stored)
-    for entry in [entry for entry in arrays if entry.endswith("_y")]:
-        arrays[entry] = kind.truth(arrays[f"{entry[:-1]}x"], arrays[entry])
-    np.savez("data.npz", **arrays)
-    settings = yaml.safe_load(f"data: {kind.data}\n{kind.settings}\n{BASE}")
+    kind, sizes = KINDS[name], {"private": (200, 1), "public": (40, 2), "test": (30, 3)}
+    settings = yaml.safe_load(f"data: {kind.data}\n{kind.settings}")
     settings |= {"whiten": 3} if "whitened" in name else {}
     settings |= {key: yaml.safe_load(text) for key, text in others.items()}
-    Path("config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    tiny.write(**BASE | settings)
+    truths = {f"{part}_y": kind.truth(*tiny.rows(*size)) for part, size in sizes.items()}
+    tiny.change(**truths)
     return kind
 
 
@@ -156,17 +143,17 @@ def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
     kind = write(name)
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert pipeline.main(RUN) == 0
-    summary = json.loads(Path("out/summary.json").read_text())
-    assert summary["epsilon"] == plan["epsilon"] <= 3000
+    assert run() == 0
+    told = summary()
+    assert told["epsilon"] == plan["epsilon"] <= 3000
     x, classes = tiny.rows(40, 2)
     with np.load("out/round_1/answers.npz") as stored:
         rows, labels = stored["rows"], stored["labels"]
-    assert len(set(rows.tolist())) == len(rows) == summary["rounds"][0]["asked"]
+    assert len(set(rows.tolist())) == len(rows) == told["rounds"][0]["asked"]
     assert quality(kind, labels, x[rows], classes[rows]) >= kind.good
-    told = summary["rounds"][0]["label_accuracy"]
-    if told is not None:
-        assert quality(kind, labels, x[rows], classes[rows]) == pytest.approx(told, abs=1e-4)
+    accuracy = told["rounds"][0]["label_accuracy"]
+    if accuracy is not None:
+        assert quality(kind, labels, x[rows], classes[rows]) == pytest.approx(accuracy, abs=1e-4)
 
     def released() -> dict[str, int]:
         finding = audit(Path("out/ledger.sqlite"))
@@ -176,7 +163,7 @@ def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
     assert released() == kind.released
     Path("out/round_2/metrics.json").unlink()  # as if killed before its end
     Path("out/round_2/answers.npz").unlink()
-    assert pipeline.main(RUN) == 0
+    assert run() == 0
     assert released() == kind.released
     page = Path("out/report.html").read_text()
     assert "up & <b>" not in page
@@ -189,7 +176,7 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
     kind = write(name)
     x, classes = tiny.rows(9, 7)
     np.savez("q.npz", x=x)
-    assert pipeline.main([*PREDICT, "--quiet"]) == 0
+    assert predict() == 0
     charged = json.loads(Path("a.receipt.json").read_text())["charged"]
     assert {key: count for key, count in charged.items() if key in kind.paid} == kind.paid
     with np.load("a.npz") as stored:
@@ -200,7 +187,7 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
         np.testing.assert_allclose(first["values"], -10 + first["labels"] * 40 / STEPS)
     elif (first["labels"] != ABSTAINED).any():
         assert quality(kind, first["labels"], x, classes) >= kind.good - 0.2
-    assert pipeline.main([*PREDICT, "--quiet"]) == 0
+    assert predict() == 0
     assert set(json.loads(Path("a.receipt.json").read_text())["charged"].values()) == {0}
     with np.load("a.npz") as stored:
         assert np.array_equal(stored["labels"], first["labels"])
@@ -211,8 +198,8 @@ def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
     """Refused rows have the shape of this label space; a cap later leaves those steps' model."""
     kind = write(name)
     for cap, place in ("3", "three"), ("2", "two"):
-        line = [*RUN, *QUICK, "--caps.asked", cap, "--run_dir", place, "--custodian_dir", f"c{cap}"]
-        assert pipeline.main(line) == 0
+        places = ("--run_dir", place, "--custodian_dir", f"c{cap}")
+        assert run(*QUICK, "--caps.asked", cap, *places) == 0
     with safetensors.safe_open("three/round_2/linear.safetensors", "numpy") as file:
         assert file.metadata()["labels"] in ("class", "attributes", "value")
     with np.load("two/round_2/answers.npz") as stored:
@@ -224,22 +211,22 @@ def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
 def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: None) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     kind = write(name)
-    assert pipeline.main(RUN) == 0
-    summary = json.loads(Path("out/summary.json").read_text())
+    assert run() == 0
+    told = summary()
     spec, (x, classes) = (
-        RunFolder(Path("out")).load_extractor(summary["best_round"]),
+        RunFolder(Path("out")).load_extractor(told["best_round"]),
         tiny.rows(30, 3),
     )
     truth, lines = kind.truth(x, classes), classified(x)
     page = Path("out/report.html").read_text()
     if kind.truth is value:
-        predicted = predict(spec, x, SCALE)
-        assert errors(predicted, truth) == pytest.approx(summary["test_errors"])
+        predicted = train.predict(spec, x, SCALE)
+        assert errors(predicted, truth) == pytest.approx(told["test_errors"])
         np.testing.assert_allclose([float(line["value"]) for line in lines], predicted, rtol=1e-5)
         assert "Values of the test split" in page
         return
-    accuracy = pytest.approx(summary["test_accuracy"])
-    assert (predict(spec, x, AttributeLabels.of(3)) == truth).mean() == accuracy
+    accuracy = pytest.approx(told["test_accuracy"])
+    assert (train.predict(spec, x, AttributeLabels.of(3)) == truth).mean() == accuracy
     names = ["left", "up & <b>", "far"]
     present = np.array([[float(line[name]) > 0.5 for name in names] for line in lines])
     assert (present == truth).mean() == accuracy
@@ -263,7 +250,7 @@ def test_a_comparison_scores_other_labels(
     rounds = "{}" if "linear" in point else "{queries: 12}"
     point = f"{{epsilon: 50.0, mechanism: {point}, rounds: [{rounds}]}}"
     methods = f"[{{name: m, points: [{point}]}}, {{name: all, reference: non_private}}]"
-    base, settings = yaml.safe_load(BASE), {"data": yaml.safe_load(kind.data), "seeds": [0]}
+    base, settings = yaml.safe_load(tiny.CONFIG), {"data": yaml.safe_load(kind.data), "seeds": [0]}
     settings |= {key: base[key] for key in ("student", "threads", "workers")}
     settings["methods"] = yaml.safe_load(methods)
     settings["student"] |= {"steps": 80, "doubtful_folds": 0}
@@ -298,7 +285,7 @@ def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str])
     assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
     assert shift[-1] == 0
     np.savez("q.npz", x=tiny.rows(2, 7)[0])
-    assert pipeline.main([*PREDICT, "--quiet"]) == 0
+    assert predict() == 0
     rows = {"private_x": tiny.rows(4, 8)[0], "private_y": [1.5, 400.0, np.nan, -3.0]}
     np.savez("more.npz", **rows, private_id=np.arange(7000, 7004))
     assert pipeline.main(["records", "add", "--config", "config.yaml", "--rows", "more.npz"]) == 0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.experiment import tiny
-from tests.experiment.checks import check_one_error
-from tests.experiment.test_kinds import RUN, VALUES, folder, write
+from tests.experiment.checks import RUN, check_one_error
+from tests.experiment.test_kinds import VALUES, folder, write
 from tests.ledgers import parsed
 
 __all__ = ["folder"]  # a fixture
@@ -87,7 +87,7 @@ OPTIONS = [
 def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     command: str, options: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tiny.write(Path())
+    tiny.write()
     np.savez("q.npz", x=np.zeros((2, 99), np.float32))
     np.savez("fitting.npz", x=tiny.rows(2, 9)[0])
     line = [command, "--config", "config.yaml", *COMMANDS[command], *options]

@@ -7,31 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT
+from tests.experiment.checks import PREDICT, predict, run
 from tests.postgres import Server, address
 
-IND_KNN = {
-    "mechanism": {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05},
-    "custodian_dir": "custody",
-}
+IND_KNN = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05}
 
 
 @pytest.fixture
 def folder(folder: Path) -> Path:
-    settings = yaml.safe_load(tiny.CONFIG) | IND_KNN
-    del settings["caps"]
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    tiny.configure(mechanism=IND_KNN, custodian_dir="custody", caps=None)
     np.savez(folder / "q.npz", x=tiny.rows(30, 9)[0])
     return folder
-
-
-def predict(*options: str) -> int:
-    return pipeline.main([*PREDICT, "--quiet", *options])
 
 
 def test_a_file_of_queries_is_answered_once(
@@ -84,7 +74,7 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
         [f"--ledger={guarded}", "--seed", "x"],
     ):
         assert predict(*options) == 2
-        assert pipeline.main(["run", "--config", "config.yaml", "--run_dir", "out", *options]) == 2
+        assert run(*options) == 2
     shown = capsys.readouterr()
     assert "without a password" in shown.err
     assert secret not in shown.out + shown.err

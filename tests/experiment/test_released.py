@@ -10,7 +10,6 @@ import pytest
 import safetensors
 from scipy.special import softmax
 
-from labelwall import pipeline
 from labelwall.experiment.linear.model import with_neighbours
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released
@@ -18,50 +17,25 @@ from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK
+from tests.experiment.checks import QUICK, run
 from tests.programs import PROGRAMS, environment
 
 CELLS = 6
-CONFIG = """
-data: {source: arrays, path: data.npz}
-budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}
-rounds: [{}, {}]
-student:
-  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-   doubtful_folds: 2, doubtful_steps: 5}
-batch_size: 16
-threads: 1
-workers: 1
-"""
-LINEAR = "mechanism: {kind: private_linear, steps: 2, noise_multiplier: 0.5}"
-RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
-
-
-def write(
-    folder: Path, extra: tuple[np.ndarray, int, int] | None = None, linear: bool = False
-) -> None:
-    tiny.write(folder, extra)
-    lines = [LINEAR if linear and "mechanism" in line else line for line in CONFIG.splitlines()]
-    (folder / "config.yaml").write_text("\n".join(lines))
+REVERSE = {"kind": "reverse_knn", "centroids": CELLS, "neighbours": 1, "sigma": 0.5, "margin": 3}
+LINEAR = {"kind": "private_linear", "steps": 2, "noise_multiplier": 0.5}
+TWICE = {"rounds": [{}, {}], "caps": None, "batch_size": 16}
 
 
 def entries(kind: str, folder: Path = Path()) -> list[dict]:
     return ledgers.contents(folder / "out/ledger.sqlite", kind)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("reach", [1, 3])
 def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) -> None:
     """Recomputed from public things: cells, public rows under the round's features, released
     counts, margin and reach."""
-    write(folder)
-    assert pipeline.main([*RUN, *QUICK, "--mechanism.row_neighbours", str(reach)]) == 0
+    tiny.configure(mechanism=REVERSE | {"row_neighbours": reach}, **TWICE)
+    assert run(*QUICK) == 0
     (value,) = entries("release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)
@@ -77,8 +51,8 @@ def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) 
 
 
 def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Path) -> None:
-    write(folder, linear=True)
-    assert pipeline.main([*RUN, *QUICK]) == 0
+    tiny.configure(mechanism=LINEAR, **TWICE)
+    assert run(*QUICK) == 0
     with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
         weights, metadata = file.get_tensor("weights"), file.metadata()
     assert metadata["extractor"] == entries("extractor")[0]["sha256"]
@@ -113,8 +87,8 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
     hashes may.
     """
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
-    write(tmp_path / "without")
-    write(tmp_path / "with", extra)
+    for name, added in (("without", None), ("with", extra)):
+        tiny.write(tmp_path / name, added, mechanism=REVERSE, **TWICE)
     on_the_tape(tmp_path / "without", tmp_path / "with")
     counts = [
         [np.array(*e["results"].values()) for e in entries("release", tmp_path / name)]

@@ -20,29 +20,19 @@ RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
 # Those whose contests take minutes at little budget.
 SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
 RUN = ["run", "--config", "config.yaml", *QUICK, "--run_dir", "out"]
-CELLS = "{kind: reverse_knn, centroids: 9, neighbours: 2}"
-MIXED = f"""
-mechanism: {CELLS}
-rounds:
-  - {{}}
-  - {{queries: 9, mechanism: {{kind: ind_knn, threshold: 0.2}}}}
-  - {{queries: 9, mechanism: {{kind: radius}}}}
-"""
+CELLS = {"kind": "reverse_knn", "centroids": 9, "neighbours": 2}
+OTHERS = ({"kind": "ind_knn", "threshold": 0.2}, {"kind": "radius"})
 
 
-def write(folder: Path, **settings: object) -> None:
-    config = yaml.safe_load(tiny.CONFIG)
-    del config["caps"]
-    config |= {"budget": {"epsilon": 30.0}, **settings}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+def write(**settings: object) -> None:
+    known = {"mechanism": CELLS, "rounds": [{}, {}], "budget": {"epsilon": 30.0}, "caps": None}
+    tiny.configure(**known | settings)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    write(tmp_path, mechanism=yaml.safe_load(CELLS), rounds=[{}, {}])
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(folder: Path) -> Path:
+    write()
+    return folder
 
 
 def sigma_of(path: Path) -> float:
@@ -128,7 +118,7 @@ def test_a_run_of_before_resumes_with_its_numbers(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A configuration that gives all numbers is priced as it is, and refused where it is dear."""
-    write(folder, mechanism={**yaml.safe_load(CELLS), "sigma": 5.0}, rounds=[{}, {}])
+    write(mechanism={**CELLS, "sigma": 5.0})
     assert pipeline.main(RUN) == 0
     assert "noise from the budget" not in capsys.readouterr().err
     unfinished(folder)
@@ -140,7 +130,7 @@ def test_a_run_of_before_resumes_with_its_numbers(
 
 
 def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(folder, **yaml.safe_load(MIXED))
+    write(rounds=[{}, *({"queries": 9, "mechanism": other} for other in OTHERS)])
     config = load_config(folder / "config.yaml")
     assert [entry.share for entry in config.priced()] == [1 / 3] * 3
     assert 0.99 * 30 <= certified_epsilon(config.plan()) <= 30

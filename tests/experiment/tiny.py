@@ -4,8 +4,10 @@ Shared by the tests of whole runs.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 CLASSES, DIMENSIONS = 3, 8
 
@@ -32,21 +34,32 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     ), labels
 
 
-def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> None:
+def configure(folder: Path = Path(), **changed: Any) -> None:
+    """config.yaml in ``folder``, with settings in place of CONFIG's; None leaves one out."""
+    settings = yaml.safe_load(CONFIG) | changed
+    settings = {name: value for name, value in settings.items() if value is not None}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+
+
+def change(**arrays: Any) -> None:
+    """Other arrays in the working folder's data.npz; None leaves one out."""
+    with np.load("data.npz") as stored:
+        arrays = {**stored, **arrays}
+    np.savez("data.npz", **{name: rows for name, rows in arrays.items() if rows is not None})
+
+
+def write(
+    folder: Path = Path(), extra: tuple[np.ndarray, int, int] | None = None, **changed: Any
+) -> None:
     """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record
-    put before all others."""
+    put before all others; ``changed``: settings in place of CONFIG's."""
     folder.mkdir(parents=True, exist_ok=True)
     x, y = rows(200, 1)
     ids = np.arange(1000, 1200)
     if extra is not None:
         x, y, ids = np.vstack([extra[0], x]), np.append(extra[1], y), np.append(extra[2], ids)
     (public_x, public_y), (test_x, test_y) = rows(40, 2), rows(30, 3)
-    arrays = {
-        "private_x": x,
-        "private_y": y,
-        "private_id": ids,
-        "public_x": public_x,
-        "public_y": public_y,
-    }
-    np.savez(folder / "data.npz", **arrays, test_x=test_x, test_y=test_y)
-    (folder / "config.yaml").write_text(CONFIG)
+    private = {"private_x": x, "private_y": y, "private_id": ids}
+    public = {"public_x": public_x, "public_y": public_y, "test_x": test_x, "test_y": test_y}
+    np.savez(folder / "data.npz", **private, **public)
+    configure(folder, **changed)

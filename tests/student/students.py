@@ -24,10 +24,7 @@ IMAGE, VECTOR = (12, 12, 3), (8,)
 
 
 def content(
-    kind: str = "class",
-    shape: tuple[int, ...] = IMAGE,
-    backbone: str | None = None,
-    temperature: float = 1.7,
+    kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
 ) -> bytes:
     """A student's file."""
     name = backbone or ("small_cnn" if len(shape) == 3 else "mlp")
@@ -40,7 +37,7 @@ def content(
         network.head.weight.mul_(20)  # so that answers differ from row to row
     statistics = (0.4,) * channels, (0.3,) * channels
     shares = (1 / space.outputs,) * space.outputs if kind == "class" else None
-    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY, shares=shares)
+    info = StudentInfo(name, shape, *statistics, space, PRIVACY, shares=shares)
     return pack(info, to_safetensors(network))
 
 

@@ -52,7 +52,7 @@ def test_it_answers_as_the_network_does(kind: str, sides: tuple[int, ...]) -> No
     np.testing.assert_array_equal(outputs(spec, rows), raw)
     np.testing.assert_array_equal(student.predict(rows), student.info.labels.predict(raw))
     shares = student.probabilities(rows)
-    scaled = torch.from_numpy(raw).double() / 1.7
+    scaled = torch.from_numpy(raw).double()
     if kind == "class":
         np.testing.assert_allclose(shares, scaled.softmax(dim=1).numpy())
     elif kind == "attributes":
@@ -142,8 +142,8 @@ CHANGED = {  # fields of the metadata, and what the error names
     "a negative epsilon": ({"privacy": PRIVACY | {"epsilon": -1}}, "privacy"),
     "an infinite epsilon": ({"privacy": PRIVACY | {"epsilon": float("inf")}}, "privacy"),
     "an unknown promise": ({"privacy": PRIVACY | {"safe": True}}, "privacy"),
-    "a temperature that is true": ({"temperature": True}, "temperature"),
-    "a temperature beyond floats": ({"temperature": 10**400}, "temperature"),
+    "a deviation that is true": ({"std": [True] * 3}, "std"),
+    "a deviation beyond floats": ({"std": [10**400] * 3}, "std"),
     "a table of another width": (VECTORS | {"table": NARROW}, "table"),
     "another format": ({"format": 2}, "format"),
     "another kind": ({"kind": "linear"}, "kind"),
@@ -202,11 +202,9 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("temperature", [1.0, 1.7])
-def test_answers_for_other_shares_are_bayes_rule(temperature: float) -> None:
+def test_answers_for_other_shares_are_bayes_rule() -> None:
     """p'(y | x) is p(y | x) p'(y) / p(y), divided by its sum."""
     student = students.student("class", students.IMAGE)
-    student = assembled(replace(student.info, temperature=temperature), student.weights)
     rows = np.random.default_rng(0).integers(0, 256, (50, *students.IMAGE), dtype=np.uint8)
     count = len(student.classes)
     shares = np.arange(1.0, count + 1)

@@ -19,8 +19,6 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
-from labelwall.wall.messages import canonical_json
-from tests import ledgers
 from tests.ledgers import identity, use_extractor
 from tests.make import plan_of
 from tests.postgres import Server
@@ -115,23 +113,6 @@ def test_a_ledger_that_is_gone_swapped_or_not_listed_is_refused(tmp_path: Path) 
     custody.close()
 
 
-def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
-    anchor = tmp_path / "anchor"
-    custody = register(tmp_path / "custody", anchor=anchor)
-    early = (tmp_path / "custody/ledger.sqlite").read_bytes()
-    ann = open_analyst(custody, "ann")
-    before = (ann.directory / "ledger.sqlite").read_bytes()
-    charge(ann.ledger)
-    ann.close()
-    (ann.directory / "ledger.sqlite").write_bytes(before)
-    with pytest.raises(LedgerMismatch, match="anchor"):
-        open_analyst(custody, "ann")
-    custody.close()
-    (tmp_path / "custody/ledger.sqlite").write_bytes(early)
-    with pytest.raises(LedgerMismatch, match="anchor"):
-        register(tmp_path / "custody", anchor=anchor)
-
-
 @pytest.mark.parametrize("server", [False, True])
 def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
     tmp_path: Path, postgres: Server, server: bool
@@ -181,52 +162,6 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
     assert kept.ledger.analysts() == {"ann": "d"}
     kept.close()
     budget.close()
-
-
-ADDED = ("analyst", {"name": "bob", "dataset": "d"})
-# The first entry's adversary (... for none) and further entries.
-FORGED: dict[str, tuple[str, object, list[tuple[str, dict]]]] = {
-    "left out": ("required", ..., []),
-    "softened": ("adversary", "analyst ann alone", []),
-    "one line more": ("adversary", single_analyst("ann") + "\n", []),
-    "null": ("adversary", None, []),
-    "a register with charges": ("register", EACH, []),
-    "an analyst in a budget": ("register", single_analyst("ann"), [ADDED]),
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_an_adversary_that_is_left_out_or_changed_is_found(tmp_path: Path, name: str) -> None:
-    """Even with recomputed hashes. Neither the auditor nor the ledger accepts such a file."""
-    problem, *changes = FORGED[name]
-    path = forged(tmp_path, *changes)
-    finding = audit(path)
-    assert any(problem in each for each in finding.problems), finding.problems
-    assert finding.epsilon is finding.pooled is None
-    with pytest.raises(LedgerMismatch):
-        Ledger(path)
-
-
-def test_a_ledger_forged_to_hold_against_all_has_another_head(tmp_path: Path) -> None:
-    """Whoever may write the whole file can write another ledger; a head from a receipt tells."""
-    path = forged(tmp_path, POOLED, [])
-    assert audit(path).problems == []
-    assert audit(path, expect_head=Ledger(tmp_path / "true.sqlite").state.head).problems != []
-
-
-def forged(folder: Path, adversary: object, more: list[tuple[str, dict]]) -> Path:
-    """A ledger of ann with one answer (true.sqlite), its entries changed and hashed anew."""
-    fields = {"dataset": "d", "plan": PLAN, "unsafe": False, "adversary": single_analyst("ann")}
-    ledger = Ledger.create(folder / "true.sqlite", **fields)
-    charge(ledger)
-    ledger.export(folder / "forged.sqlite")
-    entries = ledgers.parsed(folder / "forged.sqlite") + more
-    entries[0][1]["adversary"] = adversary
-    if adversary is ...:
-        del entries[0][1]["adversary"]
-    texts = [(kind, canonical_json(body).decode()) for kind, body in entries]
-    ledgers.write(folder / "forged.sqlite", texts)
-    return folder / "forged.sqlite"
 
 
 NAMES = [single_analyst(name) for name in ("a", "é", "ann.b-c@d_9", "a" * 64)]

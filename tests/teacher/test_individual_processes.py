@@ -4,8 +4,9 @@ nobody fails, and one record more or less changes nothing that is public."""
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,13 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of
 
 D, CLASSES, MANY = 6, 3, 1 << 40
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
 MECHANISM = IndKnn(threshold=0.3, sigma_label=0.3, sigma_count=2.0, rho=0.6)  # four counts' worth
 ASKED = np.abs(np.random.default_rng(1).normal(size=(5, D))).astype(np.float32)
-STEPS = ("asks", "reserves", "pays")
 
 
 class Exactly:
@@ -59,74 +59,59 @@ class Fixed(IndKnn):
         return np.concatenate(values), before - left
 
 
-@dataclass
-class Gate:
-    """A place where a process waits until it is let through."""
-
-    arrived: threading.Event = field(default_factory=threading.Event)
-    opened: threading.Event = field(default_factory=threading.Event)
-
-    def wait(self) -> None:
-        self.arrived.set()
-        assert self.opened.wait(60)
-
-
 class Halting(SystemEntropy):
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, halt: Callable[[], None]) -> None:
         super().__init__()
-        self._gate = gate
+        self._halt = halt
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        self._gate.wait()
+        self._halt()
         return super().discrete_gaussian(sigma, keys, release, width)
 
 
 class Process:
-    """A teacher with its own ledger object over the shared place. Each step waits for its call."""
+    """A teacher with its own ledger object over the shared place.
+
+    It asks, reserves and pays, one ``step`` at a time.
+    """
 
     def __init__(self, folder: Path, place: Place, private: Records, asked: np.ndarray) -> None:
         folder.mkdir(parents=True)
-        self.charge, self.draw = Gate(), Gate()
+        self._go, self._halted = Queue[None](), Queue[None]()
         ledger = Ledger(place)
-        ledger.charge_prepaid = self._halting(ledger.charge_prepaid)
-        self.teacher = Teacher(lambda: private, ledger, folder, CLASSES, Halting(self.draw))
+        charge = ledger.charge_prepaid
+        ledger.charge_prepaid = lambda *what: (self._halt(), charge(*what))[1]
+        self.teacher = Teacher(lambda: private, ledger, folder, CLASSES, Halting(self._halt))
         self.teacher.use_extractor(SPEC)
         self.teacher._mechanisms[0] = Fixed(**MECHANISM.fields())
-        self.outcome: Answers | Exception | None = None
-        self._asked = asked
-        self._thread = threading.Thread(target=self._answer)
+        self.outcome: object = None
+        self._thread = threading.Thread(target=self._answer, args=(asked,), daemon=True)
 
-    def _halting(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        def halting(*arguments: Any) -> Any:
-            self.charge.wait()
-            return work(*arguments)
+    def _halt(self) -> None:
+        self._halted.put(None)
+        self._go.get(timeout=60)
 
-        return halting
-
-    def _answer(self) -> None:
+    def _answer(self, asked: np.ndarray) -> None:
+        """What it is told, or the error."""
         try:
-            self.outcome = self.teacher.answer(Queries(self._asked))
+            answers = self.teacher.answer(Queries(asked))
+            self.outcome = answers.labels.tolist(), answers.outcomes.tolist(), answers.receipt
         except Exception as error:
-            self.outcome = error
-        self.charge.arrived.set()
-        self.draw.arrived.set()
+            self.outcome = type(error), str(error)
+        for _ in range(3):  # steps that it did not need
+            self._halted.put(None)
 
-    def step(self, name: str) -> None:
-        if name == "asks":
+    def step(self) -> None:
+        if self._thread.ident is None:
             self._thread.start()
-            assert self.charge.arrived.wait(60)
-        elif name == "reserves":
-            self.charge.opened.set()
-            assert self.draw.arrived.wait(60)
         else:
-            self.draw.opened.set()
-            self._thread.join(60)
-            assert not self._thread.is_alive()
+            self._go.put(None)
+        self._halted.get(timeout=60)
 
 
-# Of three steps each.
+# Of three steps each: a process asks, reserves and pays.
 ORDERS = sorted({"".join(order) for order in itertools.permutations("aaabbb")})
 TELLING = [
     "aabbab",  # a asks and reserves, b asks and reserves, a pays, b pays
@@ -142,9 +127,8 @@ def data(with_record: bool, near: bool) -> Records:
     """
     rows = np.abs(np.random.default_rng(0).normal(size=(12, D))).astype(np.float32)
     twelve = Records(rows if near else -rows, np.arange(12) % CLASSES, np.arange(12) * 7 + 5)
-    return (
-        twelve.joined(Records(ASKED[:1], np.array([1]), np.array([0]))) if with_record else twelve
-    )
+    one = Records(ASKED[:1], np.array([1]), np.array([0]))
+    return twelve.joined(one) if with_record else twelve
 
 
 @dataclass
@@ -153,36 +137,26 @@ class World:
 
     folder: Path
     place: Place
-    with_record: bool
-    near: bool = True
-
-    def __post_init__(self) -> None:
-        Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
+    private: Records
 
     def run(self, order: str, asked: dict[str, np.ndarray]) -> tuple[object, ...]:
         """All that is public of what they do: each one's outcome, and the entries."""
-        private = data(self.with_record, self.near)
+        Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
         pair = {
-            name: Process(self.folder / name, self.place, private, asked[name]) for name in "ab"
+            name: Process(self.folder / name, self.place, self.private, asked[name])
+            for name in "ab"
         }
-        steps = {name: iter(STEPS) for name in "ab"}
         for name in order:
-            pair[name].step(next(steps[name]))
+            pair[name].step()
         path = self.folder / "public.sqlite"
         Ledger(self.place).export(path)
         assert audit(path).problems == []
-        return *(public(pair[name].outcome) for name in "ab"), path.read_bytes()
+        return *(process.outcome for process in pair.values()), path.read_bytes()
 
     def left(self) -> np.ndarray:
         """Of the twelve records, and last of the one more: int64 [13] or [12] units."""
         budgets = Ledger(self.place).individual_budgets
-        return budgets.remaining(0, budgets.serials(data(self.with_record, self.near).ids))
-
-
-def public(outcome: Answers | Exception | None) -> object:
-    if isinstance(outcome, Answers):
-        return outcome.labels.tolist(), outcome.outcomes.tolist(), outcome.receipt
-    return type(outcome), str(outcome)
+        return budgets.remaining(0, budgets.serials(self.private.ids))
 
 
 def beside(place: Place, name: str) -> Place:
@@ -204,7 +178,7 @@ def compare(
 ) -> None:
     """Run an order with a record and without it, and require the same of both in public."""
     worlds = [
-        World(folder / order / name, beside(place, f"{order}_{name}"), name == "with", near)
+        World(folder / order / name, beside(place, f"{order}_{name}"), data(name == "with", near))
         for name in ("with", "without")
     ]
     results = [world.run(order, asked) for world in worlds]

@@ -1,7 +1,6 @@
 """Connections to a ledger's server break, also during a commit: no release without a charge."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -21,6 +19,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.ledgers import Watching
 from tests.make import plan_of
 from tests.postgres import Server
 from tests.teacher.ledger.cutting import Wire, wire_to
@@ -76,36 +75,6 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
     assert Ledger(url, anchor).state.results == {"a": {"screen": 1}, "b": {"screen": 0}}
 
 
-class Witness(SystemEntropy):
-    """The real entropy. Counts draws, and checks past the wire whether each was paid for."""
-
-    def __init__(self, url: LedgerUrl) -> None:
-        super().__init__()
-        self._database = open_database(url)
-        self.drawn = {"screen": 0, "aggregate": 0}
-        self.unpaid = 0
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        if release in self.drawn:
-            self.drawn[release] += len(keys)
-            charges = [
-                json.loads(body)
-                for body in self._read("SELECT body FROM entries WHERE kind = 'charge'")
-            ]
-            self.unpaid += (
-                sum(c["count"] for c in charges if c["release"] == release) < self.drawn[release]
-            )
-        else:
-            self.unpaid += self._read("SELECT kind FROM private ORDER BY position")[-1] != "hold"
-        return super().discrete_gaussian(sigma, keys, release, width)
-
-    def _read(self, statement: str) -> Sequence[str]:
-        with self._database.transaction() as connection:
-            return connection.exec_driver_sql(statement).scalars().all()
-
-
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("mechanism", [KNN, IND], ids=["private_knn", "ind_knn"])
 def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
@@ -114,7 +83,7 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
     """Cut the connection at each commit of a request in turn; repeat the request each time."""
     for number in range(1, 100):
         url = postgres.schema()
-        witness, directory = Witness(url), tmp_path / str(number)
+        witness, directory = Watching(url), tmp_path / str(number)
         directory.mkdir()
         ledger = ledger_at(wire, url, mechanism)
         teacher = Teacher(
@@ -135,7 +104,7 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
     assert audit(tmp_path / "copy.sqlite").problems == []
 
 
-def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
+def check(url: LedgerUrl, teacher: Teacher, witness: Watching) -> None:
     """Ask again after a cut: what was stored stands, and every draw was paid for."""
     before = Ledger(url)
     labels = teacher.answer(Queries(ASKED)).labels

@@ -16,8 +16,7 @@ to 117 of 128 queries positively but once in 10^18.
 import os
 import random
 import secrets
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.teacher import Teacher
+from tests.ledgers import Watching
 from tests.make import LEDGER, Make, alike, build
 from tests.teacher.audits import faulty_teachers as faults
 
@@ -37,31 +37,6 @@ pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 ROWS = np.array([[1.0, 0.1 * i] for i in range(8)] + [[-1.0, 0.0]], dtype=np.float32)
 LABELS = np.arange(9) % 2
-
-
-class Watching(SystemEntropy):
-    """The system's entropy, with an eye on the ledger file whenever something is drawn."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self.drawn, self.unpaid = path, Counter[str](), 0
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self._watch(keys, release)
-        self.drawn[release] += len(keys)
-        return super().discrete_gaussian(sigma, keys, release, width)
-
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        self._watch(keys, release)
-        return super().inclusion(probability, keys, release, ids)
-
-    def _watch(self, keys: Sequence[str], release: str) -> None:
-        ledger = Ledger(self._path)
-        self.unpaid += ledger.state.spent.get((0, release), 0) < self.drawn[release] + len(keys)
-        ledger.close()
 
 
 def charged_first(make: Make, directory: Path) -> bool:

@@ -120,18 +120,11 @@ def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
     assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        np.zeros((2, 3)),
-        np.zeros(3, np.float32),
-        np.full((1, 3), np.nan, np.float32),
-        np.zeros((1, 3, 3, 1)),
-    ],
-)
-def test_queries_are_validated(bad: np.ndarray) -> None:
-    with pytest.raises(InvalidInput):
-        Queries(bad)
+def test_queries_are_validated() -> None:
+    flat, infinite = np.zeros(3, np.float32), np.full((1, 3), np.nan, np.float32)
+    for inputs in (np.zeros((2, 3)), flat, infinite, np.zeros((1, 3, 3, 1))):
+        with pytest.raises(InvalidInput):
+            Queries(inputs)
 
 
 def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path: Path) -> None:

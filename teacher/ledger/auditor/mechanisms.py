@@ -12,12 +12,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+from pydantic import Field
 
 from ....wall.label_kinds import MOST_ATTRIBUTES, STEPS
 from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
-from .reading import LARGEST_CAP, MAX_SLOTS, Problem, Schema, canonical, require, shown
+from .reading import (
+    LARGEST_CAP,
+    MAX_SLOTS,
+    Problem,
+    Schema,
+    canonical,
+    integer,
+    require,
+    schema,
+    shown,
+)
 from .results import VOTE, Results
 
 Fields = Mapping[str, Any]
@@ -108,11 +118,7 @@ def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
     def releases(f: Fields) -> list[Priced]:
         sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
         noise = f["noise_multiplier"] * sensitivity
-        parameters = {
-            "sigma": noise,
-            "sensitivity": float(sensitivity),
-            "sample_rate": 1.0,
-        }
+        parameters = {"sigma": noise, "sensitivity": float(sensitivity), "sample_rate": 1.0}
         noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
         return [Priced("sum", "gaussian", parameters, noisy)]
 
@@ -167,10 +173,7 @@ def _mean(f: Fields) -> list[Priced]:
 
 def _median(f: Fields) -> list[Priced]:
     """Log probabilities move within an interval of length epsilon: section 17."""
-    parameters = {
-        "epsilon": f["epsilon"],
-        "sample_rate": f["sample_rate"],
-    }
+    parameters = {"epsilon": f["epsilon"], "sample_rate": f["sample_rate"]}
     drawn = results.middle_of_a_cell(f["cells"])
     return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
 
@@ -181,10 +184,6 @@ def _spread(f: Fields) -> list[Priced]:
         return []
     _require(f["sigma_screen"] is not None, "sigma_screen must be given with a threshold")
     return [_screen(f["k"], f)]
-
-
-def integer(low: int, high: int) -> Any:
-    return Annotated[int, Field(ge=low, le=high)]
 
 
 def number(low: float, high: float) -> Any:
@@ -290,14 +289,6 @@ class PlanSchema(Schema):
     unit: Literal["row", "person"]
 
 
-class Cap(Schema):
-    cap: Annotated[int, Field(ge=0, le=LARGEST_CAP)]
-
-
-class PrepaidCap(Schema):
-    cap: Literal[1]
-
-
 def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
     """Each slot's releases, restated from its mechanism.
 
@@ -337,16 +328,16 @@ def priced(mechanism: object) -> list[Priced]:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
     known = KINDS[kind]
     free = dict.fromkeys(known.free, int | float | str | bool | None)
-    types = {"kind": str, **free, **known.fields}.items()
-    rules: dict[str, Any] = {name: (allowed, ...) for name, allowed in types}
-    schema = create_model(kind, __base__=Schema, **rules)
-    return known.releases(require(kind, mechanism, schema))
+    return known.releases(
+        require(kind, mechanism, schema(kind, {"kind": str, **free, **known.fields}))
+    )
 
 
 def _check_release(known: Priced, release: Fields) -> None:
     prepaid, batch = known.charging == ONCE, known.charging == BY_BATCH
     cap = {key: value for key, value in release.items() if key == "cap"}
-    require(known.name, cap, PrepaidCap if prepaid else Cap)
+    caps = Literal[1] if prepaid else integer(0, LARGEST_CAP)
+    require(known.name, cap, schema("cap", {"cap": caps}))
     named = {"name": known.name, "curve": known.curve, "parameters": known.parameters}
     restated = canonical({**named, "prepaid": prepaid, "batch": batch, **cap})
     if canonical(release) != restated:

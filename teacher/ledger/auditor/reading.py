@@ -13,12 +13,13 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from annotated_types import Predicate
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ....wall.files import other_format
 from ....wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
@@ -67,7 +68,7 @@ def parse(text: str) -> Any:
     every text but the one that a writer writes (sorted keys, no spaces, shortest numbers).
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object)
+        value = json.loads(text)
         same = canonical(value) == text
     except (ValueError, RecursionError) as error:
         raise Problem("is not JSON, or holds a number that is not finite") from error
@@ -76,17 +77,16 @@ def parse(text: str) -> Any:
     return value
 
 
-def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise Problem("names a field twice")
-    return fields
-
-
 class Schema(BaseModel):
-    """An object of exactly these fields, of exact types: 1.0 and true are no integers."""
+    """An object of exactly its fields, of exact types: 1.0 and true are no integers."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def schema(name: str, fields: Mapping[str, Any]) -> type[Schema]:
+    """The schema of objects of these fields, none of which may be left out."""
+    rules: dict[str, Any] = {field: (kind, ...) for field, kind in fields.items()}
+    return create_model(name, __base__=Schema, **rules)
 
 
 def require(what: str, value: Any, schema: type[Schema]) -> dict[str, Any]:
@@ -100,77 +100,43 @@ def require(what: str, value: Any, schema: type[Schema]) -> dict[str, Any]:
     return value  # type: ignore[no-any-return]
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must be printable")
-    return text
+def has_certificates(adversary: str) -> bool:
+    return adversary in (POOLED, EACH) or is_single_analyst(adversary)
 
 
-def _certified(adversary: str) -> str:
-    if adversary not in (POOLED, EACH) and not is_single_analyst(adversary):
-        raise ValueError("must be an adversary that has certificates")
-    return adversary
+def names_an_analyst(name: str) -> bool:
+    return is_single_analyst(single_analyst(name))
 
 
-def _analyst(name: str) -> str:
-    if not is_single_analyst(single_analyst(name)):
-        raise ValueError("must be a name of letters, digits and _.@-")
-    return name
+def all_different(names: list[str]) -> bool:
+    return len({*names}) == len(names)
 
 
-def _different(names: list[str]) -> list[str]:
-    if len(set(names)) < len(names):
-        raise ValueError("must be different")
-    return names
+def integer(low: int, high: int) -> Any:
+    return Annotated[int, Field(ge=low, le=high)]
 
 
-Natural = Annotated[int, Field(ge=0, le=LARGEST_INTEGER)]
-Place = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
-Name = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_printable)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-class Genesis(Schema):
-    format: Natural
-    dataset: Name
-    unsafe: bool
-    adversary: Annotated[str, AfterValidator(_certified)]
-    plan: dict[str, Any]
-
-
-class Extractor(Schema):
-    sha256: Digest
-
-
-class Charge(Schema):
-    slot: Place
-    release: Name
-    count: Annotated[int, Field(ge=1, le=LARGEST_CAP)]
-
-
-class Release(Schema):
-    charge: Natural
-    results: Annotated[dict[Digest, Any], Field(min_length=1)]
-
-
-class Refusal(Schema):
-    slot: Place
-    release: Name
-    identities: Annotated[list[Digest], Field(min_length=1), AfterValidator(_different)]
-
-
-class Analyst(Schema):
-    name: Annotated[str, AfterValidator(_analyst)]
-    dataset: Name
-
-
-SCHEMAS: dict[str, type[Schema]] = {
-    "genesis": Genesis,
-    "extractor": Extractor,
-    "charge": Charge,
-    "release": Release,
-    "refusal": Refusal,
-    "analyst": Analyst,
+PLACE = integer(0, MAX_SLOTS)
+NAME = Annotated[str, Field(min_length=1, max_length=256), Predicate(str.isprintable)]
+DIGEST = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+DIGESTS = Annotated[list[DIGEST], Field(min_length=1), Predicate(all_different)]
+GENESIS: dict[str, Any] = {
+    "format": integer(0, LARGEST_INTEGER),
+    "dataset": NAME,
+    "unsafe": bool,
+    "adversary": Annotated[str, Predicate(has_certificates)],
+    "plan": dict[str, Any],
+}
+RESULTS = Annotated[dict[DIGEST, Any], Field(min_length=1)]
+SCHEMAS = {
+    "genesis": schema("genesis", GENESIS),
+    "extractor": schema("extractor", {"sha256": DIGEST}),
+    "charge": schema("charge", {"slot": PLACE, "release": NAME, "count": integer(1, LARGEST_CAP)}),
+    "release": schema("release", {"charge": integer(0, LARGEST_INTEGER), "results": RESULTS}),
+    "refusal": schema("refusal", {"slot": PLACE, "release": NAME, "identities": DIGESTS}),
+    "analyst": schema(
+        "analyst", {"name": Annotated[str, Predicate(names_an_analyst)], "dataset": NAME}
+    ),
 }
 
 

@@ -115,21 +115,20 @@ def count_and_label(sigma: float, records: int) -> Results:
 
 
 def ball(*, everyone: bool, squares: tuple[int, int]) -> Results:
-    """[class, bound, whether it is exact, squared radius] of one query of a batch.
+    """[class, bound, squared radius] of one query of a batch.
 
     The bound counts queries of the batch, this one included; where ``everyone``, it is exactly the
     batch's size. ``squares``: the least and the largest squared radius.
     """
 
     def holds(value: Any, beside: int) -> bool:
-        if not _integers(value, -1, LARGEST_INTEGER) or len(value) != 4 or beside > LARGEST_BATCH:
+        if not _integers(value, -1, LARGEST_INTEGER) or len(value) != 3 or beside > LARGEST_BATCH:
             return False
-        label, bound, exact, square = value
-        exactly = exact == 1 and bound == beside
-        counted = exactly if everyone else 1 <= bound <= beside and exact in (0, 1)
+        label, bound, square = value
+        counted = bound == beside if everyone else 1 <= bound <= beside
         return _is_label(label) and counted and squares[0] <= square <= squares[1]
 
-    words = "[class, bound of a clique among the batch, 0 or 1, squared radius]"
+    words = "[class, bound of a clique among the batch, squared radius]"
     return Results(words, holds, label=lambda v: v[0])
 
 

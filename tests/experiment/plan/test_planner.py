@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.wall.errors import BudgetRefused
+from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, planned, staged
 from tests.seeded_noise import SeededNoise
 
@@ -71,11 +73,13 @@ def public(score) -> PublicRows:
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
     """A hump at 11 axes, which no coarse candidate has."""
 
-    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range) -> Score:
         assert isinstance(mechanism, PrivateLinear)
         assert mechanism.axes is not None
         far = abs(mechanism.axes - 11) + abs(mechanism.steps - 30)
-        return Score(1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if times > 1 else 0.0)
+        return Score(
+            1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if len(draws) > 1 else 0.0
+        )
 
     found = planned(PrivateLinear(), GOAL, public(score))
     chosen = found.chosen.mechanism
@@ -96,7 +100,7 @@ def test_a_tiny_budget_has_one_step() -> None:
 
 
 def test_least_accuracy_raises_the_margin() -> None:
-    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range) -> Score:
         assert isinstance(mechanism, ReverseKnn)
         return (
             Score(0.5, 0.95, 0.0)
@@ -151,7 +155,7 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     ]
     others.append(replace(best.mechanism, threshold=round(votes / 2)))
     for other in others:
-        score = stage.rehearse(best.view, other, 8)
+        score = stage.rehearse(best.view, other, range(4, 12))
         right = affordable(other, score.answered, goal)[2] * score.accuracy
         assert right <= 1.02 * best.right, other
 
@@ -182,32 +186,41 @@ def test_more_budget_explains_values_better_and_queries_stay_as_given(tmp_path: 
 
 @pytest.mark.slow
 def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
-    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points."""
+    """The quickstart's data and budget, on the features that were chosen with the mechanism.
+
+    The labels of one round (about 340, right with 0.9) have a deviation of 1.6 points by
+    themselves. The mean of five noise tapes leaves that of the rows, which forecast and rounds do
+    not quite share: sqrt(0.9 * 0.1 * (1 / 690 + 1 / 340)) is 2 points, and 3 are allowed.
+    """
+    from labelwall.experiment.run.features import PublicFeatures, starting_extractor
     from labelwall.experiment.run.query_selection import choose_queries
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.records.sources import open_records
     from labelwall.teacher.teacher import Teacher
     from labelwall.wall.datasets.sources import describe, read_public
-    from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Queries
+    from labelwall.wall.messages import ABSTAINED, Queries
 
     config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
     planned, optimum = best_plan(config, Quiet(), min_accuracy=0.9)
     expected = optimum.chosen
     task, public = describe(planned.data), read_public(planned.data)
-    ledger = Ledger.create(
-        tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True
-    )
-    teacher = Teacher(
-        lambda: open_records(planned.data, task), ledger, tmp_path, task.num_classes, SeededNoise(0)
-    )
-    teacher.use_extractor(ExtractorSpec("hog", task.input_shape, task.num_classes))
-    rows = choose_queries(
-        planned.seed, 1, np.zeros(len(public.inputs), dtype=np.uint8), planned.rounds[0].queries
-    )
-    labels = teacher.answer(Queries(public.inputs[rows])).labels
-    ledger.close()
-    answered = labels != ABSTAINED
-    assert answered.sum() == pytest.approx(expected.answered * len(rows) / expected.asked, rel=0.2)
-    assert (labels == public.labels[rows])[answered].mean() == pytest.approx(
-        expected.accuracy, abs=0.03
-    )
+    plain = PublicFeatures(planned, public, no_progress).plain
+    spec = starting_extractor(planned, task, plain)
+    seen = np.zeros(len(public.inputs), dtype=np.uint8)
+    rows = choose_queries(planned.seed, 1, seen, planned.rounds[0].queries)
+    answered, right = [], []
+    for tape in range(5):
+        path = tmp_path / f"{tape}.sqlite"
+        ledger = Ledger.create(path, dataset="mnist5k", plan=planned.plan(), unsafe=True)
+        records = partial(open_records, planned.data, task)
+        teacher = Teacher(records, ledger, tmp_path, task.num_classes, SeededNoise(tape))
+        teacher.use_extractor(spec)
+        labels = teacher.answer(Queries(public.inputs[rows])).labels
+        ledger.close()
+        has = labels != ABSTAINED
+        answered.append(has.sum())
+        right.append((labels == public.labels[rows])[has].mean())
+    share = expected.answered / expected.asked
+    assert np.mean(answered) == pytest.approx(share * len(rows), rel=0.1)
+    assert np.mean(right) == pytest.approx(expected.accuracy, abs=0.03)
+    assert expected.accuracy >= 0.9

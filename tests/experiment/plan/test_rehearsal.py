@@ -16,7 +16,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
-from labelwall.experiment.run.matrices import ask_matrices, question_of
+from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import (
@@ -95,7 +95,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
     stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
     config, case = stage.config.solved(), CASES[mechanism.label_space]
     view = stage.features.views()[0]
-    forecast = stage.score(view, config.mechanism, 8).accuracy
+    forecast = stage.score(view, config.mechanism, range(8)).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
     spec, rows, _ = stage._seen(0, config.mechanism.query_form)
     embedder, outputs = Embedder(spec, probe=None), case.space.outputs
@@ -108,10 +108,8 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
         asked = embedder.embed(test)[0]
-        outputs = case.space.outputs
         current = config.public_side().rounds[0]
-        question = question_of(current, outputs, spec, rows.shape[1], folder)
-        answers, _ = ask_matrices(records, question, rows, asked)
+        answers, _ = ask_matrices(records, current, spec, folder, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 
@@ -136,7 +134,7 @@ def test_a_forecast_of_queries_is_near_the_mechanism_on_records_it_never_saw(
     tmp_path: Path, mechanism: Mechanism
 ) -> None:
     stage, case = staged(tmp_path, mechanism, 1_000), CASES[mechanism.label_space]
-    forecast = stage.score(stage.features.views()[0], mechanism, 8)
+    forecast = stage.score(stage.features.views()[0], mechanism, range(8))
     (x, y), (test, truth) = case.rows(1, PRIVATE), case.rows(7, 1_000)
     spec, _, _ = stage._seen(0, mechanism.query_form)
     (records, queries), codes = (EMBEDDER.embed(v)[0] for v in (x, test)), case.space.encode("y", y)
@@ -187,7 +185,7 @@ def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_pat
     """By sklearn's regression of the values on the unit vectors that a run regresses on."""
     stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
     mechanism, rows = stage.config.solved().mechanism, CASES["value"].rows
-    forecast = stage.score(stage.features.views()[0], mechanism, 4)
+    forecast = stage.score(stage.features.views()[0], mechanism, range(4))
     (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
     x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
     best = LinearRegression().fit(x, y).score(asked, truth)
@@ -208,7 +206,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     views = stage.features.views()
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:
-        assert stage.score(view, config.mechanism, 1).accuracy > 0.5
+        assert stage.score(view, config.mechanism, range(1)).accuracy > 0.5
 
 
 def test_labelled_public_rows_come_before_the_test_split() -> None:

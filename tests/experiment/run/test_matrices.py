@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labelwall.experiment.config.groups import Round
 from labelwall.experiment.linear import measure
-from labelwall.experiment.run.matrices import MatrixRound, ask_matrices, axes_by_count
+from labelwall.experiment.run.matrices import ask_matrices, axes_by_count
 from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import QueryForm
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
-from labelwall.wall.messages import Answers, Receipt
+from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 from tests.experiment import tiny
 
 LINEAR = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
@@ -21,6 +22,10 @@ LINEAR = PrivateLinear(steps=3, noise_multiplier=0.5).query_form
 
 class Killed(BaseException):
     """As if the process ended here."""
+
+
+def of(form: QueryForm) -> Round:
+    return Round(1, 0, None, True, form, seed=0)
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ def asked(
 ) -> tuple[Answers, Estimate | None]:
     x, _ = tiny.rows(60, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
-    return ask_matrices(Counter(count), question, features)
+    spec = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
+    return ask_matrices(Counter(count), of(form), spec, folder, features)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -84,7 +89,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
     ],
 )
 def test_axes_follow_from_the_count_of_a_first_sum(
-    tmp_path: Path, records: int, noise: float, axes: int | None
+    records: int, noise: float, axes: int | None
 ) -> None:
     sent = []
 
@@ -95,12 +100,12 @@ def test_axes_follow_from_the_count_of_a_first_sum(
         return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
 
     form = PrivateLinear(steps=20, noise_multiplier=noise, axes=5).query_form
-    question = MatrixRound(form, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
-    plain = np.zeros((256, 500))
-    assert axes_by_count(Counter(count), question, 5, 1_000, plain) == axes
+    spec = ExtractorSpec("raw", (500,), tiny.CLASSES, center=(0.0,) * 500, axes=bytes(2 * 500 * 5))
+    plain, teacher = np.zeros((256, 500)), Counter(count)
+    assert axes_by_count(teacher, of(form), spec, 1_000, plain) == axes
     assert not np.any(sent)
-    few = replace(question, query_form=replace(form, steps=9))
-    assert axes_by_count(Counter(count), few, 5, 1_000, plain) is None  # too few to spare one
+    few = replace(form, steps=9)
+    assert axes_by_count(teacher, of(few), spec, 1_000, plain) is None  # too few to spare one
     assert len(sent) == 1
 
 

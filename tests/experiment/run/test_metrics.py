@@ -29,7 +29,7 @@ def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLab
     rng, count = np.random.default_rng(5), space.outputs
     outputs, classes = rng.normal(size=(500, count)) * 2, space.kind == "class"
     truth = rng.integers(0, 4, 500) if classes else rng.integers(0, 2, (500, count))
-    shares = space.probabilities(outputs, 1.3)
+    shares = space.probabilities(outputs / 1.3)
     certainty, right = space.certainty(shares), space.predict(outputs) == truth
     bins = reliability(certainty, right)
     oracle = torch.from_numpy

@@ -2,8 +2,8 @@
 
 Nothing here comes from the curves but the claims under test. The mechanism is written from its
 definition: each record enters a Poisson sample, the first min(k, sample) by (distance, id) vote,
-discrete Gaussian noise is added, and either the bit "noisy plurality exceeds T" or the argmax (ties
-to the lowest class) leaves.
+noise is added, and either the bit "noisy plurality exceeds T" or the argmax (ties to the lowest
+class) leaves. Where k exceeds all records, none displaces another: votes in a ball.
 """
 
 import itertools
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.curves import argmax_rdp, gaussian_rdp, screening_rdp
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, Lnmax, PrivateRadius
+from tests.teacher import laws
 
-pytestmark = pytest.mark.usefixtures("fresh_cache")
 ORDERS = np.array([1.05, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0])
 CLASSES = 3
 MAX_OTHERS = 4  # with the record that comes or goes: five
@@ -53,43 +54,16 @@ def vote_laws(others, record, k, gamma):
 
 
 @cache
-def noise(sigma):
-    z = np.arange(-NOISE, NOISE + 1)
-    mass = np.exp(-(z**2) / (2.0 * sigma**2))
-    return mass / mass.sum()
-
-
-@cache
 def screening_law(votes, threshold, sigma):
     """(P(pass), P(fail)): each summed by itself, so that neither is 1 minus a rounding error."""
     passes = np.arange(-NOISE, NOISE + 1) + max(votes) > threshold
-    return np.array([noise(sigma)[passes].sum(), noise(sigma)[~passes].sum()])
+    noise = laws.gaussian(sigma, NOISE)
+    return np.array([noise[passes].sum(), noise[~passes].sum()])
 
 
 @cache
 def argmax_law(votes, sigma):
-    """P(class j wins) for each j.
-
-    Its noisy count exceeds those of lower classes and is not below those of higher ones.
-    """
-    values = np.arange(-2 * NOISE, 2 * NOISE + 1)
-    points = np.zeros((CLASSES, len(values)))
-    for j, count in enumerate(votes):
-        points[j, NOISE + count : 3 * NOISE + 1 + count] = noise(sigma)
-    at_most = np.cumsum(points, axis=1)
-    below = at_most - points
-    wins = []
-    for j in range(CLASSES):
-        rivals = [below[i] if i < j else at_most[i] for i in range(CLASSES) if i != j]
-        wins.append(float((points[j] * np.prod(rivals, axis=0)).sum()))
-    return np.array(wins)
-
-
-def divergence(p, q):
-    """D_alpha(p || q) at ORDERS, by its definition, in logarithms."""
-    return np.logaddexp.reduce(
-        ORDERS[:, None] * np.log(p) + (1 - ORDERS[:, None]) * np.log(q), axis=1
-    ) / (ORDERS - 1)
+    return laws.winner(votes, laws.gaussian(sigma, NOISE))
 
 
 def worst_pair(k, gamma, output_law):
@@ -100,7 +74,7 @@ def worst_pair(k, gamma, output_law):
             sum(chance * output_law(v) for v, chance in law.items())
             for law in vote_laws(others, record, k, gamma)
         )
-        worst = np.maximum(worst, np.maximum(divergence(p, q), divergence(q, p)))
+        worst = np.maximum(worst, laws.divergence(ORDERS, p, q))
     return worst
 
 
@@ -130,6 +104,38 @@ def test_no_pair_exceeds_the_argmax_curve(k, sigma, gamma):
     assert (
         claim <= gaussian_rdp(ORDERS, sigma=sigma, sensitivity=math.sqrt(2), sample_rate=gamma)
     ).all()
+
+
+@pytest.mark.parametrize("gamma", [0.3, 1.0])
+def test_no_pair_exceeds_the_prices_of_votes_in_a_ball(gamma):
+    """Of the argmax less is attained: the noise that the proof fixes hides the record too."""
+    mechanism = PrivateRadius(threshold=1, sigma_screen=1.3, sigma_vote=1.3, sample_rate=gamma)
+    screen, aggregate = mechanism.releases(1, 1)
+    assert (screen.name, aggregate.name) == (SCREEN, AGGREGATE)
+    cut = mechanism.max_votes
+
+    def bit(votes):
+        return screening_law((min(max(votes), cut),), 1, 1.3)
+
+    for law, curve, release, share in (
+        (bit, screening_rdp, screen, 0.6),
+        (lambda votes: argmax_law(votes, 1.3), argmax_rdp, aggregate, 0.25),
+    ):
+        worst, claim = worst_pair(99, gamma, law), curve(ORDERS, **release.parameters)
+        assert (worst <= claim * (1 + 1e-9) + 1e-12).all()
+        assert (worst[:7] >= share * claim[:7]).all()
+
+
+def test_lnmax_is_pure():
+    """All neighbouring votes of few classifiers: one of them changes sides."""
+    scale, worst = 3.0, 0.0
+    noise = laws.laplace(scale, 100)
+    for a, b, c in itertools.product(range(0, 6, 2), repeat=3):
+        p, q = (laws.winner(votes, noise) for votes in ((a, b + 1, c), (a + 1, b, c)))
+        worst = max(worst, float(np.abs(np.log(p / q)).max()))
+    (release,) = Lnmax(scale=scale).releases(1, 1)
+    claim = release.parameters["sensitivity"] / release.parameters["scale"]
+    assert 0.5 * claim < worst <= claim * (1 + 1e-6)
 
 
 def test_the_oracle_counts_what_it_should():

@@ -9,7 +9,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from labelwall.teacher.accounting import curves
@@ -25,7 +25,6 @@ from labelwall.teacher.accounting.curves import (
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
-pytestmark = pytest.mark.usefixtures("fresh_cache")
 DOUBLING = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
 SCREENING = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "sample_rate": 0.25}
 
@@ -96,14 +95,6 @@ def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
     assert (curve <= gaussian * (1 + 1e-7)).all()
 
 
-def test_curves_grow_with_gamma_and_fall_with_sigma():
-    def at(**change):
-        return screening_rdp(ORDERS, **{**SCREENING, **change})
-
-    assert (at(sample_rate=0.3) > at()).all()
-    assert (at(sigma=90.0) < at()).all()
-
-
 @pytest.mark.parametrize(("multiplier", "gamma"), [(1.0, 0.1), (17.7, 0.15), (200.0, 0.001)])
 def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
     whole = np.array([2.0, 3.0, 16.0, 64.0, 512.0])
@@ -138,15 +129,6 @@ def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
 
 def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
     """Inside PoissonSampled(Composed) the library drops all but one event for an int multiplier."""
-
-    def twice(multiplier):
-        accountant = RdpAccountant(orders=[2, 8])
-        accountant.compose(
-            PoissonSampledDpEvent(0.1, ComposedDpEvent([GaussianDpEvent(multiplier)] * 2))
-        )
-        return np.asarray(accountant.rdp)
-
-    assert (twice(5) < 0.6 * twice(5.0)).all()  # the defect; when it goes, this line says so
     for sigma, sensitivity in ((5, 1), (5.0, 1.0), (5, 1.0)):
         curve = gaussian_rdp(
             np.array([2.0, 8.0]), sigma=sigma, sensitivity=sensitivity, sample_rate=0.1
@@ -231,17 +213,3 @@ def test_every_registered_curve_answers_through_its_release():
         assert curve.dtype == np.float64
         assert np.isfinite(curve).all()
         assert (curve > 0).all()
-
-
-def test_orders_are_above_one():
-    for orders in (np.array([1.0]), np.array([2]), np.array([[2.0]]), np.array([math.inf])):
-        with pytest.raises(InvalidInput, match="orders"):
-            zcdp_rdp(orders, rho=1.0)
-
-
-def test_the_grid_is_fine_near_one_and_reaches_past_512():
-    assert (np.diff(ORDERS) > 0).all()
-    assert set(DOUBLING) <= set(ORDERS)
-    assert ORDERS[0] < 1.1
-    assert ORDERS[-1] >= 512
-    assert (np.diff(ORDERS) / ORDERS[:-1] < 0.34).all()

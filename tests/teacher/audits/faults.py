@@ -15,7 +15,6 @@ from labelwall.teacher.mechanisms.attributes import COUNTS, GRID, PrivateKnnAttr
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
-from labelwall.teacher.mechanisms.overlap import Bounds
 from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
 from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
@@ -245,17 +244,14 @@ class SilentBatch(RadiusNeighbours):
 
     def draw(self, stage: str, voters: Any, *rest: Any) -> np.ndarray:
         drawn = super().draw(stage, voters, *rest)
-        drawn[voters.ball_votes(drawn[:, 3]).sum(axis=1) == 0, 0] = 0
+        drawn[voters.ball_votes(drawn[:, 2]).sum(axis=1) == 0, 0] = 0
         return drawn
 
 
 def unpaid_clique(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every query spends the whole epsilon, as if no balls overlapped."""
 
-    def alone(queries: np.ndarray, *args: Any) -> Bounds:
-        return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
-
-    monkeypatch.setattr(batch, "clique_bounds", alone)
+    monkeypatch.setattr(batch, "clique_bounds", lambda q, *_: np.ones(len(q), dtype=np.int64))
 
 
 def exact_radii(scale: float, release: str) -> float:

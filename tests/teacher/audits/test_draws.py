@@ -10,7 +10,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms, cases, probes
+from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms, probes
 from labelwall.teacher.audits.conversations import priced
 from labelwall.teacher.audits.sums import of_record
 from labelwall.teacher.audits.votes import JOINT
@@ -42,7 +42,6 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import SENSITIVITY
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.make import Make, alike, build
 from tests.teacher.audits import faults, faulty_teachers
 from tests.teacher.audits.test_harness import lower_bound
 
@@ -91,34 +90,6 @@ def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
     assert vector.all()
     faults.missing_clip(monkeypatch)
     assert np.linalg.norm(of_record(kind())) > 2 * SENSITIVITY
-
-
-NOISY = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sample_rate=1.0)
-CLUSTERS = (
-    np.repeat(np.array([[-1.0, 0.0], [1.0, 0.0]], dtype=np.float32), 9, axis=0),
-    np.repeat([0, 1], 9),
-)
-FAR = np.array([[0.0, 1e6]], dtype=np.float32)  # in direction it is near nobody; it drags the mean
-
-
-def test_centring_by_the_private_mean_is_caught_through_the_teacher(tmp_path: Path) -> None:
-    (claimed,) = (c for c in cases(NOISY) if c.release == JOINT)
-    plan = Plan(1.0, 0.01, (Slot(NOISY.fields(), NOISY.releases(1, 1)),))
-    claim, n = certified_epsilon(plan), 3000
-    assert claimed.queries > 1
-    rows, labels = CLUSTERS
-
-    def answered(make: Make, folder: Path, added: bool) -> np.ndarray:
-        x, y = (np.concatenate([FAR, rows]), np.append(0, labels)) if added else (rows, labels)
-        teacher = build(make, folder / str(added), x, y, NOISY, asked=n, answered=n)
-        codes: np.ndarray = teacher.answer(alike(n)).labels + 1
-        return codes[:, None]
-
-    for name, make in (("real", Teacher), ("fault", faulty_teachers.CentredByPrivateMean)):
-        (tmp_path / name).mkdir()
-        sides = [answered(make, tmp_path / name, added) for added in (False, True)]
-        bound = lower_bound(sides[0], sides[1], delta=0.01, error=1 - SURE)
-        assert (bound > claim) == (name == "fault"), (name, bound, claim)
 
 
 ROUNDS = 12  # of asking, leaving and coming back

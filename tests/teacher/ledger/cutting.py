@@ -4,8 +4,8 @@ It is cut before the server receives the message, or before the answer comes bac
 """
 
 import contextlib
-import shutil
 import socket
+import socketserver
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -82,19 +82,11 @@ def _close(end: socket.socket, how: int = socket.SHUT_RDWR) -> None:
 @contextmanager
 def wire_to(server: Path) -> Iterator[Wire]:
     """A wire to the server whose socket is in the directory ``server``."""
-    wire = Wire(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")), server)
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(wire.home / ".s.PGSQL.5432"))
-        door.listen()
-
-        def welcome() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=wire.carry, args=(door.accept()[0],)).start()
-
-        threading.Thread(target=welcome).start()
-        try:
+    with tempfile.TemporaryDirectory(prefix="lw", dir="/tmp") as home:
+        wire = Wire(Path(home), server)
+        carry = {"handle": lambda handler: wire.carry(handler.request)}
+        handler = type("Handler", (socketserver.BaseRequestHandler,), carry)
+        with socketserver.ThreadingUnixStreamServer(f"{home}/.s.PGSQL.5432", handler) as door:
+            threading.Thread(target=door.serve_forever).start()
             yield wire
-        finally:
-            _close(door)
-            shutil.rmtree(wire.home)
+            door.shutdown()

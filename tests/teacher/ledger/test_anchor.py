@@ -64,29 +64,15 @@ def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> Non
     assert stored(place) == before
 
 
-@pytest.mark.parametrize(
-    ("copy_first", "open_early"),
-    [
-        (False, True),
-        (True, False),
-        pytest.param(False, False, marks=pytest.mark.slow),
-        pytest.param(True, True, marks=pytest.mark.slow),
-    ],
-)
-def test_one_of_two_copies_goes_on(
-    place: Place, anchor: Place, copy_first: bool, open_early: bool
-) -> None:
-    """Whichever copy charges first, with the same query or another.
-
-    Also where both are open before either charges.
-    """
+@pytest.mark.parametrize("copy_first", [False, True])
+def test_one_of_two_copies_goes_on(place: Place, anchor: Place, copy_first: bool) -> None:
+    """Whichever charges first, with the same query or another; both were open before that."""
     both = [in_use(place, anchor), fork(place)]
     first, second = reversed(both) if copy_first else both
-    early = {here: Ledger(here, anchor) for here in both} if open_early else {}
-    goes_on(early.get(first) or Ledger(first, anchor), "a")
-    is_refused(second, anchor, early.get(second))
-    goes_on(early.get(first) or Ledger(first, anchor), "b")
-    is_refused(second, anchor, early.get(second))
+    early = {here: Ledger(here, anchor) for here in both}
+    for query in "ab":
+        goes_on(early[first], query)
+        is_refused(second, anchor, early[second])
 
 
 def test_an_anchored_ledger_in_use_is_audited(tmp_path: Path, anchor: Place) -> None:
@@ -270,7 +256,7 @@ def test_a_lock_that_is_kept_for_ever_is_an_error(
     in_use(place, anchor)
     other = Ledger(fork(place))
     monkeypatch.setitem(database.WAIT, "timeout", 0.1)
-    with other._open() as transaction, Anchor(anchor).locked(transaction.connection):
+    with other._open() as connection, Anchor(anchor).locked(connection):
         is_refused(place, anchor)
     Ledger(place, anchor)
 

@@ -194,14 +194,6 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         Ledger(LedgerUrl("auditor", "postgres", url.schema, socket=url.socket))
 
 
-def test_data_sets_of_one_database_know_nothing_of_each_other(postgres: Server) -> None:
-    first, second = create(postgres.schema()), create(postgres.schema(), asked=7)
-    first.charge(0, "screen", ["a"])
-    assert second.state.remaining(0, "screen") == 7
-    assert second.charge(0, "screen", ["a"]).granted == ("a",)
-    assert first.state.head != second.state.head
-
-
 def test_a_password_is_the_client_librarys_affair_and_is_never_shown(
     postgres: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

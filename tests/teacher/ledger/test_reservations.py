@@ -38,10 +38,16 @@ def ledger(place: Place) -> Ledger:
 
 
 def test_each_pays_in_place_of_its_own(ledger: Ledger, place: Place) -> None:
+    """With no other token, and not twice."""
     other = Ledger(place)
     first, second = reserve(ledger, "a", payments(9, 8)), reserve(other, "b", payments(0, 5, 6))
     assert second.remaining.tolist() == [FULL - 9, FULL - 8, FULL]  # what the other holds is spent
+    with pytest.raises(LedgerMismatch):
+        other.record_prepaid(replace(first, token=bytes(16)), {"a": VALUE}, payments(1))
+    assert Ledger(place).state.results == {}
     ledger.record_prepaid(first, {"a": VALUE}, payments(2, 3))
+    with pytest.raises(LedgerMismatch):
+        ledger.record_prepaid(first, {"a": VALUE}, payments(1))
     other.record_prepaid(second, {"b": VALUE}, payments(0, 1, 6))
     for found in (other, Ledger(place)):
         assert spent(found) == [2, 4, 6]
@@ -112,20 +118,6 @@ def test_a_snapshot_keeps_what_others_hold(
         assert list(found.individual_budgets.reserved[0]) == [lost.token]
     batch(busy, "last", payments(9), payments(9))
     assert spent(busy) == spent(Ledger(place)) == [21, 27, 50]
-
-
-def test_nobody_pays_with_another_token_or_twice(ledger: Ledger, place: Place) -> None:
-    other = Ledger(place)
-    first, second = reserve(ledger, "a", payments(9)), reserve(other, "b", payments(9))
-    unknown = replace(first, token=bytes(16))
-    with pytest.raises(LedgerMismatch):
-        other.record_prepaid(unknown, {"a": VALUE}, payments(1))
-    assert Ledger(place).state.results == {}
-    ledger.record_prepaid(first, {"a": VALUE}, payments(1))
-    with pytest.raises(LedgerMismatch):
-        ledger.record_prepaid(first, {"a": VALUE}, payments(1))
-    other.record_prepaid(second, {"b": VALUE}, payments(9))
-    assert spent(Ledger(place)) == [10, 0, 0]
 
 
 def test_processes_that_enrol_at_once_agree_on_every_place(ledger: Ledger, place: Place) -> None:

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +16,12 @@ from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
-from labelwall.teacher.mechanisms.ind_knn import IndKnn, Reused
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID, STEPS, cosine
 from tests.make import plan_of
 from tests.seeded_noise import SeededNoise
+from tests.teacher.laws import gaussian
 from tests.teacher.mechanisms import algorithm3
 
 CLASSES, D = 3, 5
@@ -143,71 +143,6 @@ def test_nobody_pays_more_than_it_has_or_than_was_reserved(
     assert (paid[able] >= price).all()
 
 
-class Fixed:
-    """A constant as noise on every count, so that two data sets have the same released counts."""
-
-    unsafe = True
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def discrete_gaussian(
-        self, sigma: float, keys: list[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.full((1, width), self.count if release == "count" else 0)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_record_moves_the_count_by_one_and_one_class_by_what_it_pays_for(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given the released counts, the others select, weigh and pay as if it were not there.
-
-    Earlier answers, in every other seed, are a function of what was released.
-    """
-    rng, price = np.random.default_rng(seed), SPENDTHRIFT._count_units()
-    x, q, labels = features(25, seed), features(30, seed + 50), rng.integers(0, CLASSES, 25)
-    seen, plain = [], np.bincount
-
-    def watch(classes: np.ndarray, weights: Any = None, minlength: int = 0) -> np.ndarray:
-        sums = plain(classes, weights=weights, minlength=minlength)
-        if weights is not None:  # the search counts, too
-            seen.append(sums)
-        return sums
-
-    monkeypatch.setattr(np, "bincount", watch)
-    released = rng.integers(5, 60, 30)  # what both data sets release
-    reused = Reused(rng.integers(0, 900, (1, CLASSES)), np.array([17])) if seed % 2 else None
-    runs = []
-    for n in (25, 24):
-        similar = ExactIndex(x[:n], np.arange(n), threads=1).similar(q, SPENDTHRIFT.select(1.0))
-        seen.clear()
-        left, selected, paid = np.full(n, FULL), [], []
-        for near, count in zip(similar, released.tolist(), strict=True):
-            able = near.rows[left[near.rows] >= price]
-            selected.append(set(able.tolist()))
-            noise, known = Fixed(count - len(able)), labels[:n]
-            cost = SPENDTHRIFT.answer([near], left, known, CLASSES, ["k"], noise, reused)[1]
-            left = left - cost
-            paid.append(cost)
-        runs.append((selected, paid, seen.copy()))
-    (with_it, paid_with, sums_with), (without, paid_without, sums_without) = runs
-    moved = 0
-    for j in range(30):
-        assert without[j] <= with_it[j] <= without[j] | {24}
-        np.testing.assert_array_equal(paid_with[j][:24], paid_without[j])
-        difference = sums_with[j] - sums_without[j]
-        assert (np.delete(difference, labels[24]) == 0).all()
-        w = Fraction(int(difference[labels[24]]), GRID)
-        s = Fraction(SPENDTHRIFT._noise(int(released[j]) + (17 if seed % 2 else 0)), GRID)
-        assert 0 <= w <= 1
-        owed = (1 / (2 * Fraction(2) ** 2) + w * w / (2 * s * s)) if 24 in with_it[j] else 0
-        assert owed * FULL / Fraction(0.75) <= int(paid_with[j][24])
-        moved += w > 0
-    assert sum(int(p[24]) for p in paid_with) <= FULL
-    assert moved or seed  # the first one does vote
-
-
 def test_the_budget_buys_what_the_reference_says() -> None:
     for epsilon, delta in ((0.5, 1e-5), (1.0, 1e-5), (2.0, 1e-6), (8.0, 1e-7)):
         (mechanism,) = calibrate([Priced(IndKnn(), 1000, 1000)], epsilon, delta)
@@ -219,12 +154,6 @@ def test_the_budget_buys_what_the_reference_says() -> None:
         assert epsilon_from_rdp(ORDERS, ORDERS * rho, delta, "classic")[0] > epsilon
         assert mechanism.sigma_count == pytest.approx(math.sqrt(1000 / (6 * rho)), rel=1e-3)
         assert mechanism.sigma_count >= math.sqrt(1000 / (6 * rho))
-
-
-def gaussian(sigma: float, reach: int) -> np.ndarray:
-    support = np.arange(-reach, reach + 1)
-    mass = np.exp(-(support**2) / (2 * sigma**2))
-    return mass / mass.sum()
 
 
 def two_class_law(weight: int, scale: int) -> np.ndarray:

@@ -15,12 +15,12 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor import auditor, mechanisms, reading
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.auditor.history import History
-from labelwall.teacher.ledger.auditor.reading import Genesis, Name, canonical
+from labelwall.teacher.ledger.auditor.reading import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.votes import Lnmax
 from labelwall.wall.errors import LedgerMismatch, MissingData
-from labelwall.wall.guarantee import EACH, POOLED
+from labelwall.wall.guarantee import EACH, POOLED, single_analyst
 from labelwall.wall.messages import Queries
 from tests.ledgers import Entry, entries, identities
 from tests.ledgers import write as rechain
@@ -135,8 +135,8 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "count: infinity": ("JSON", changed(2, '"count":3', '"count":1e999')),
     "count: true": ("True", changed(6, '"count":2', '"count":true')),
     "count: 3.0": ("3.0", changed(2, '"count":3', '"count":3.0')),
-    "a repeated key": ("twice", changed(2, '"count":3', '"count":3,"count":3')),
-    "a repeated key within": ("twice", changed(0, '"cap":5', '"cap":5,"cap":900')),
+    "a repeated key": ("one form", changed(2, '"count":3', '"count":3,"count":3')),
+    "a repeated key within": ("one form", changed(0, '"cap":5', '"cap":5,"cap":900')),
     "another form": ("one form", changed(2, ",", ", ")),
     "an unknown mechanism": ("unknown kind", changed(0, '"kind":"private_knn"', '"kind":"magic"')),
     "a screening bit of 123456789": ("0 or 1", changed(3, FIRST, FIRST + "23456789")),
@@ -162,6 +162,11 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     ),
     "batch: 1": ("batch", changed(0, '"batch":false', '"batch":1')),
     "an adversary that is not named": ("adversary", edited(0, '"adversary":"', '"adversary":"x')),
+    "an adversary left out": ("required", changed(0, f'"adversary":{canonical(POOLED)},', "")),
+    "an adversary softened": ("adversary", edited(0, canonical(POOLED), '"analyst ann alone"')),
+    "an adversary of one line more": (
+        "adversary", edited(0, canonical(POOLED), canonical(single_analyst("ann") + "\n"))),
+    "an adversary of null": ("adversary", edited(0, canonical(POOLED), "null")),
     "a cheaper price": ("prices", edited(0, '"sigma":30.0', '"sigma":90.0')),
     "a query answered twice": ("same query twice", edited(7, D, A)),
     "a refused query answered": (
@@ -183,7 +188,7 @@ def test_a_forgery_with_fresh_hashes_is_found(path: Path, name: str) -> None:
     rechain(path, forge(before))
     found = audit(path)
     assert any(problem in line for line in found.problems), found.problems
-    assert found.epsilon is None
+    assert found.epsilon is found.pooled is None
     assert found.certificates == {}
     assert all(line.isprintable() and len(line) < 500 for line in found.problems)
 
@@ -198,10 +203,7 @@ def lenient(text: str) -> Any:
     return json.loads(text)
 
 
-class AnyAdversary(Genesis):
-    adversary: Name
-
-
+ANY_ADVERSARY = reading.schema("genesis", {**reading.GENESIS, "adversary": reading.NAME})
 # Checks that are left out, each with a forgery that then passes.
 FAULTS: dict[str, tuple[str, object, str, object]] = {
     "prices": ("a cheaper price", mechanisms, "_check_release", nothing),
@@ -210,7 +212,7 @@ FAULTS: dict[str, tuple[str, object, str, object]] = {
     "results": ("votes released under an argmax's price", History, "_check", nothing),
     "extractors": ("an extractor's fields", auditor, "check_extractor", nothing),
     "adversaries": ("an adversary that is not named", reading, "SCHEMAS", {
-        **reading.SCHEMAS, "genesis": AnyAdversary}),
+        **reading.SCHEMAS, "genesis": ANY_ADVERSARY}),
     "registers": ("a register with charges", auditor, "_check_adversary", nothing),
 }  # fmt: skip
 
@@ -308,16 +310,6 @@ def test_the_releases_priced_are_those_of_the_mechanism(tmp_path: Path) -> None:
     assert forged.epsilon == 0.066  # another mechanism, at its own price
 
 
-def test_what_is_released_has_a_price(tmp_path: Path) -> None:
-    free = [
-        {**laplace(1.0), "name": name, "curve": "pure", "parameters": {"epsilon": 0}}
-        for name in ("screen", "aggregate")
-    ]
-    finding = audit(ledger_of(tiny.MECHANISMS["private_knn"], free, tmp_path))
-    assert any("prices" in line for line in finding.problems)
-    assert finding.epsilon is None
-
-
 def test_many_problems_are_counted(path: Path) -> None:
     rechain(path, [*entries(path), *[("gift", "{}")] * 50])
     found = audit(path).problems
@@ -333,7 +325,8 @@ def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
         "another form", "a repeated key within", "two genesis", "a later genesis",
         "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
         "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded",
-        "unknown kind",
+        "unknown kind", "an adversary left out", "an adversary softened", "an adversary of null",
+        "an adversary of one line more", "a register with charges", "an analyst in a budget",
     )  # fmt: skip
     for name in shared:
         rechain(path, FORGERIES[name][1](before))
@@ -342,10 +335,13 @@ def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
 
 
 def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path: Path) -> None:
-    head = hashes(path)[-1]
-    rechain(path, entries(path)[:-1])
-    assert audit(path).consistent  # nothing in the file itself betrays a shorter history
-    assert not audit(path, expect_head=head).consistent
+    """Nothing in the file itself betrays a shorter history, or another adversary."""
+    head, before = hashes(path)[-1], entries(path)
+    alone = edited(0, canonical(POOLED), canonical(single_analyst("ann")))
+    for forged in (before[:-1], alone(before)):
+        rechain(path, forged)
+        assert audit(path).consistent
+        assert not audit(path, expect_head=head).consistent
 
 
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:

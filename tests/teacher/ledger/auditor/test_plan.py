@@ -195,20 +195,20 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
     ),
     (
         RadiusNeighbours(radius=0.1, epsilon=1.0), "batch",  # (0.1 * 126)^2 is 158.76
-        [[7, 1, 0, 159], [7, 3, 1, 159]],
-        [[7, 0, 1, 159], [7, 4, 1, 159], [7, 1, 2, 159], [7, 1, 1, 158], [-1, 1, 1, 159]],
+        [[7, 1, 159], [7, 3, 159]],
+        [[7, 0, 159], [7, 4, 159], [7, 1, 158], [-1, 1, 159]],
     ),
     (
         RadiusNeighbours(radius=0.1, epsilon=1.0, accounting="queries"), "batch",
-        [[7, 3, 1, 159]], [[7, 2, 1, 159], [7, 3, 0, 159]],
+        [[7, 3, 159]], [[7, 2, 159]],
     ),
     (
         BatchKnn(k=5, epsilon=1.0, conversion="interactive"), "batch",
-        [[7, 1, 0, 0], [7, 3, 1, 2**26]], [[7, 1, 0, -1], [7, 1, 0, 2**26 + 1]],
+        [[7, 1, 0], [7, 3, 2**26]], [[7, 1, -1], [7, 1, 2**26 + 1]],
     ),
     (
         BatchKnn(k=5, epsilon=1.0, conversion="none"), "batch",
-        [[7, 3, 1, -1]], [[7, 3, 1, 0], [7, 2, 1, -1], [7, 3, 0, -1]],
+        [[7, 3, -1]], [[7, 3, 0], [7, 2, -1]],
     ),
     (
         PrivateKnnMean(sigma_mean=2.0, **SPREAD), "mean",

@@ -1,0 +1,181 @@
+"""Rows that a program has in memory, and how they become files that a run reads."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..wall.errors import InvalidInput, MissingData
+from .config.own import SPLITS
+
+PARTS = {
+    "private": ("private_x", "private_y"),
+    "public": ("public_x", "public_y"),
+    "test": ("test_x", "test_y"),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Data:
+    """Private rows with labels, public rows, and a labelled public test split.
+
+    Each is given in the same way:
+
+    - a path: a folder of images, a CSV or parquet table; or, as ``private`` alone, one file with
+      all rows (as `--data` of the command line);
+    - arrays: (rows, labels), images uint8 [n, h, w, c] or vectors [n, d] with labels [n], which are
+      numbers from 0 on, or texts that ``classes`` or the test split name; public rows may be given
+      without labels;
+    - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
+      (rows, labels).
+
+    ``label``: the name of a table's column with the label. ``classes``: the public list of the
+    labels, in order; those of the test split where it is empty. ``person``: of each private row in
+    memory the id of its person, for ``privacy={"unit": "person"}``.
+    """
+
+    private: Any
+    public: Any = None
+    test: Any = None
+    label: str = "label"
+    classes: Sequence[Any] = ()
+    person: Any = None
+
+    def __repr__(self) -> str:
+        return "Data(private=..., public=..., test=...)"
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the private rows are given as arrays or frames."""
+        return not isinstance(self.private, str | Path)
+
+    def options(self, place: Path, private: bool = True) -> dict[str, Any]:
+        """Options for one's own data, as the command line's.
+
+        Rows in memory are written to ``place``, the private ones only with ``private``: a file that
+        holds the same rows stays as it is. Raises InvalidInput, MissingData.
+        """
+        if not self.in_memory:
+            given = {
+                name: getattr(self, name) for name in SPLITS if getattr(self, name) is not None
+            }
+            if len(given) == 1:
+                return {"data": str(self.private), **self._label}
+            for name, value in given.items():
+                if not isinstance(value, str | Path):
+                    raise InvalidInput(name, "a path, as private is", type(value).__name__)
+            return {name: str(value) for name, value in given.items()} | self._label
+        for name in SPLITS:
+            if getattr(self, name) is None:
+                cure = "Public rows are unlabelled ones of the same kind that need no protection."
+                raise InvalidInput(name, "given, with the other two", None, cure)
+        if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
+            return self._tables(place, private)
+        return self._arrays(place, private)
+
+    @property
+    def _label(self) -> dict[str, str]:
+        return {} if self.label == "label" else {"label": self.label}
+
+    def _tables(self, place: Path, private: bool) -> dict[str, Any]:
+        for name in SPLITS[0 if private else 1 :]:
+            write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
+        return {name: str(place / f"{name}.parquet") for name in SPLITS} | self._label
+
+    def _arrays(self, place: Path, private: bool) -> dict[str, Any]:
+        names = self.names()
+        for name in SPLITS[0 if private else 1 :]:
+            rows, labels = _pair(getattr(self, name))
+            if labels is None and name != "public":
+                raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
+            arrays = dict(zip(PARTS[name], (rows, _codes(name, labels, names)), strict=True))
+            if name == "private" and self.person is not None:
+                arrays["private_person"] = np.asarray(self.person)
+            for member, values in arrays.items():
+                _write_array(member, values, place / f"{member}.npy")
+        return {"data": str(place)}
+
+    def names(self) -> list[Any]:
+        """The classes' names where labels in memory are texts; else none."""
+        labels = self.classes
+        if not len(labels) and self.in_memory:
+            labels = list(np.unique(np.asarray(_pair(self.test)[1])))
+        texts = len(labels) and np.asarray(labels).dtype.kind in "UOT"
+        return list(map(str, labels)) if texts else list(self.classes)
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    return given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+
+
+def _rows_of(given: Any) -> Any:
+    return _pair(given)[0]
+
+
+def is_frame(rows: Any) -> bool:
+    """Whether rows have named columns: pandas, polars, ``datasets``."""
+    return hasattr(rows, "columns") or hasattr(rows, "column_names")
+
+
+def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
+    """Numbers of labels [n] or [n, c]; a private label that is none of the ``names`` is -1."""
+    if labels is None:
+        return None
+    array = np.asarray(labels)
+    if array.dtype.kind not in "UOT":
+        return array
+    codes = {text: code for code, text in enumerate(names)}
+    found = np.array([codes.get(str(label), -1) for label in array], dtype=np.int64)
+    if name != "private" and (found < 0).any():
+        raise InvalidInput(name, f"labels of {', '.join(names[:12])}", array[np.argmin(found)])
+    return found
+
+
+def _write_array(name: str, values: Any, path: Path) -> None:
+    if values is None:
+        path.unlink(missing_ok=True)
+        return
+    array = np.ascontiguousarray(values)
+    if array.dtype.kind not in "biufUS":
+        raise InvalidInput(name, "an array of numbers", f"dtype {array.dtype}")
+    with _unless_same(path) as part, part.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_table(name: str, given: Any, label: str, path: Path) -> None:
+    """A frame as a parquet file; ``given``: with its labels, or a pair of both."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        text = "data frames need another package: pip install 'labelwall[tables]'."
+        raise MissingData(text) from error
+    frame, labels = _pair(given)
+    if hasattr(frame, "with_format"):  # of `datasets`
+        table = frame.with_format("arrow")[:]
+    elif hasattr(frame, "to_arrow"):
+        table = frame.to_arrow()
+    elif hasattr(frame, "to_dict"):
+        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    else:
+        raise InvalidInput(name, "a data frame, as the others are", type(frame).__name__)
+    if labels is not None:
+        table = table.append_column(label, pyarrow.array(np.asarray(labels).tolist()))
+    table = table.replace_schema_metadata(None)
+    with _unless_same(path) as part:
+        parquet.write_table(table, part)
+
+
+@contextmanager
+def _unless_same(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of ``path`` where the bytes differ."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        if not (path.exists() and path.read_bytes() == part.read_bytes()):
+            part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,143 @@
+"""The Python surface: what it takes, what comes back, what it refuses, and what it never shows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import labelwall as lw
+from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch, MissingData
+from tests.experiment import tiny
+
+NAMES = np.array(["ant", "bee", "cat"])
+QUICK: dict[str, Any] = {
+    "mechanism": {"kind": "reverse_knn", "centroids": 9},
+    "student": {"steps": 40, "doubtful_folds": 0, "calibration_folds": 0},
+    "features": "raw",
+    "threads": 1,
+}
+SPLITS = {"private": tiny.rows(200, 1), "public": tiny.rows(40, 2), "test": tiny.rows(30, 3)}
+
+
+def frame(rows: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[f"x{place}" for place in range(rows.shape[1])])
+
+
+def arrays() -> lw.Data:
+    (private, public, test) = SPLITS.values()
+    return lw.Data(private=private, public=public[0], test=test)
+
+
+def named() -> lw.Data:
+    (x, y), (public, _), (test, truth) = SPLITS.values()
+    return lw.Data(private=(x, NAMES[y]), public=public, test=(test, NAMES[truth]))
+
+
+def frames() -> lw.Data:
+    (x, y), (public, _), (test, truth) = SPLITS.values()
+    private = frame(x).assign(kind=NAMES[y])
+    return lw.Data(private, frame(public), (frame(test), NAMES[truth]), label="kind")
+
+
+def files() -> lw.Data:
+    tiny.write(Path.cwd())
+    return lw.Data("data.npz")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def fit(data: lw.Data, **more: Any) -> lw.Model:
+    return lw.fit(data, **{"epsilon": 8.0, "run_dir": "run", "quiet": True, **QUICK, **more})
+
+
+@pytest.mark.parametrize("given", [arrays, named, frames, files])
+def test_rows_of_each_kind_become_a_model_that_a_second_call_only_loads(given: Any) -> None:
+    custody = {} if given is files else {"custody": "custody"}
+    model = fit(given(), **custody)
+    inputs, truth = SPLITS["test"]
+    rows = frame(inputs) if given is frames else inputs
+    labels = truth if given in (arrays, files) else NAMES[truth]
+    assert model.score(rows, labels) > 0.6
+    assert set(model.predict(rows)) <= set(model.classes_)
+    np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1)
+    assert 0 < (model.epsilon_ or 0) <= 8
+    assert model.delta_ == 1e-5
+    assert model.report_._repr_html_().startswith("<iframe")
+    finding = lw.audit("run/ledger.sqlite")
+    assert (finding.epsilon, finding.problems) == (model.epsilon_, [])
+    again = fit(given(), **custody)
+    assert lw.audit("run/ledger.sqlite").head == finding.head
+    np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
+    assert model.student.weights == lw.load("run").student.weights
+
+
+def test_private_rows_are_their_owners_alone_and_shown_nowhere() -> None:
+    model = fit(arrays(), custody="custody")
+    places = [Path("custody"), *Path("custody").rglob("*")]
+    assert all(place.stat().st_mode & 0o077 == 0 for place in places)
+    assert repr(arrays()) == "Data(private=..., public=..., test=...)"
+    with pytest.raises(LedgerMismatch):
+        fit(arrays(), custody="custody", run_dir="other", epsilon=4.0)
+    model.save_pretrained("hub")
+    assert (Path("hub") / "README.md").is_file()
+
+
+def test_a_price_reads_no_private_row() -> None:
+    data = lw.Data(private=object(), public=SPLITS["public"][0], test=SPLITS["test"])
+    price = lw.plan(data, 8.0, quiet=True, **QUICK)
+    assert 0 < price.epsilon <= 8
+    assert "epsilon" in str(price)
+    assert str(price.epsilon)[:3] in price._repr_html_()
+    assert not list(Path.cwd().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"custody": None}, InvalidInput, "`custody` must be the custodian's directory"),
+        ({"students": {}}, LabelwallError, "Did you mean `student`?"),
+        ({"data": lw.Data(SPLITS["private"])}, InvalidInput, "`public` must be given"),
+        ({"data": lw.Data("here", SPLITS["public"][0])}, InvalidInput, "`public` must be a path"),
+        ({"data": lw.Data("absent.npz")}, MissingData, "`data` must be an existing file"),
+        (
+            {"data": lw.Data(SPLITS["private"][0], SPLITS["public"][0], SPLITS["test"])},
+            InvalidInput,
+            "`private` must be a pair: rows and their labels",
+        ),
+        (
+            {"data": lw.Data(([object()], [1]), SPLITS["public"][0], SPLITS["test"])},
+            InvalidInput,
+            "`private_x` must be an array of numbers",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_charges_nothing(
+    change: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    more = {"data": arrays(), "custody": "custody", **change}
+    with pytest.raises(error) as refusal:
+        fit(more.pop("data"), **more)
+    assert text in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not list(Path.cwd().rglob("ledger.sqlite"))
+
+
+def test_the_names_load_nothing_until_they_are_used() -> None:
+    program = (
+        "import sys, labelwall as lw; print(lw.__version__);"
+        "print(sorted({'torch', 'labelwall.experiment', 'labelwall.teacher'} & set(sys.modules)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=os.environ
+    )
+    assert run.stdout.split("\n")[1:2] == ["[]"], run.stderr
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = lw.absent

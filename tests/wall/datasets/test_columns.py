@@ -1,0 +1,98 @@
+"""Cells become numbers as the PUBLIC rows say, one row by itself, and none is lost."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sklearn.compose import make_column_transformer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from labelwall.wall.datasets.columns import Column, encoding_of
+from labelwall.wall.errors import InvalidInput
+
+CELLS = st.one_of(
+    st.none(),
+    st.integers(-9, 9),
+    st.floats(),
+    st.text(max_size=3),
+    st.lists(st.integers(), max_size=3),
+)
+
+
+def cells(*values: object) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def test_numbers_and_categories_are_those_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    age, job = rng.normal(40, 9, 200), rng.choice(["cook", "nurse", "judge"], 200)
+    encoding = encoding_of({"age": cells(*map(str, age)), "job": cells(*job)})
+    ours = encoding.inputs("public", {"age": cells(*map(str, age)), "job": cells(*job)})
+    peer = make_column_transformer((StandardScaler(), [0]), (OneHotEncoder(), [1]))
+    theirs = np.asarray(
+        peer.fit_transform(np.column_stack([age, job]).astype(object)).astype(float)
+    )
+    order = np.argsort(encoding.columns[1].values)
+    np.testing.assert_allclose(ours[:, 0], theirs[:, 0], rtol=1e-5)
+    one_hot = ours[:, 1:] * encoding.columns[1].deviation + encoding.columns[1].mean
+    np.testing.assert_allclose(one_hot[:, order], theirs[:, 1:], atol=1e-6)
+    assert ours.std(axis=0)[1:] @ ours.std(axis=0)[1:] == pytest.approx(1)  # as one column
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "width"),
+    [
+        (cells(*["1.5", "2", "-3e4"] * 3), "number", 1),
+        (cells(*["1.5", "2", ""] * 3), "number", 2),  # missing ones have an entry
+        (cells(*["1", "2", "3", "4"] * 3, "?"), "number", 2),
+        (cells(*[[1, 2], [3, 4]] * 5), "number", 2),
+        (np.array([1.0, np.nan, 3.0]), "number", 2),
+        (cells(*["2024-01-31", "2024-02-01T12:00:00+02:00"] * 4), "date", 1),
+        (cells(*["2024-01-31", None] * 4), "date", 2),
+        (cells(*["a", "b"] * 5, "seldom"), "category", 3),
+        (cells(*["1", "b"] * 5), "category", 3),
+        (cells(*map(str, "abcdefghij")), "category", 1),  # each value is seldom
+        (cells(*[None] * 5), "category", 2),
+        (cells("True", "False", *["True"] * 9), "category", 2),
+    ],
+)
+def test_a_column_is_what_most_of_its_cells_are(column: np.ndarray, kind: str, width: int) -> None:
+    encoding = encoding_of({"x": column})
+    assert (encoding.columns[0].kind, encoding.columns[0].width) == (kind, width)
+    assert np.isfinite(encoding.inputs("public", {"x": column})).all()
+
+
+def test_dates_are_days() -> None:
+    encoding = encoding_of({"day": cells("2024-01-31", "2024-02-02", "2024-02-04")})
+    entries = encoding.entries("x", {"day": cells("2024-02-03", "2024-02-03T12:00:00Z")})
+    assert entries.ravel().tolist() == [19756.0, 19756.5]
+
+
+def test_an_unknown_category_is_another_one_and_a_missing_number_the_mean() -> None:
+    encoding = encoding_of({"job": cells(*["cook", "nurse"] * 5), "age": cells(*["30", "50"] * 5)})
+    new = {"job": cells("pilot", "seldom", "nurse"), "age": cells("many", None, "50")}
+    assert encoding.entries("x", new).tolist() == [[0, 0, 1, 40], [0, 0, 1, 40], [0, 1, 0, 50]]
+
+
+@example(["1", "2"], [1e300, float("inf"), 10**400], None)
+@example([1e29, -1e29, 1e-300], [1e30, 5e-324], 0)
+@given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, min_size=1, max_size=5), CELLS)
+def test_every_cell_is_finite_numbers_by_itself(
+    public: list[object], private: list[object], other: object
+) -> None:
+    encoding = encoding_of({"x": cells(*public)})
+    rows = encoding.inputs("private", {"x": cells(*private)})
+    assert np.isfinite(rows).all()
+    beside = encoding.inputs("private", {"x": cells(other, *private)})
+    np.testing.assert_array_equal(beside[1:], rows)
+
+
+def test_a_missing_column_and_damaged_parts_are_refused() -> None:
+    encoding = encoding_of({"a": cells("1", "2"), "b": cells("1", "2")})
+    with pytest.raises(InvalidInput, match="a table with the column b"):
+        encoding.inputs("vectors", {"a": cells("1")})
+    for parts in (((), ()), ((1.0,), (0.0,)), ((1.0,), (1.0, 1.0)), ((float("nan"),), (1.0,))):
+        with pytest.raises(InvalidInput):
+            Column("a", "number", *parts)
