@@ -116,11 +116,11 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
     from labelwall.teacher.shards.config import ScaleConfig
-    from labelwall.teacher.shards.pools import LocalPool, Pool, RayPool
+    from labelwall.teacher.shards.pools import Pool, RayPool
     from labelwall.teacher.shards.shards import ShardedIndex
 
     paths, m = [Path(folder) for folder in folders], prefix_length(K, GAMMA)
-    pool: Pool = LocalPool(paths)
+    pool = Pool(paths)
     if backend == "ray":
         pool = RayPool(paths, ScaleConfig(backend="ray", shards=len(paths)))
     start, wall, own = memory(), [], []

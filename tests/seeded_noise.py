@@ -5,25 +5,20 @@ UNSAFE, for tests only: whoever knows the seed can undo it.
 
 import hashlib
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choices, inclusion_bound
-from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
-from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.entropy import BITS, Entropy
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-class SeededNoise:
+class SeededNoise(Entropy):
     """A draw depends only on (seed, query key, release) and on the record's id or the class.
 
     So an added record that is not sampled shifts no other draw. A ledger that meets this source
     certifies epsilon = infinity.
     """
-
-    unsafe = True
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -31,61 +26,21 @@ class SeededNoise:
     def __repr__(self) -> str:
         return "SeededNoise(epsilon=inf)"
 
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        """bool [q, m].
-
-        A hash of (seed, key, release, id) against the bound that the system's bits use.
-        """
-        bound = inclusion_bound(probability)
-        check_keys(keys, len(ids))
-        starts = np.array([self._start(key, release, "bits") for key in keys], dtype=np.uint64)[
-            :, None
-        ]
-        return (_mix(starts ^ _mix(ids.astype(np.uint64))) >> np.uint64(64 - BITS)) < np.uint64(
-            bound
-        )
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        """int64 [q, width] by the system's sampler, from words of the tape."""
-        check_scale("sigma", sigma)
-        return self._integers(GAUSSIAN, sigma, keys, release, width)
-
-    def discrete_laplace(
-        self, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        """int64 [q, width], likewise."""
-        check_scale("scale", scale)
-        return self._integers(LAPLACE, scale, keys, release, width)
-
-    def choose(
-        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
-    ) -> np.ndarray:
-        """int64 [q], likewise."""
-        check_choice(losses, rates, keys)
-        return choices(losses, rates, self._words(keys, release, 1))
-
-    def _integers(
-        self, power: int, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        drawn = draw(
-            recipe(power, float(scale)), self._words(keys, release, width), len(keys) * width
-        )
-        return drawn.reshape(len(keys), width)
+    def _uniform(self, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+        """A hash of (seed, key, release, id)."""
+        mixed = _mix(self._starts(keys, release, "bits") ^ _mix(ids.astype(np.uint64)))
+        return mixed >> np.uint64(64 - BITS)
 
     def _words(self, keys: Sequence[str], release: str, width: int) -> "_Lanes":
         """A lane for each number of each key."""
-        starts = np.array(
-            [self._start(key, release, "noise") for key in keys], dtype=np.uint64
-        ).reshape(-1, 1)
+        starts = self._starts(keys, release, "noise")
         return _Lanes(_mix(starts ^ _mix(np.arange(width, dtype=np.uint64))).ravel())
 
-    def _start(self, key: str, release: str, purpose: str) -> int:
-        text = "\0".join([str(self._seed), key, release, purpose]).encode()
-        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+    def _starts(self, keys: Sequence[str], release: str, purpose: str) -> np.ndarray:
+        """uint64 [q, 1]."""
+        texts = ["\0".join([str(self._seed), key, release, purpose]).encode() for key in keys]
+        starts = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
+        return np.frombuffer(starts, dtype="<u8").reshape(-1, 1)
 
 
 class _Lanes:

@@ -156,7 +156,7 @@ def _optimise(config: Config, options: Namespace) -> int:
     if options.json:
         print(json.dumps(describe_optimum(best, optimum)))
     else:
-        print_optimum(best, optimum, out)
+        print_optimum(optimum, out)
     return 0
 
 

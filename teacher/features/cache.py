@@ -10,7 +10,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -61,13 +60,13 @@ class Embedding:
         self._done, self._saved_at, self._is_saved = 0, time.monotonic(), False
         cached = _load(self._cache)
         if cached is not None:
-            place = {digest: row for row, digest in enumerate(cached.digests)}
+            place = {row.tobytes(): place for place, row in enumerate(cached["digests"])}
             stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
             known, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
-            self._features = np.zeros((len(stored), cached.features.shape[1]), dtype=np.int8)
-            self._features[known] = cached.features[stored[known]]
-            self._finite[known] = cached.finite[stored[known]]
-            self._is_saved = not len(self._missing) and len(cached.digests) == len(self._digests)
+            self._features = np.zeros((len(stored), cached["features"].shape[1]), dtype=np.int8)
+            self._features[known] = cached["features"][stored[known]]
+            self._finite[known] = cached["finite"][stored[known]]
+            self._is_saved = not len(self._missing) and len(place) == len(self._digests)
 
     def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Embed until all is done, or ``stop()`` after a block. Returns whether all is done."""
@@ -88,19 +87,22 @@ class Embedding:
             return
         done = np.ones(len(self._digests), dtype=bool)
         done[self._missing[self._done :]] = False
-        digests = [digest for digest, there in zip(self._digests, done, strict=True) if there]
-        rows = self._features[done], self._finite[done], self._records.ids[done]
-        _save(self._cache, _Cached(digests, *rows))
+        digests = np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES)
+        # Ids are for the custodian, who can see whose features a cache has
+        columns = digests, self._features, self._finite, self._records.ids
+        _save(self._cache, dict(zip(MEMBERS, (column[done] for column in columns), strict=True)))
         _forget_oldest(self._cache)
         self._saved_at = time.monotonic()
 
     def result(self) -> tuple[np.ndarray, Records]:
-        """(features int8 [n, d], their records), when all is done.
+        """(features int8 [n, d], their records) by ascending id, when all is done.
 
         Records whose features are not finite are dropped and never vote.
         """
         assert self._features is not None
-        return self._features[self._finite], self._records.take(self._finite)
+        rows = np.argsort(self._records.ids)
+        rows = rows[self._finite[rows]]
+        return self._features[rows], self._records.take(rows)
 
     def _embed_block(self) -> None:
         block = self._missing[self._done : self._done + block_rows(self._embedder)]
@@ -128,7 +130,7 @@ def embed_records(
     embedder: Embedder,
     progress: TaskProgress,
 ) -> tuple[np.ndarray, Records]:
-    """(features int8 [n, d], their records), as of ``Embedding``."""
+    """What an ``Embedding`` results in."""
     embedding = Embedding(directory, records, spec, embedder, progress)
     embedding.advance()
     return embedding.result()
@@ -161,9 +163,11 @@ def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
         cached = _load(cache)
         if cached is None:
             cache.unlink()
-        elif not present.issuperset(cached.digests):
+            continue
+        rows = np.array([row.tobytes() in present for row in cached["digests"]], dtype=bool)
+        if not rows.all():
             age = cache.stat()
-            _save(cache, cached.only(present))
+            _save(cache, {name: column[rows] for name, column in cached.items()})
             os.utime(cache, ns=(age.st_atime_ns, age.st_mtime_ns))  # it was not used
 
 
@@ -191,36 +195,19 @@ def row_digests(records: Records) -> list[bytes]:
     return digests
 
 
-@dataclass(frozen=True)
-class _Cached:
-    digests: list[bytes]
-    features: np.ndarray
-    finite: np.ndarray
-    ids: np.ndarray  # for the custodian, who can see whose features a cache has
-
-    def only(self, present: set[bytes]) -> "_Cached":
-        rows = np.array([digest in present for digest in self.digests], dtype=bool)
-        digests = [digest for digest in self.digests if digest in present]
-        return _Cached(digests, self.features[rows], self.finite[rows], self.ids[rows])
-
-
-def _load(cache: Path) -> _Cached | None:
-    """The cache in a file, or None if the file is missing, damaged or of another format."""
+def _load(cache: Path) -> dict[str, np.ndarray] | None:
+    """The arrays of a cache, or None if the file is missing, damaged or of another format."""
     try:
-        arrays = [required_member(cache, name) for name in MEMBERS]
+        arrays = {name: required_member(cache, name) for name in MEMBERS}
     except (InvalidInput, MissingData):
         return None
-    digests, features, finite, ids = arrays
-    rows, width = len(digests), features.shape[1:]
+    rows, width = len(arrays["digests"]), arrays["features"].shape[1:]
     shapes = [(rows, DIGEST_BYTES), (rows, *width), (rows,), (rows,)]
-    fit = [array.shape for array in arrays] == shapes and len(width) == 1
-    if not fit or [array.dtype for array in arrays] != list(MEMBERS.values()):
-        return None
-    return _Cached([row.tobytes() for row in digests], features, finite, ids)
+    fit = [array.shape for array in arrays.values()] == shapes and len(width) == 1
+    kinds = [array.dtype for array in arrays.values()] == list(MEMBERS.values())
+    return arrays if fit and kinds else None
 
 
-def _save(cache: Path, content: _Cached) -> None:
-    digests = np.frombuffer(b"".join(content.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
-    arrays = {"features": content.features, "finite": content.finite, "ids": content.ids}
+def _save(cache: Path, arrays: dict[str, np.ndarray]) -> None:
     with whole(cache) as file:
-        np.savez(file, digests=digests, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **arrays)  # type: ignore[arg-type]

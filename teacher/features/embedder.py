@@ -22,24 +22,15 @@ _VECTORS = ("raw", "box")
 class Embedder:
     """An extractor's quantised features: round(scale * x / |x|), clipped to -63..63.
 
-    x are the centred features, projected on ``spec.axes`` if there are any.
-
-    ``spec``: one of
-
-    - "hog", histograms of oriented gradients of images;
-    - "raw", float32 vectors as they are;
-    - "box", float32 vectors that are not normalised: each side of the declared domain becomes
-      -63..63, and points outside move to its edge;
-    - a network of wall.networks.
-
-    ``spec.scale`` multiplies the fixed scale of features.hog for "hog" and max(63, 16 sqrt(d)) for
-    "raw"; for a network it is the whole factor.
+    x are the centred features, projected on ``spec.axes`` if there are any: histograms of oriented
+    gradients ("hog"), float32 vectors as they are ("raw"), or what a network of wall.networks
+    computes. A "box" is not normalised: each side of the declared domain becomes -63..63, and
+    points outside move to its edge. ``spec.scale`` multiplies ``unit_length``'s fixed factor.
 
     ``probe``: PUBLIC inputs on which a network is tested for slot independence when it is loaded.
     If a bit of a row's output depends on the other rows, or there is no probe, the network runs one
     row at a time. ``batch_size``: rows of the one padded shape that a network sees. ``workers``:
-    threads for HOG. ``device``: type of the device that computes and tests networks; the
-    processor computes all else.
+    threads for HOG. ``device``: type of the device that computes and tests networks.
 
     Raises InvalidInput for inputs or a spec of another shape, and for an absent device.
     """
@@ -57,12 +48,13 @@ class Embedder:
         self.batch_size, self._workers = batch_size, workers
         self.device = "cpu"  # the one that computes this extractor
         self._network = None
-        if spec.backbone == "box" and not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
-            rule = f"{spec.input_shape[-1]} numbers, one a dimension"
-            raise InvalidInput("extractor.mean, std", rule, len(spec.mean))
-        if spec.backbone == "box" and spec.axes:
-            rule = "none for a box, whose sides have their own scale"
-            raise InvalidInput("extractor.axes", rule, "some")
+        if spec.backbone == "box":
+            if not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
+                rule = f"{spec.input_shape[-1]} numbers, one a dimension"
+                raise InvalidInput("extractor.mean, std", rule, len(spec.mean))
+            if spec.axes:
+                rule = "none for a box, whose sides have their own scale"
+                raise InvalidInput("extractor.axes", rule, "some")
         if spec.backbone in (*_VECTORS, "hog"):
             return
         from .network import FixedShapeNetwork  # torch

@@ -45,12 +45,6 @@ def cell_size(height: int, width: int) -> tuple[int, int]:
     return rows, columns
 
 
-def hog_dimensions(height: int, width: int) -> int:
-    """Entries of the feature vector of one image."""
-    rows, columns = cell_size(height, width)
-    return _dimensions(height // rows, width // columns)
-
-
 def hog_scale(dimensions: int) -> float:
     """The fixed quantisation scale for L2-normalised vectors of ``dimensions`` entries."""
     return HOG_UNIT * math.sqrt(dimensions)
@@ -66,9 +60,9 @@ def hog_features(
     """
     from joblib import Parallel, delayed
 
-    total, starts = len(images), range(0, len(images), CHUNK)
-    size = cell_size(*images.shape[1:3])
-    features = np.empty((total, hog_dimensions(*images.shape[1:3])))
+    total, starts, (height, width) = len(images), range(0, len(images), CHUNK), images.shape[1:3]
+    size = cell_size(height, width)
+    features = np.empty((total, _dimensions(height // size[0], width // size[1])))
 
     def chunk(part: slice) -> int:
         _hog(np.ascontiguousarray(images[part]), *size, *_gradients(), features[part])

@@ -18,11 +18,9 @@ class FixedShapeNetwork:
     """A backbone's float32 features in eval mode, in batches of ``batch_size`` rows on ``device``.
 
     A float network's rounding depends on the batch's shape, so there is one shape, padded with rows
-    of zeros. It may also depend on the slot in the batch: ``slot_independent`` tests that on public
-    rows, on the device.
+    of zeros. It may also depend on the slot in the batch, which ``slot_independent`` tests.
 
-    Raises InvalidInput for a device that is absent, or without deterministic kernels for the
-    network.
+    Raises InvalidInput for a device that is absent, or has no deterministic kernels for it.
     """
 
     def __init__(
@@ -73,10 +71,7 @@ class FixedShapeNetwork:
             return self._backbone.features(x).to(torch.float32).cpu().numpy()
 
     def _check_kernels(self) -> None:
-        """Raise InvalidInput for a kernel that is missing or not deterministic.
-
-        One batch of padding finds it before any private row is processed.
-        """
+        """Find a kernel that is missing or not deterministic before a private row is processed."""
         dtype = np.uint8 if len(self._spec.input_shape) == 3 else np.float32
         try:
             self._batch(np.zeros((0, *self._spec.input_shape), dtype=dtype))

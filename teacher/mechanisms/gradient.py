@@ -13,7 +13,7 @@ import numpy as np
 
 from ...wall.label_kinds import STEPS, unpack
 from ...wall.matrices import CLIP, COUNT, FRACTION
-from ..search.index import Counted
+from ..search.cpu import ExactIndex
 from ..search.loops import compiled
 
 ROWS = 4096  # records whose gradients are computed together
@@ -29,7 +29,7 @@ def gradient_sums(
     bias: int,
     space: str,
     gain: int,
-    index: Counted,
+    index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
     """Sums of all records' clipped gradients, and COUNT for each record.
@@ -159,7 +159,7 @@ def exponentials() -> np.ndarray:
 
 
 def _blocks(
-    index: Counted, entries: int, *, whole: bool
+    index: ExactIndex, entries: int, *, whole: bool
 ) -> Iterator[tuple[slice | np.ndarray, int]]:
     """Rows whose parts are summed together, and how many persons they are, each with as many rows.
 

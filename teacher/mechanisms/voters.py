@@ -19,7 +19,7 @@ from ...wall.matrices import bias, nearest_cells, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
-from ..search.index import ByPerson, Count, Counted, Index
+from ..search.index import ByPerson, Count, Index
 from ..search.kernels import Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
 from .gradient import gradient_sums
@@ -166,7 +166,7 @@ def cell_votes(
     neighbours: int,
     num_classes: int,
     parts: int,
-    index: Counted,
+    index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
     """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes].
@@ -212,7 +212,7 @@ def shared_votes(
 
 
 def one_row_each(
-    count: Count, queries: np.ndarray, index: Counted, labels: np.ndarray
+    count: Count, queries: np.ndarray, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
     """A count over one row of each person: the nearest to any of a batch's queries, ties by id.
 
@@ -225,7 +225,7 @@ def one_row_each(
     for squared in index.distances(queries):
         np.minimum(nearest, squared, out=nearest)
     order = np.lexsort((index.ids, nearest, index.persons))
-    rows = order[np.unique(index.persons[order], return_index=True)[1]]
+    rows = np.sort(order[np.unique(index.persons[order], return_index=True)[1]])
     return count(ExactIndex(index.features[rows], index.ids[rows]), labels[rows])
 
 
@@ -233,7 +233,7 @@ def ball_votes(
     queries: np.ndarray,
     squared_radii: np.ndarray,
     num_classes: int,
-    index: Counted,
+    index: ExactIndex,
     labels: np.ndarray,
 ) -> np.ndarray:
     """Records of each class within each query's radius: int64 [n_queries, n_classes].
@@ -255,7 +255,7 @@ def ball_votes(
 
 
 def ball_counts(
-    queries: np.ndarray, squared_radii: np.ndarray, index: Counted, labels: np.ndarray
+    queries: np.ndarray, squared_radii: np.ndarray, index: ExactIndex, labels: np.ndarray
 ) -> np.ndarray:
     """Records within each of some radii (int64 [m], ascending) of each query: int64 [q, m]."""
     counts = np.zeros((len(queries), len(squared_radii)), dtype=np.int64)
@@ -265,7 +265,7 @@ def ball_counts(
     return counts
 
 
-def grid_counts(cells: int, index: Counted, labels: np.ndarray) -> np.ndarray:
+def grid_counts(cells: int, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
     """Records by cell of a uniform grid, ``cells`` a side, over the domain box: int64 [cells^d]."""
     along = (index.features.astype(np.int64) + LEVELS // 2) * cells // LEVELS  # 0..cells - 1
     numbers = along @ cells ** np.arange(index.dimensions, dtype=np.int64)

@@ -11,7 +11,6 @@ losses: timing is outside the guarantee.
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
 
@@ -23,56 +22,82 @@ Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each cal
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
 
 
-class Entropy(Protocol):
+class Entropy:
     """A source of randomness. Every draw is fresh and independent.
 
-    ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
+    ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them. All
+    methods raise InvalidInput for arguments out of range, and unless there is one key a row.
     ``unsafe``: True where draws can be repeated, as in tests; a ledger that meets such a source
     certifies epsilon = infinity.
     """
 
-    @property
-    def unsafe(self) -> bool: ...
+    unsafe = True
 
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
         """Whether record ``ids[i, j]`` takes part in query i's sample, for int64 [q, m].
 
-        bool [q, m], of probability floor(gamma * 2^32) / 2^32: at most gamma, exact at 1. Raises
-        InvalidInput for a probability outside (0, 1] or keys that do not fit ids.
+        bool [q, m], of probability floor(gamma * 2^32) / 2^32: at most gamma <= 1, exact at 1.
         """
-        ...
+        bound = inclusion_bound(probability)
+        _check_keys(keys, len(ids))
+        return self._uniform(keys, release, ids) < bound
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         """N_Z(0, sigma^2) integers, int64 [q, width].
 
-        The float ``sigma`` is a dyadic rational, and exactly that rational is drawn with: the scale
-        realised is the one accounted. Raises InvalidInput unless it is positive and at most 2^50.
+        The float ``sigma``, in (0, 2^50], is a dyadic rational, and exactly that rational is drawn
+        with: the scale realised is the one accounted.
         """
-        ...
+        return self._integers(GAUSSIAN, check_scale("sigma", sigma), keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         """z with P(z) proportional to exp(-|z| / scale), int64 [q, width]; else as the Gaussian."""
-        ...
+        return self._integers(LAPLACE, check_scale("scale", scale), keys, release, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """A column j for each row i of int64 [q, m], P(j) proportional to exp(-rates[i] losses[i,
-        j]): int64 [q].
+        """A column j for each row i of int64 [q, m], m > 0: int64 [q].
 
-        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
-        one rate a row.
+        P(j) is proportional to exp(-rates[i] losses[i, j]); there is one positive rate a row.
         """
-        ...
+        _check_keys(keys, len(losses))
+        if losses.dtype != np.int64 or losses.ndim != 2 or losses.shape[1] == 0:
+            rule = "int64 [q, m] with m > 0"
+            raise InvalidInput("losses", rule, f"{losses.dtype} {list(losses.shape)}")
+        if len(rates) != len(losses) or not all(rate > 0 for rate in rates):
+            raise InvalidInput("rates", f"one for each of {len(losses)} rows, positive", len(rates))
+        words, columns = self._words(keys, release, 1), np.empty(len(losses), dtype=np.int64)
+        for lane, (row, rate) in enumerate(zip(losses.tolist(), rates, strict=True)):
+            columns[lane] = _choice(row, rate, uniform_below(words, lane))
+        return columns
+
+    def _integers(
+        self, power: int, scale: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        """Noise, int64 [q, width]. Without queries no entropy is taken."""
+        shape = len(keys), width
+        if 0 in shape:
+            return np.zeros(shape, dtype=np.int64)
+        words = self._words(keys, release, width)
+        return draw(recipe(power, scale), words, math.prod(shape)).reshape(shape)
+
+    def _words(self, keys: Sequence[str], release: str, width: int) -> Words:
+        """Words with ``width`` lanes for each key."""
+        raise NotImplementedError
+
+    def _uniform(self, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+        """Uniform numbers below 2^BITS, unsigned, of the shape of ``ids``."""
+        raise NotImplementedError
 
 
-class SystemEntropy:
+class SystemEntropy(Entropy):
     """Operating system entropy without state: neither a fork nor a restored process repeats a draw.
 
     Each call draws a key of its own (``sampler.fresh_key``) and takes all of its words from AES-256
@@ -85,47 +110,11 @@ class SystemEntropy:
     def __repr__(self) -> str:
         return "SystemEntropy()"
 
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        bound = inclusion_bound(probability)
-        check_keys(keys, len(ids))
-        stream = Stream().read(ids.size * BITS // 8)
-        return (np.frombuffer(stream, dtype="<u4") < bound).reshape(ids.shape)
+    def _words(self, keys: Sequence[str], release: str, width: int) -> Words:
+        return Stream()
 
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        check_scale("sigma", sigma)
-        return _integers(GAUSSIAN, sigma, keys, width)
-
-    def discrete_laplace(
-        self, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        check_scale("scale", scale)
-        return _integers(LAPLACE, scale, keys, width)
-
-    def choose(
-        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
-    ) -> np.ndarray:
-        check_choice(losses, rates, keys)
-        return choices(losses, rates, Stream())
-
-
-def _integers(power: int, scale: float, keys: Sequence[str], width: int) -> np.ndarray:
-    """Noise, int64 [q, width]. Without queries no entropy is taken."""
-    shape = len(keys), width
-    if 0 in shape:
-        return np.zeros(shape, dtype=np.int64)
-    return draw(recipe(power, float(scale)), Stream(), math.prod(shape)).reshape(shape)
-
-
-def choices(losses: np.ndarray, rates: Sequence[Fraction], words: Words) -> np.ndarray:
-    """Row i's column, from the words of lane i: int64 [q]."""
-    rows = enumerate(zip(losses.tolist(), rates, strict=True))
-    return np.array(
-        [_choice(row, rate, uniform_below(words, i)) for i, (row, rate) in rows], dtype=np.int64
-    )
+    def _uniform(self, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+        return np.frombuffer(Stream().read(ids.size * BITS // 8), dtype="<u4").reshape(ids.shape)
 
 
 def _choice(losses: Sequence[int], rate: Fraction, below: Uniform) -> int:
@@ -160,18 +149,7 @@ def inclusion_bound(probability: float) -> int:
     return math.floor(math.ldexp(probability, BITS))  # ldexp is exact, so the floor is too
 
 
-def check_choice(losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str]) -> None:
-    """Raises InvalidInput unless there is a column, and one key and one positive rate a row."""
-    check_keys(keys, len(losses))
-    if losses.dtype != np.int64 or losses.ndim != 2 or losses.shape[1] == 0:
-        raise InvalidInput(
-            "losses", "int64 [q, m] with m > 0", f"{losses.dtype} {list(losses.shape)}"
-        )
-    if len(rates) != len(losses) or not all(rate > 0 for rate in rates):
-        raise InvalidInput("rates", f"one for each of {len(losses)} rows, positive", len(rates))
-
-
-def check_keys(keys: Sequence[str], rows: int) -> None:
+def _check_keys(keys: Sequence[str], rows: int) -> None:
     """Raises InvalidInput unless there is one key a row."""
     if len(keys) != rows:
         raise InvalidInput("keys", f"one for each of {rows} queries", len(keys))

@@ -13,10 +13,11 @@ SCREEN_RATIO = 3.0  # noise of a screening over that of the answer: CVPR20's for
 _SLACK = 1e-9  # relative: 0.4999999999 is rounded as 0.5
 
 
-def check_scale(name: str, value: float) -> None:
-    """Raises InvalidInput unless ``value`` (a sigma or a Laplace scale) is in (0, 2^50]."""
+def check_scale(name: str, value: float) -> float:
+    """A sigma or a Laplace scale. Raises InvalidInput unless it is in (0, 2^50]."""
     if not 0 < value <= MAX_SCALE:
         raise InvalidInput(name, "positive and at most 2^50", value)
+    return float(value)
 
 
 def more_noise(scale: float) -> float:

@@ -6,6 +6,7 @@ same id, and adding that person would take away more than is its own. Rows witho
 among their person's, so that no other person's rows decide a number.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,16 +57,13 @@ def row_ids(persons: np.ndarray, ids: np.ndarray) -> np.ndarray:
     return np.array([stable_hash(f"{person} {row}") for person, row in pairs], dtype=np.int64)
 
 
-class Places:
-    """Numbers of rows among their person's rows, over consecutive blocks."""
+def places(persons: np.ndarray, counts: Counter[int]) -> np.ndarray:
+    """Numbers of rows among their person's rows, from 0: int64 [n].
 
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-
-    def of(self, persons: np.ndarray) -> np.ndarray:
-        """The next rows' numbers, from 0 for each person: int64 [n]."""
-        places = np.empty(len(persons), dtype=np.int64)
-        for row, person in enumerate(persons.tolist()):
-            places[row] = self._counts.get(person, 0)
-            self._counts[person] = places[row] + 1
-        return places
+    ``counts``: how many rows of each person came before, and afterwards with these.
+    """
+    numbers = np.empty(len(persons), dtype=np.int64)
+    for row, person in enumerate(persons.tolist()):
+        numbers[row] = counts[person]
+        counts[person] += 1
+    return numbers

@@ -55,27 +55,27 @@ def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Recor
 
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
-    tables.records_metadata.create_all(connection)
-    tables.note_event(connection, tables.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     heads = [b""] * len(records.ids)
     if records.persons is not None:
         heads = [code.tobytes() for code in records.persons.astype("<i8")]
-    for head, row, label, identity in zip(
-        heads, little, records.labels.tolist(), records.ids.tolist(), strict=True
-    ):
-        connection.execute(updates.delete().where(updates.c.id == identity))
-        content = head + np.ascontiguousarray(row).tobytes()
-        connection.execute(updates.insert(), {"id": identity, "label": label, "input": content})
+    contents = (head + row.tobytes() for head, row in zip(heads, little, strict=True))
+    columns = zip(records.ids.tolist(), records.labels.tolist(), contents, strict=True)
+    _put(connection, tables.ADDED, tuple(columns))
 
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
+    _put(connection, tables.REMOVED, tuple((identity, None, None) for identity in ids.tolist()))
+
+
+def _put(connection: sa.Connection, event: str, rows: tuple[tuple[object, ...], ...]) -> None:
+    """Write rows (id, label, input) in place of those with their ids."""
     tables.records_metadata.create_all(connection)
-    tables.note_event(connection, tables.REMOVED, len(ids))
-    for identity in ids.tolist():
-        connection.execute(updates.delete().where(updates.c.id == identity))
-        connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
+    tables.note_event(connection, event, len(rows))
+    for row in rows:
+        connection.execute(updates.delete().where(updates.c.id == row[0]))
+        connection.execute(updates.insert().values(row))
 
 
 def counts(connection: sa.Connection) -> tuple[int, int]:

@@ -6,7 +6,8 @@ is public.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,12 +15,12 @@ import numpy as np
 
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.config import DataConfig, Task
-from ...wall.datasets.sources import published
-from ...wall.datasets.tables import ID, encode, one_file, read_table, scaling, texts
+from ...wall.datasets.sources import PUBLISHED
+from ...wall.datasets.tables import ID, one_file, read_table, scaling, texts, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
-from .persons import NOBODY, Places, codes_in, codes_of, row_ids
+from .persons import NOBODY, codes_in, codes_of, places, row_ids
 
 INPUTS, LABELS, IDS, PERSONS = "private_x", "private_y", "private_id", "private_person"  # of an npz
 # Verdicts: what is wrong with a row, at most one thing each.
@@ -91,14 +92,13 @@ class Ingested:
 
 # (rows read or left out by then, of how many, a block)
 Blocks = Iterator[tuple[int, int, Ingested]]
+Read = Callable[[slice], Ingested]
 
 
 def open_records(
     config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
 ) -> Records:
-    """The private rows of a data set without bad rows.
-
-    This is the only way from a configuration to private rows.
+    """The private rows of a data set without bad rows: the only way to them.
 
     Dropped: images that can not be decoded or have too many pixels, vectors that are not finite,
     labels outside the public classes, values that are no numbers, empty ids, ids seen before among
@@ -128,9 +128,8 @@ def stream_records(
 ) -> Iterator[tuple[int, int, Records]]:
     """The rows of ``open_records``, in blocks of ``size`` rows as read.
 
-    Yields (rows read so far, rows in all, good rows of the block).
-
-    ``start``: rows that are left out. Image folders, npz files and CelebA take the memory of a few
+    Yields (rows read so far, rows in all, good rows of the block). ``start``: rows that are left
+    out. Image folders, npz files and CelebA take the memory of a few
     blocks, and of paths; other sets are read whole. Rows of one id in several blocks are all given:
     the first of them is to count. Raises as open_records.
     """
@@ -169,23 +168,15 @@ def ingest_more(
             rule = "an npz file with private_person, as data.person names no folder"
             raise InvalidInput("rows", rule, "a folder")
         size, _, channels = task.input_shape
-        given = DataConfig(
-            source="folder",
-            private=str(rows),
-            image_size=size,
-            channels=3 if channels == 3 else 1,
-            person=person,
-        )
-    else:
-        if not rows.is_file():
-            raise MissingData(
-                f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}."
-            )
-        given = DataConfig(source="arrays", path=str(rows))
-        if not arrays.has_member(arrays.require_arrays(str(rows)), IDS):
-            rule = f"an npz file with {INPUTS}, {LABELS} and {IDS}"
-            raise InvalidInput("rows", rule, f"no {IDS}")
-    return ingest(given, task, progress, unit)
+        given = DataConfig("folder", private=str(rows), image_size=size, person=person)
+        given = replace(given, channels=3 if channels == 3 else 1)
+        return ingest(given, task, progress, unit)
+    if not rows.is_file():
+        raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
+    if not arrays.has_member(arrays.require_arrays(str(rows)), IDS):
+        rule = f"an npz file with {INPUTS}, {LABELS} and {IDS}"
+        raise InvalidInput("rows", rule, f"no {IDS}")
+    return ingest(DataConfig("arrays", path=str(rows)), task, progress, unit)
 
 
 def received(columns: Mapping[str, np.ndarray]) -> Records:
@@ -202,6 +193,10 @@ def received(columns: Mapping[str, np.ndarray]) -> Records:
     return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
+def _percent(progress: TaskProgress | None) -> TaskProgress | None:
+    return None if progress is None else lambda done, total: progress(100 * done // total, 100)
+
+
 def _blocks(
     config: DataConfig,
     task: Task,
@@ -212,46 +207,37 @@ def _blocks(
 ) -> Blocks:
     """All rows from ``start`` on in blocks of ``size``; in one block, maybe empty, where None."""
     if config.source == "folder":
-        return _folder_blocks(config, task, size, start, unit, progress)
-    if config.source == "arrays":
-        return _array_blocks(config, task, size, start, unit)
-    if config.source == "table":
-        return _table_blocks(config, task, size, start, unit)
-    return _published_blocks(config, task, size, start, progress)
+        total, read = _folder(config, task, unit, progress)
+    elif config.source == "arrays":
+        total, read = _arrays(config, task, unit, size, start)
+    elif config.source == "table":
+        total, read = _table(config, task, unit)
+    else:
+        total, read = _published(config, task, progress)
+    firsts = [start] if size is None else range(start, total, size)
+    for first in firsts:
+        stop = total if size is None else min(first + size, total)
+        yield stop, total, read(slice(first, stop))
 
 
-def _parts(total: int, size: int | None, start: int) -> list[slice]:
-    if size is None:
-        return [slice(start, total)]
-    return [slice(first, min(first + size, total)) for first in range(start, total, size)]
+def _published(config: DataConfig, task: Task, progress: TaskProgress | None) -> tuple[int, Read]:
+    rows = PUBLISHED[config.source].private_rows(config)
+
+    def read(part: slice) -> Ingested:
+        pixels, readable = rows.images(part, config.image_size, progress)
+        return _judged(task, pixels, rows.labels[part], rows.ids[part], {UNREADABLE: ~readable})
+
+    return len(rows.ids), read
 
 
-def _percent(progress: TaskProgress | None) -> TaskProgress | None:
-    return None if progress is None else lambda done, total: progress(100 * done // total, 100)
-
-
-def _published_blocks(
-    config: DataConfig, task: Task, size: int | None, start: int, progress: TaskProgress | None
-) -> Blocks:
-    listed = published(config.source).private_rows(config)
-    for part in _parts(listed.total, size, start):
-        rows = listed.read(part, progress)
-        faults = {UNREADABLE: ~rows.readable}
-        yield part.stop, listed.total, _judged(task, rows.inputs, rows.labels, rows.ids, faults)
-
-
-def _folder_blocks(
-    config: DataConfig,
-    task: Task,
-    size: int | None,
-    start: int,
-    unit: Unit,
-    progress: TaskProgress | None,
-) -> Blocks:
+def _folder(
+    config: DataConfig, task: Task, unit: Unit, progress: TaskProgress | None
+) -> tuple[int, Read]:
     root = readers.require_folder("data.private", config.private)
     files = readers.list_files(root)
     paths = [path for path in files if readers.is_image(path)]
-    for part in _parts(len(paths), size, start):
+
+    def read(part: slice) -> Ingested:
         chosen = paths[part]
         images = readers.read_images(root, chosen, config.image_size, config.channels, progress)
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
@@ -263,47 +249,42 @@ def _folder_blocks(
             persons = codes_of(named)
             ids = row_ids(persons, ids)
         faults = {UNREADABLE: ~images.readable}
-        read = _judged(task, images.pixels, labels, ids, faults, persons)
-        others = len(files) - len(paths)
-        yield part.stop, len(paths), replace(read, sizes=images.sizes, other_files=others)
+        judged = _judged(task, images.pixels, labels, ids, faults, persons)
+        return replace(judged, sizes=images.sizes, other_files=len(files) - len(paths))
+
+    return len(paths), read
 
 
-def _array_blocks(
-    config: DataConfig, task: Task, size: int | None, start: int, unit: Unit
-) -> Blocks:
+def _arrays(
+    config: DataConfig, task: Task, unit: Unit, size: int | None, start: int
+) -> tuple[int, Read]:
     """Rows of an npz file or a folder of npy files. In blocks each member is read once."""
     path = arrays.require_arrays(config.path)
     names = [INPUTS, LABELS]
     names += [IDS] if arrays.has_member(path, IDS) else []
     names += [PERSONS] if unit == "person" else []
     if size is None:
-        whole = [arrays.required_member(path, name) for name in names]
-        total, parts = len(whole[0]), iter([dict(zip(names, whole, strict=True))])
-        counts = list(map(len, whole))
+        whole = {name: arrays.required_member(path, name) for name in names}
+        counts = {name: len(array) for name, array in whole.items()}
+        parts = iter([whole])
     else:
-        counts = [arrays.member_rows(path, name) for name in names]
-        total = counts[0]
+        counts = {name: arrays.member_rows(path, name) for name in names}
         members = {name: arrays.member_blocks(path, name, size, start) for name in names}
-        steps = range(start, total, size)
+        steps = range(start, counts[INPUTS], size)
         parts = ({name: next(blocks) for name, blocks in members.items()} for _ in steps)
-    unequal = [name for name, count in zip(names, counts, strict=True) if count != total]
+    unequal = [name for name, count in counts.items() if count != counts[INPUTS]]
     if unequal:
         rule = f"one number for each row of {INPUTS}"
         raise InvalidInput(", ".join(unequal), rule, "another count")
-    places, done = Places(), start
+    earlier = Counter[int]()  # rows by person
     if unit == "person" and IDS not in names and start:
         before = next(arrays.member_blocks(path, PERSONS, start))
-        places.of(codes_in(PERSONS, before, start))
-    for columns in parts:
-        rows = _array_rows(task, columns, done, places)
-        done += len(rows.verdicts)
-        del columns
-        yield done, total, rows
-        del rows  # before the next block is read
+        places(codes_in(PERSONS, before, start), earlier)
+    return counts[INPUTS], lambda part: _array_rows(task, next(parts), part.start, earlier)
 
 
 def _array_rows(
-    task: Task, columns: Mapping[str, np.ndarray], first: int, places: Places
+    task: Task, columns: Mapping[str, np.ndarray], first: int, earlier: Counter[int]
 ) -> Ingested:
     """Rows of an npz file, the first of which has the number ``first``."""
     inputs = arrays.canonical_rows(INPUTS, columns[INPUTS])
@@ -312,42 +293,41 @@ def _array_rows(
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput(INPUTS, rule, shape_text(inputs))
     labels = task.labels.encode(LABELS, columns[LABELS])
-    ids, persons = columns.get(IDS), None
-    if ids is not None and (ids.dtype.kind not in "iu" or ids.ndim != 1):
-        raise InvalidInput(IDS, "whole numbers [n]", shape_text(ids))
+    given, persons = columns.get(IDS), None
+    if given is not None and (given.dtype.kind not in "iu" or given.ndim != 1):
+        raise InvalidInput(IDS, "whole numbers [n]", shape_text(given))
+    ids = np.arange(first, first + len(inputs)) if given is None else given.astype(np.int64)
     if PERSONS in columns:
         persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
-        own = places.of(persons) if ids is None else ids.astype(np.int64)
-        return _judged(task, inputs, labels, row_ids(persons, own), {}, persons)
-    own = np.arange(first, first + len(inputs)) if ids is None else ids.astype(np.int64)
-    return _judged(task, inputs, labels, own, {})
+        ids = row_ids(persons, places(persons, earlier) if given is None else ids)
+    return _judged(task, inputs, labels, ids, {}, persons)
 
 
-def _table_blocks(
-    config: DataConfig, task: Task, size: int | None, start: int, unit: Unit
-) -> Blocks:
+def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     if config.split:
         table = one_file(config.path, config.split, "private")
     else:
         table = read_table("data.private", config.private)
     inputs = scaling(config).inputs("data.private", table)
-    labels = encode(config, task.labels, "data.private", table)
-    ids, persons, faults = table.places, None, {}
+    truth = truth_of(config, task.labels, "data.private", table)
+    labels = task.labels.encode("data.private", truth)
+    ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     if ID in table.columns:
         names = _names("record_id", table.columns[ID])
         ids = np.array([readers.stable_hash(text) for text in names], dtype=np.int64)
-        faults[NO_ID] = names == ""
+        unnamed = names == ""
     if unit == "person":
         if config.person not in table.columns:
             rule = "a column of the table of private rows"
             raise InvalidInput("data.person", rule, config.person)
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
-        ids = row_ids(persons, ids if ID in table.columns else Places().of(persons))
-    for part in _parts(len(ids), size, start):
-        bad = {verdict: fault[part] for verdict, fault in faults.items()}
+        ids = row_ids(persons, ids if ID in table.columns else places(persons, Counter()))
+
+    def read(part: slice) -> Ingested:
         theirs = None if persons is None else persons[part]
-        rows = _judged(task, inputs[part], labels[part], ids[part], bad, theirs)
-        yield part.stop, len(ids), rows
+        return _judged(task, inputs[part], labels[part], ids[part], {NO_ID: unnamed[part]}, theirs)
+
+    return len(ids), read
 
 
 def _names(name: str, column: np.ndarray) -> np.ndarray:

@@ -9,20 +9,11 @@ import numpy as np
 from numba import int32, int64, uint64
 
 from ...wall.errors import InvalidInput
-from .index import (
-    ByPerson,
-    Count,
-    PrefixCache,
-    Ranked,
-    check_features,
-    check_queries,
-    squared_norms,
-)
+from .index import Count, Index, check_features, squared_norms
 from .int8_matmul import Product, best_product, minus_twice
 from .kernels import HashTables, Select, Similar, codes, gathered_products
 from .loops import compiled, default_threads, parallel_map
 
-COMPARED_IDS = 1 << 20  # ids compared together
 QUERY_BATCH = 256  # queries searched together
 SCORES = 1 << 19  # of a block: 2 MiB, which are read while in a core's cache
 CHUNK = 1 << 18  # records whose scores may all be in memory together, 8 bytes for each query
@@ -41,21 +32,19 @@ READ_COST = 17
 T = TypeVar("T")
 
 
-class ExactIndex:
+class ExactIndex(Index):
     """The records in exact order of (squared distance, id).
 
     The order does not depend on the batch size, the number of threads or the other records. Squared
     distances are integers below 2^26, and equal ones are ordered by id. This is a total order: an
-    added record does not reorder the others. Records are stored by ascending id, so that ties go to
-    the lower row; methods return rows, features and distances in the order the records were given.
+    added record does not reorder the others.
 
     Memory beyond the features and ids, which may be memory-mapped files: 4 bytes a record, a sample
-    of the features (a 31st) and under 1 GiB for two threads, for any number of records. Features
-    whose ids do not ascend are copied once.
+    of the features (a 31st) and under 1 GiB for two threads, for any number of records.
 
     Args:
         features: int8 [n, d], entries in -63..63, d <= 4000.
-        ids: int64 [n], unique.
+        ids: int64 [n], ascending.
         persons: int64 [n], where the unit of privacy is a person.
         product: another one than the fastest.
         threads: of the search, torch's number if None.
@@ -72,13 +61,16 @@ class ExactIndex:
         product: Product | None = None,
         threads: int | None = None,
     ) -> None:
-        self._order = _order_by_id(features, ids)
-        stored = features if self._order is None else features[self._order]
-        self._features = np.ascontiguousarray(stored)
-        self._norms = squared_norms(self._features)
-        self.ids, self.persons = ids, persons
-        self._by_person = None if persons is None else ByPerson(self, persons)
-        self._recent = PrefixCache()
+        check_features("features", features)
+        if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
+            rule = "int64, one for each row of `features`"
+            raise InvalidInput("ids", rule, f"{ids.dtype} {list(ids.shape)}")
+        if not (ids[1:] > ids[:-1]).all():
+            raise InvalidInput("ids", "ascending", "others")
+        super().__init__(persons)
+        self.features, self.ids = np.ascontiguousarray(features), ids
+        self.dimensions = features.shape[1]
+        self._norms = squared_norms(self.features)
         self._product = product or best_product()
         self._threads = threads
         self._tables: tuple[tuple[int, int, int], HashTables] | None = None
@@ -86,82 +78,60 @@ class ExactIndex:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    @property
-    def units(self) -> Ranked:
-        """See Index."""
-        return self if self._by_person is None else self._by_person
-
-    @property
-    def dimensions(self) -> int:
-        return self._features.shape[1]
-
-    @property
-    def features(self) -> np.ndarray:
-        """The features in the order they were given, int8 [n, d]."""
-        return self._in_given_order(self._features)
-
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """A sum over the records; see Index."""
         return count(self, labels)
 
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """Rows of the min(m, n) nearest records: int64 [q, min(m, n)], by (squared distance, id).
-
-        ``queries``: int8 [q, d], entries in -63..63. The result is read-only: the last call's lists
-        are cached, so that the two releases of a query search once.
-        """
-        check_queries(queries, m, self.dimensions)
-        width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._rows(self._keys(queries, width)))
-
     def nearest(self, queries: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray]:
-        """The min(m, n) nearest records: rows, int64, and squared distances, int32 [q, min(m, n)].
-
-        The result is not cached.
-        """
-        check_queries(queries, m, self.dimensions)
+        """Rows, int64, and squared distances, int32 [q, min(m, n)], of the min(m, n) nearest."""
         keys = self._keys(queries, min(m, len(self)))
         scores = (keys >> ROW_BITS).astype(np.int32)
-        return self._rows(keys), scores + squared_norms(queries)[:, None]
+        return keys & ROW_MASK, scores + squared_norms(queries)[:, None]
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Squared distances of each query to all records, in the order they were given.
-
-        ``queries``: int8 [q, d]. Yields int32 [n] for each.
-        """
+        """Squared distances of each query (int8 [q, d]) to all records: int32 [n] each."""
         check_features("queries", queries, self.dimensions)
         for part, norms in self._parts(queries):
             for keys, norm in zip(self._within(part, _any(part)), norms, strict=True):
-                yield self._in_given_order((keys >> ROW_BITS).astype(np.int32) + norm)
+                yield (keys >> ROW_BITS).astype(np.int32) + norm
 
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """What ``select`` selects for each query (int8 [q, d]), as rows ascending by id.
+        """As Index says, rows ascending.
 
-        ``hashing``: (tables, bits, public seed). It restricts the selection to records that share a
-        bucket with the query. Products are then computed one query at a time if that costs less
-        than one product of the whole batch with all records.
+        Among candidates of ``hashing``, products are computed one query at a time if that costs
+        less than one product of the whole batch with all records.
         """
         check_features("queries", queries, self.dimensions)
         if hashing is None:
-            similar = self._similar(queries, select)
-        else:
-            similar = self._similar_hashed(queries, select, self._hash_tables(hashing))
-        if self._order is None:
+            return self._similar(queries, select)
+        if self._tables is None or self._tables[0] != hashing:
+            self._tables = hashing, HashTables(self.features, *hashing, self._product)
+        tables = self._tables[1]
+        buckets = codes(queries, tables.planes, tables.bits, self._product)
+        candidates = self._map(tables.candidates, buckets)
+        gathering = GATHER_COST * sum(len(rows) for rows in candidates)
+        if gathering > len(self) * (len(queries) + READ_COST):
+            similar = []
+            for near, rows in zip(self._similar(queries, select), candidates, strict=True):
+                own = np.isin(near.rows, rows)
+                similar.append(Similar(near.rows[own], near.weights[own]))
             return similar
-        return [Similar(self._order[near.rows].astype(np.int32), near.weights) for near in similar]
 
-    def _rows(self, keys: np.ndarray) -> np.ndarray:
-        """Rows of keys, which they replace."""
+        def select_for_one(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
+            cross = gathered_products(self.features, rows, query, self._product)
+            return self._selected(select, rows, cross, norm)
+
+        return self._map(select_for_one, candidates, queries, squared_norms(queries).tolist())
+
+    def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
+        keys = self._keys(queries, width)
         keys &= ROW_MASK
-        return keys if self._order is None else self._order[keys]
+        return keys
 
     def _keys(self, queries: np.ndarray, width: int) -> np.ndarray:
         """Each query's ``width`` <= n smallest keys, ascending: int64 [q, width]."""
+        check_features("queries", queries, self.dimensions)
         keys = np.empty((len(queries), width), dtype=np.int64)
         for start in range(0, len(queries) if width else 0, QUERY_BATCH):
             batch = queries[start : start + QUERY_BATCH]
@@ -189,7 +159,7 @@ class ExactIndex:
             buffer = np.empty(len(left) * min(size, len(rows)), dtype=np.int32)
             keys, counts = np.empty((len(left), 0), dtype=np.int64), np.zeros(len(left), np.int64)
             for start in rows[::size]:
-                features = self._features[start : min(start + size, rows.stop)]
+                features = self.features[start : min(start + size, rows.stop)]
                 shape = len(left), len(features)
                 cross = buffer[: math.prod(shape)].reshape(shape)
                 self._product(left, features, cross)
@@ -243,7 +213,7 @@ class ExactIndex:
     @cached_property
     def _sample(self) -> tuple[np.ndarray, np.ndarray]:
         """Every STRIDE-th record's features and squared norm."""
-        return np.ascontiguousarray(self._features[::STRIDE]), self._norms[::STRIDE]
+        return np.ascontiguousarray(self.features[::STRIDE]), self._norms[::STRIDE]
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
         """What ``select`` selects for each query, as stored rows."""
@@ -264,47 +234,12 @@ class ExactIndex:
         near = select(cross, self._norms[rows], norm)
         return Similar(rows[near.rows].astype(np.int32), near.weights)
 
-    def _similar_hashed(
-        self, queries: np.ndarray, select: Select, tables: HashTables
-    ) -> list[Similar]:
-        """What ``select`` selects among the candidates of each query, as stored rows."""
-        buckets = codes(queries, tables.planes, tables.bits, self._product)
-        candidates = self._map(tables.candidates, buckets)
-        gathering = GATHER_COST * sum(len(rows) for rows in candidates)
-        if gathering > len(self) * (len(queries) + READ_COST):
-            similar = self._similar(queries, select)
-            kept = [
-                np.isin(near.rows, rows) for near, rows in zip(similar, candidates, strict=True)
-            ]
-            pairs = zip(similar, kept, strict=True)
-            return [Similar(near.rows[own], near.weights[own]) for near, own in pairs]
-
-        def select_for_one(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
-            cross = gathered_products(self._features, rows, query, self._product)
-            return self._selected(select, rows, cross, norm)
-
-        return self._map(select_for_one, candidates, queries, squared_norms(queries).tolist())
-
-    def _hash_tables(self, hashing: tuple[int, int, int]) -> HashTables:
-        """The tables of these settings, built once."""
-        if self._tables is None or self._tables[0] != hashing:
-            self._tables = hashing, HashTables.build(self._features, *hashing, self._product)
-        return self._tables[1]
-
     def _parts(self, queries: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Queries whose scores of all records may be in memory together, and |q|^2 of each."""
         norms, size = squared_norms(queries), SELECTED_PAIRS // max(1, len(self))
         size = max(1, min(QUERY_BATCH, size))
         for start in range(0, len(queries), size):
             yield queries[start : start + size], norms[start : start + size]
-
-    def _in_given_order(self, stored: np.ndarray) -> np.ndarray:
-        """Entries by stored row, in the order the records were given."""
-        if self._order is None:
-            return stored
-        given = np.empty_like(stored)
-        given[self._order] = stored
-        return given
 
     def _map(self, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
         return parallel_map(self._number_of_threads(), function, *columns)
@@ -355,22 +290,3 @@ def _collect(
             score = int64(line[column] + norms[column])
             own[count + number] = (score << ROW_BITS) | int64(first + column)
         counts[query] += int64(hits)
-
-
-def _order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
-    """Rows by ascending id, int64 [n], or None if ids ascend.
-
-    Raises InvalidInput for records that cannot be searched.
-    """
-    check_features("features", features)
-    if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
-        rule = "int64, one for each row of `features`"
-        raise InvalidInput("ids", rule, f"{ids.dtype} {list(ids.shape)}")
-    # By blocks: sorting takes 33 bytes a record.
-    blocks = (ids[s : s + COMPARED_IDS + 1] for s in range(0, len(ids), COMPARED_IDS))
-    if all((block[1:] > block[:-1]).all() for block in blocks):
-        return None
-    order = np.argsort(ids, kind="stable")
-    if (np.diff(ids[order]) == 0).any():
-        raise InvalidInput("ids", "unique", "duplicates")
-    return order

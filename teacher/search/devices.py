@@ -10,7 +10,7 @@ import torch
 
 from ...wall.errors import InvalidInput
 from .cpu import ROW_BITS, ExactIndex
-from .int8_matmul import LARGEST, MAX_DIMENSIONS, minus_twice
+from .int8_matmul import is_exact, minus_twice
 
 # cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left.
 ALIGNMENT = 8
@@ -45,13 +45,9 @@ def reproducible() -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     precision = torch.get_float32_matmul_precision()
-    flags = {
-        "benchmark": False,
-        "deterministic": True,
-        "allow_tf32": False,
-        "fp32_precision": "ieee",
-    }
-    with torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, **flags):
+    cudnn = torch.backends.cudnn
+    flags = {"benchmark": False, "allow_tf32": False, "fp32_precision": "ieee"}
+    with cudnn.flags(enabled=cudnn.enabled, deterministic=True, **flags):
         torch.use_deterministic_algorithms(True)
         torch.set_float32_matmul_precision("highest")
         try:
@@ -88,30 +84,19 @@ PRODUCTS: dict[str, DeviceProduct] = {"int8": int8_product, "float32": float32_p
 
 @lru_cache(maxsize=4)
 def product_on(device: torch.device) -> DeviceProduct:
-    """The first product that is exact on ``device``.
+    """The first product that is exact on ``device``, with the most dimensions and with few of them.
 
-    Each is tested at the largest entries, with the most dimensions and with few of them. Raises
-    InvalidInput if none is exact.
+    Raises InvalidInput if none is.
     """
-    sizes = (MIN_LEFT_ROWS, MAX_DIMENSIONS), (256, ALIGNMENT)
     for product in PRODUCTS.values():
-        if all(_is_exact(product, device, rows, dimensions) for rows, dimensions in sizes):
+
+        def computed(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+            factors = (torch.from_numpy(factor).to(device) for factor in (left, right))
+            out[:] = product(*factors).cpu().numpy()  # noqa: B023
+
+        if is_exact(computed, MIN_LEFT_ROWS) and is_exact(computed, 256, ALIGNMENT):
             return product
     raise InvalidInput("device", "one with exact products of integers", device.type)
-
-
-def _is_exact(product: DeviceProduct, device: torch.device, rows: int, dimensions: int) -> bool:
-    entries = torch.arange(4 * rows * dimensions).reshape(4 * rows, dimensions)
-    entries = entries * 2654435761 % (2 * LARGEST + 1) - LARGEST
-    entries[0] = LARGEST
-    entries[1] = -LARGEST
-    left, right = (-2 * entries[:rows]).to(torch.int8), entries.to(torch.int8)
-    try:
-        products = product(left.to(device), right.to(device)).cpu()
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return False
-    expected = (left.double() @ right.double().T).to(torch.int32)  # integers far below 2^53
-    return torch.equal(products, expected)
 
 
 def aligned(count: int) -> int:
@@ -150,9 +135,8 @@ class DeviceIndex(ExactIndex):
         if resident_bytes is None:
             resident_bytes = _free_bytes(device) // 2
         shape = aligned(len(ids)), self._width
-        fits = shape[0] * shape[1] <= resident_bytes
         self._resident: torch.Tensor | None = None
-        if fits:
+        if shape[0] * shape[1] <= resident_bytes:
             self._resident = torch.zeros(shape, dtype=torch.int8, device=device)
             for first in range(0, len(ids), UPLOAD):
                 block = self._upload(first, min(first + UPLOAD, len(ids)))
@@ -189,11 +173,8 @@ class DeviceIndex(ExactIndex):
             yield first, cross.add_(self._device_norms[first:stop])
 
     def _upload(self, first: int, stop: int) -> torch.Tensor:
-        """The host's features of some rows, zero-padded both ways to multiples of 8.
-
-        int8 [r, width].
-        """
-        part = self._features[first:stop]
+        """Features of some rows, zero-padded both ways to multiples of 8: int8 [r, width]."""
+        part = self.features[first:stop]
         shape = aligned(len(part)), self._width
         block = torch.zeros(shape, dtype=torch.int8, device=self._device)
         block[: len(part), : self.dimensions] = torch.from_numpy(part)

@@ -1,10 +1,9 @@
-"""What mechanisms need of an index of nearest neighbours; what all indexes check and cache; persons
-ranked by their nearest rows.
-"""
+"""What mechanisms ask of an index of nearest neighbours; persons ranked by their nearest rows."""
 
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,104 +15,84 @@ from .loops import compiled
 NORM_ROWS = 4096  # rows whose squared norms are computed together
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
 
+# A sum over some records (an ExactIndex) and their labels, int64 [n]: int64 of a shape that does
+# not depend on them. Results of disjoint sets of records add up to the result of their union.
+Count = Callable[[Any, np.ndarray], np.ndarray]
 
-class Ranked(Protocol):
-    """What is ranked for a query: rows, or persons by their nearest rows (ByPerson)."""
 
-    @property
-    def ids(self) -> np.ndarray:
-        """int64 [n_rows], of each row: its own, or its person's."""
-        ...
+class Ranked(ABC):
+    """What is ranked for a query: rows, or persons by their nearest rows (ByPerson).
 
+    ``ids``: int64 [n_rows], of each row: its own, or its person's.
+    """
+
+    ids: np.ndarray
+
+    def __init__(self) -> None:
+        # The last search: its width, each query's place, its lists.
+        self._recent = -1, dict[bytes, int](), np.zeros((0, 0), dtype=np.int64)
+
+    @abstractmethod
     def __len__(self) -> int:
         """How many are ranked."""
-        ...
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """A row for each of the min(m, n) nearest, by (squared distance, id).
+        """A row for each of the min(m, n) nearest, by (squared distance, id): int64 [q, min(m, n)].
 
-        ``queries``: int8 [q, d]. Returns int64 [q, min(m, n)], read-only.
+        ``queries``: int8 [q, d], entries in -63..63. The result is read-only: the last call's lists
+        are kept, so that the two releases of a query search once.
         """
-        ...
+        width, keys = min(m, len(self)), [query.tobytes() for query in queries]
+        known, places, lists = self._recent
+        if known != width or not places.keys() >= set(keys):
+            lists = self._search(queries, width)
+            places = {key: place for place, key in enumerate(keys)}
+            self._recent = width, places, lists
+        elif keys != list(places):
+            lists = lists[[places[key] for key in keys]]
+        lists.setflags(write=False)
+        return lists
+
+    @abstractmethod
+    def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """The lists of ``prefix``: int64 [q, width], ``width`` <= n."""
 
 
-class Embedded(Protocol):
-    """Rows with features. A row is a record's position in ``ids``."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def persons(self) -> np.ndarray | None:
-        """int64 [n], the persons of the rows; None where the unit of privacy is a row."""
-        ...
-
-    @property
-    def dimensions(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-
-class Index(Ranked, Embedded, Protocol):
+class Index(Ranked):
     """The private records under one extractor, wherever their features are stored.
 
+    Rows ascend by id. ``persons``: int64 [n], by row; None where the unit of privacy is a row.
     Every implementation returns the same lists, sets and sums.
     """
+
+    dimensions: int
+
+    def __init__(self, persons: np.ndarray | None) -> None:
+        super().__init__()
+        self.persons = persons
+        self._by_person = None if persons is None else ByPerson(self, persons)
 
     @property
     def units(self) -> Ranked:
         """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
-        ...
+        return self if self._by_person is None else self._by_person
 
+    @abstractmethod
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """The rows that a kernel selects for each query, among the candidates of ``hashing``."""
-        ...
+        """What ``select`` selects for each query (int8 [q, d]).
 
-    def total(self, count: "Count", labels: np.ndarray) -> np.ndarray:
+        ``hashing``: (tables, bits, public seed). It restricts the selection to records that share a
+        bucket with the query.
+        """
+
+    @abstractmethod
+    def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
         """A sum over the records, with the index's own ``labels``, int64 [n]."""
-        ...
-
-
-class Counted(Embedded, Protocol):
-    """Rows that can be counted: their features are all in this process."""
-
-    @property
-    def features(self) -> np.ndarray:
-        """int8 [n, d], in the order of ``ids``."""
-        ...
-
-    def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Squared distances of each query (int8 [q, d]) to all records: int32 [n] each."""
-        ...
-
-
-# A sum over some records and their labels: int64 of a shape that does not depend on them. The
-# results of disjoint sets of records add up to the result of their union.
-Count = Callable[[Counted, np.ndarray], np.ndarray]
-
-
-class PrefixCache:
-    """The lists of the last search, so that the two releases of a query search once."""
-
-    def __init__(self) -> None:
-        self._width = 0
-        self._rows: dict[bytes, np.ndarray] = {}
-
-    def lists(
-        self, queries: np.ndarray, width: int, search: Callable[[], np.ndarray]
-    ) -> np.ndarray:
-        """int64 [q, width], read-only: cached if every query is, else the result of ``search``."""
-        keys = [query.tobytes() for query in queries]
-        if self._width == width and all(key in self._rows for key in keys):
-            lists = np.array([self._rows[key] for key in keys], dtype=np.int64)
-            lists = lists.reshape(len(keys), width)
-        else:
-            lists = search()
-            self._width, self._rows = width, dict(zip(keys, lists, strict=True))
-        lists.setflags(write=False)
-        return lists
 
 
 def squared_norms(features: np.ndarray) -> np.ndarray:
@@ -123,12 +102,6 @@ def squared_norms(features: np.ndarray) -> np.ndarray:
         wide = features[start : start + NORM_ROWS].astype(np.int32)
         norms[start : start + NORM_ROWS] = np.einsum("ij,ij->i", wide, wide)
     return norms
-
-
-def check_queries(queries: np.ndarray, m: int, dimensions: int) -> None:
-    check_features("queries", queries, dimensions)
-    if m < 0:
-        raise InvalidInput("m", "at least 0", m)
 
 
 def check_features(name: str, features: np.ndarray, dimensions: int | None = None) -> None:
@@ -144,7 +117,7 @@ def check_features(name: str, features: np.ndarray, dimensions: int | None = Non
         raise InvalidInput(name, f"integers in -{LARGEST}..{LARGEST}", "a larger one")
 
 
-class ByPerson:
+class ByPerson(Ranked):
     """The persons of an index, ranked by their nearest rows: by (squared distance, id) of these.
 
     An order of persons that no other person changes. A list of rows is walked until it has shown
@@ -155,26 +128,15 @@ class ByPerson:
     """
 
     def __init__(self, index: Ranked, persons: np.ndarray) -> None:
+        super().__init__()
         self._index: Ranked = weakref.proxy(index)  # which holds this
         self.ids = persons
         self.codes, numbers = np.unique(persons, return_inverse=True)
         self.numbers = numbers.astype(np.int32).reshape(-1)
-        self._recent = PrefixCache()
         self._enough: dict[int, int] = {}  # rows that show so many persons to most queries
 
     def __len__(self) -> int:
         return len(self.codes)
-
-    def __repr__(self) -> str:
-        return "ByPerson()"
-
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """The nearest rows of the min(m, n_persons) nearest persons: int64 [q, .], read-only.
-
-        ``queries``: int8 [q, d]. The lists of the last call are kept, as for rows.
-        """
-        width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._search(queries, width))
 
     def strongest(self, near: Similar, ids: np.ndarray, labels: np.ndarray) -> Similar:
         """The persons of similar rows, by number, each with its most similar row; ties by id.

@@ -77,14 +77,14 @@ def best_product() -> Product:
     """``int8_product`` where the processor has instructions for it and torch's private function is
     there and right; else ``float32_product``.
     """
-    fast = FAST_INT8 & instructions() and _is_exact(int8_product, 40)
+    fast = FAST_INT8 & instructions() and is_exact(int8_product, 40)
     return int8_product if fast else float32_product
 
 
 @lru_cache(maxsize=1)
 def has_kernel() -> bool:
     """Whether numba compiles for a processor with AVX-512 VNNI, and the kernel is right."""
-    return "avx512vnni" in instructions() and _is_exact(few_queries_product, 3)
+    return "avx512vnni" in instructions() and is_exact(few_queries_product, 3)
 
 
 def instructions() -> set[str]:
@@ -93,23 +93,22 @@ def instructions() -> set[str]:
     return {feature[1:] for feature in features.split(",") if feature.startswith("+")}
 
 
-def _is_exact(product: Product, queries: int) -> bool:
-    """Whether a product is there, and right at the largest entries and dimensions."""
-    entries = np.arange(43 * MAX_DIMENSIONS).reshape(43, MAX_DIMENSIONS)
+def is_exact(product: Product, queries: int, dimensions: int = MAX_DIMENSIONS) -> bool:
+    """Whether a product is there, and right at the largest entries."""
+    entries = np.arange(4 * queries * dimensions).reshape(4 * queries, dimensions)
     right = (entries * 97 % (2 * LARGEST + 1) - LARGEST).astype(np.int8)
     right[0], right[1] = LARGEST, -LARGEST
-    left, out = minus_twice(right[:queries]), np.zeros((queries, 43), dtype=np.int32)
+    left, out = minus_twice(right[:queries]), np.zeros((queries, len(right)), dtype=np.int32)
     try:
         product(left, right, out)
     except (AttributeError, NumbaError, NotImplementedError, RuntimeError):
         return False
-    return np.array_equal(out, left.astype(np.int32) @ right.astype(np.int32).T)
+    # Integers far below 2^53
+    return np.array_equal(out, left.astype(np.float64) @ right.astype(np.float64).T)
 
 
 def few_queries_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """``int8_product`` by the kernel. Raises ValueError for arrays that ``fits`` refuses."""
-    if not fits(left, right, out):
-        raise ValueError(f"no product of {left.shape} and {right.shape} into {out.shape}")
+    """``int8_product`` by the kernel, for arrays that it ``fits``."""
     unsigned = np.zeros((QUERIES, left.shape[1]), dtype=np.uint8)
     unsigned[: len(left)] = left.view(np.uint8) ^ 128
     # Four dimensions of all queries together: uint32 [d / 4, 16]

@@ -179,38 +179,24 @@ def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product)
     return buckets
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class HashTables:
-    """Rows by bucket: ``order``, int32 [tables, n].
+    """Rows by bucket, of int8 [n, d] features; seconds for a million records."""
 
-    ``starts``: int64 [tables, 2^bits + 1], where each bucket begins.
-    """
-
-    planes: np.ndarray = field(repr=False)
-    bits: int
-    order: np.ndarray = field(repr=False)
-    starts: np.ndarray = field(repr=False)
-
-    @classmethod
-    def build(
-        cls, features: np.ndarray, tables: int, bits: int, seed: int, product: Product
-    ) -> "HashTables":
-        """Tables of int8 [n, d] features; seconds for a million records."""
-        planes = hyperplanes(tables * bits, features.shape[1], seed)
-        buckets = codes(features, planes, bits, product)
-        order = np.argsort(buckets, axis=0, kind="stable").T.astype(np.int32)
-        edges = np.arange((1 << bits) + 1)
-        columns = buckets.T.astype(np.int64)
-        starts = np.stack([np.searchsorted(np.sort(column), edges) for column in columns])
-        return cls(planes, bits, order, starts)
+    def __init__(
+        self, features: np.ndarray, tables: int, bits: int, seed: int, product: Product
+    ) -> None:
+        self.planes, self.bits = hyperplanes(tables * bits, features.shape[1], seed), bits
+        buckets = codes(features, self.planes, bits, product)
+        self._order = np.argsort(buckets, axis=0, kind="stable").T.astype(np.int32)  # [tables, n]
+        edges, columns = np.arange((1 << bits) + 1), buckets.T.astype(np.int64)
+        # Where each bucket begins: int64 [tables, 2^bits + 1]
+        self._starts = np.stack([np.searchsorted(np.sort(column), edges) for column in columns])
 
     def candidates(self, buckets: np.ndarray) -> np.ndarray:
         """Rows in the query's bucket of at least one table (uint16 [tables]): int64, ascending."""
-        marked = np.zeros(self.order.shape[1], dtype=bool)
-        tables = np.arange(len(buckets))[:, None]
-        edges = self.starts[tables, buckets[:, None] + np.array([0, 1], dtype=np.int64)].tolist()
-        rows = [order[start:stop] for order, (start, stop) in zip(self.order, edges, strict=True)]
-        marked[np.concatenate(rows)] = True
+        marked = np.zeros(self._order.shape[1], dtype=bool)
+        for order, starts, bucket in zip(self._order, self._starts, buckets.tolist(), strict=True):
+            marked[order[starts[bucket] : starts[bucket + 1]]] = True
         return np.flatnonzero(marked)
 
 
@@ -218,14 +204,8 @@ def gathered_products(
     features: np.ndarray, rows: np.ndarray, query: np.ndarray, product: Product
 ) -> np.ndarray:
     """-2 q.x for ``rows`` of int8 [n, d] and one query, int8 [d]: int32 [len(rows)]."""
-    cross = np.empty((1, len(rows)), dtype=np.int32)
-    doubled = minus_twice(query[np.newaxis])
-    gathered = np.empty((GATHER_ROWS, features.shape[1]), dtype=np.int8)
+    cross, doubled = np.empty((1, len(rows)), dtype=np.int32), minus_twice(query[np.newaxis])
     for start in range(0, len(rows), GATHER_ROWS):
-        part = rows[start : start + GATHER_ROWS]
-        block = gathered[: len(part)]
-        np.take(features, part, axis=0, out=block, mode="clip")  # other modes copy a second time
-        own = np.empty((1, len(part)), dtype=np.int32)
-        product(doubled, block, own)
-        cross[:, start : start + len(part)] = own
+        part = slice(start, start + GATHER_ROWS)
+        product(doubled, features.take(rows[part], axis=0), cross[:, part])
     return cross[0]

@@ -3,8 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import lru_cache
-from threading import Lock
+from functools import cache, lru_cache
 from typing import TypeVar
 
 from numba import njit
@@ -19,18 +18,15 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     It releases the GIL. The result is cached on disk for the next process. Without a writable
     place, each process compiles anew.
     """
-    lock, built = Lock(), list[Callable[..., None]]()
 
-    def call(*arrays: object) -> None:
-        with lock:
-            if not built:
-                try:
-                    built.append(njit(nogil=True, cache=True)(function))
-                except RuntimeError:  # neither beside the source nor in the user's cache
-                    built.append(njit(nogil=True)(function))
-        built[0](*arrays)
+    @cache
+    def built() -> Callable[..., None]:
+        try:
+            return njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # neither beside the source nor in the user's cache
+            return njit(nogil=True)(function)  # type: ignore[no-any-return]
 
-    return call
+    return lambda *arrays: built()(*arrays)
 
 
 def default_threads() -> int:

@@ -49,8 +49,13 @@ def sampled_votes(
         pending, drawn, width = np.arange(start, min(start + step, len(queries))), 0, length
         while len(pending) and drawn < len(index):
             near = index.prefix(queries[pending], width)[:, drawn:]  # not yet drawn
+            # Only a test's tape draws by id. The system's bits are fresh: rows name records as well
+            # as ids do, which are in memory for a tape alone.
+            ids = index.ids[near] if entropy.unsafe else near
             own = [keys[query] for query in pending.tolist()]
-            bits = _included(index, near, sample_rate, own, release, entropy)
+            bits = np.ones(near.shape, dtype=bool)
+            if inclusion_bound(sample_rate) < 1 << BITS:
+                bits = entropy.inclusion(sample_rate, own, release, ids)
             _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
             pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
     return votes
@@ -83,23 +88,6 @@ def _first_hits(
                     votes[query, labels[record]] += 1
                 else:
                     votes[query] += labels[record]
-
-
-def _included(
-    index: Ranked,
-    near: np.ndarray,
-    sample_rate: float,
-    keys: Sequence[str],
-    release: str,
-    entropy: Entropy,
-) -> np.ndarray:
-    """Fresh bits of the records at rows ``near`` (int64 [q, m]), a row of them for each key."""
-    if inclusion_bound(sample_rate) == 1 << BITS:
-        return np.ones(near.shape, dtype=bool)
-    # Only a test's tape draws by id. The system's bits are fresh: rows name records as well as ids
-    # do, which are in memory for a tape alone.
-    ids = index.ids[near] if entropy.unsafe else near
-    return entropy.inclusion(sample_rate, keys, release, ids)
 
 
 def thinned(

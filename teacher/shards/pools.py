@@ -1,10 +1,7 @@
-"""Pools that run tasks on all shards: this process, or a Ray worker for each shard.
+"""Pools that run tasks (worker.py) on all shards: this process, or a Ray worker for each shard.
 
-Tasks (worker.py) and results are the same. Ray is the custodian's cluster, or one that this process
-starts; a cluster that does not authenticate by a token is refused.
+Ray is the custodian's cluster, or one that this process starts.
 """
-
-from __future__ import annotations
 
 import fcntl
 import logging
@@ -13,18 +10,14 @@ import secrets
 import shutil
 import tempfile
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...wall.errors import InvalidInput, LabelwallError, MissingData
 from .config import ScaleConfig
-from .worker import ROWS, Shard, ShardFailed, journal, program
-
-if TYPE_CHECKING:
-    from ray.actor import ActorHandle
+from .worker import FAILED, ROWS, Shard, ShardFailed, journal, program
 
 TRIES = 20  # of one task, each in a worker that Ray restarted
 CPU_SHARE = 0.001  # that Ray counts for a worker, so that any number of them share a machine
@@ -32,45 +25,28 @@ CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # an empty request to a 
 TIMEOUT = 10.0  # seconds for the answer of a cluster's head
 PREFIX = "lw-ray-"  # of our own clusters' directories: short, as a socket's path has 107 characters
 LOCK = "lock"  # a file in them, locked while its process lives
+# A constant text: the cause is in the custodian's own files.
+LOST = (
+    "the Ray workers are gone and do not come back. "
+    "See whether the cluster runs, then start this again."
+)
 
 
-class Pool(ABC):
-    """The workers of ``size`` shards."""
+class Pool:
+    """All shards in this process, one after the other; a search uses all of its threads."""
 
-    size: int
+    def __init__(self, directories: Sequence[Path], device: str = "cpu") -> None:
+        self.workers: list[Any] = [Shard(str(each), device=device) for each in directories]
+        self.size = len(directories)
 
     def ask(self, name: str, *arguments: object) -> list[Any]:
         """The results of one task with the same arguments, one for each shard."""
         return self.ask_each(name, [arguments] * self.size)
 
-    @abstractmethod
     def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
-        """The results of one task. Raises if one shard fails: no result is partial.
-
-        ``arguments``: of each shard.
-        """
-
-
-class LocalPool(Pool):
-    """All shards in this process, one after the other; a search uses all of its threads."""
-
-    def __init__(self, directories: Sequence[Path], device: str = "cpu") -> None:
-        self._shards = [Shard(str(directory), device=device) for directory in directories]
-        self.size = len(self._shards)
-
-    def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
-        pairs = zip(self._shards, arguments, strict=True)
+        """The results of one task with each shard's ``arguments``, if no shard fails."""
+        pairs = zip(self.workers, arguments, strict=True)
         return [shard.do(name, *own) for shard, own in pairs]
-
-
-class WorkersLost(LabelwallError):
-    """A constant text: the cause is in the custodian's own files."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the Ray workers are gone and do not come back. "
-            "See whether the cluster runs, then start this again."
-        )
 
 
 class RayPool(Pool):
@@ -91,7 +67,7 @@ class RayPool(Pool):
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self.size = len(directories)
+        self.workers, self.size = [], len(directories)
         gpus = 0.0 if device == "cpu" else config.gpus
         available = ray.cluster_resources().get("GPU", 0)
         if gpus * self.size > available:
@@ -99,7 +75,6 @@ class RayPool(Pool):
             raise InvalidInput("scale.gpus", rule, config.gpus)
         actor = ray.remote(num_cpus=CPU_SHARE, num_gpus=gpus)(Shard)
         restarts = {"max_restarts": -1, "max_task_retries": TRIES}
-        self.actors: list[ActorHandle[Shard]] = []
         bundle = {"CPU": CPU_SHARE, **({"GPU": gpus} if gpus else {})}
         self._places = placement_group([bundle] * self.size, strategy="SPREAD")
         try:
@@ -109,19 +84,18 @@ class RayPool(Pool):
                 place = PlacementGroupSchedulingStrategy(self._places, number)
                 placed = actor.options(scheduling_strategy=place, **restarts)
                 rows = str(directory.absolute())
-                self.actors.append(placed.remote(rows, config.threads, device))
+                self.workers.append(placed.remote(rows, config.threads, device))
             self._check_workers(directories)
         except BaseException:
             self.close()
             raise
 
     def _check_workers(self, directories: Sequence[Path]) -> None:
-        """Raise MissingData unless all workers start and see this process's program and files."""
         here = [(program(), journal(directory / ROWS)) for directory in directories]
         cure = "The guide says what a cluster's nodes need."
         try:
             there = self.ask("view")
-        except (WorkersLost, ShardFailed) as error:
+        except LabelwallError as error:
             text = "labelwall's workers do not start on the Ray cluster."
             raise MissingData(f"{text} {cure}") from error
         if any(code != program() for code, _ in there):
@@ -132,23 +106,23 @@ class RayPool(Pool):
             raise MissingData(f"{text} {cure}")
 
     def ask_each(self, name: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
-        """See Pool. Raises ShardFailed for a task that failed, WorkersLost without workers.
+        """Raises ShardFailed for a task that failed, LabelwallError without workers.
 
         Arguments that several workers get are stored once in shared memory. Arrays there, and those
         of the results here, are read-only views of it, not copies.
         """
         import ray
 
-        pairs = zip(self.actors, arguments, strict=True)
+        pairs = zip(self.workers, arguments, strict=True)
         try:
             stored = {id(own): [ray.put(one) for one in own] for own in arguments}
             results: list[Any] = ray.get(
                 [worker.do.remote(name, *stored[id(own)]) for worker, own in pairs]
             )
         except ShardFailed:
-            raise ShardFailed from None  # Ray's exception has a traceback in its text
+            raise ShardFailed(FAILED) from None  # Ray's exception has a traceback in its text
         except ray.exceptions.RayError as error:
-            raise WorkersLost from error
+            raise LabelwallError(LOST) from error
         return results
 
     def close(self) -> None:
@@ -156,7 +130,7 @@ class RayPool(Pool):
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        for worker in self.actors:
+        for worker in self.workers:
             ray.kill(worker)
         remove_placement_group(self._places)
 

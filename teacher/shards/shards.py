@@ -25,16 +25,16 @@ from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
 from ..records import record_updates
 from ..records.sources import Records
-from ..search.index import ByPerson, Count, PrefixCache, Ranked, check_queries
+from ..search.cpu import ROW_BITS, ROW_MASK
+from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
 from .config import ScaleConfig
-from .pools import LocalPool, Pool, RayPool
+from .pools import Pool, RayPool
 from .worker import ROWS, Summary, append, block_rows, columns_of, finish, journal
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
 APPLIED = "applied"  # file with a digest of the updates that the shards contain
-_ROW_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 2^31
 MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
@@ -43,8 +43,7 @@ class Shards:
 
     A record's shard depends on its id and the custodian's key alone; where the ``unit`` of privacy
     is a person, a person's rows lie in one shard. ``directory``: the custodian's, which every
-    worker sees under the same path. ``input_shape``: of a row. ``device``: type of the one that
-    computes in every worker.
+    worker sees under the same path. ``input_shape``: of a row.
 
     Memory: four blocks of rows during ingestion; a block and its features in each worker that
     embeds; afterwards the features, read through the system's cache, and ``ShardedIndex``.
@@ -79,13 +78,10 @@ class Shards:
         if self._config.backend == "ray":
             self._pool = RayPool(self._folders, self._config, self._device)
         else:
-            self._pool = LocalPool(self._folders, self._device)
+            self._pool = Pool(self._folders, self._device)
 
     def apply(self, named: np.ndarray, added: Records) -> None:
-        """Make the shards contain the source's rows without the ids ``named``, and ``added``.
-
-        ``named``: int64 [m]. Durable.
-        """
+        """Make the source's rows without the ids ``named``, and ``added``, the shards'. Durable."""
         columns = (named, added.inputs, added.labels, added.ids)
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
         path = self._root / APPLIED
@@ -107,10 +103,7 @@ class Shards:
     def index(
         self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
     ) -> "ShardedIndex":
-        """Embed the rows that are not embedded yet, one block in every shard at a time.
-
-        Returns their index. ``progress`` counts rows.
-        """
+        """Embed what is not embedded yet, a block in every shard at a time, and index all rows."""
         done, rows = -1, 0
         while done < rows:
             parts = self._workers.ask("embed_block", spec, probe, batch_size)
@@ -234,14 +227,14 @@ class ShardedRows(PrivateRows):
         )
 
 
-class ShardedIndex:
+class ShardedIndex(Index):
     """The records of all shards, by ascending id.
 
-    It stores 4 bytes a record (its row) and a label in 1, 2 or 8 (20 more with persons), and no
+    It stores 4 bytes a record (its row) and a label in 1, 2 or 4 (20 more with persons), and no
     features. Ids are 8 more once they are asked for, which only Ind-KNN and tests' tapes do. The n
     records are those with finite features under ``extractor`` (its hash) in every shard.
 
-    ``labels``: int64 [n], or uint8 or uint16 where they fit: widen them before calculating.
+    ``labels``: [n], of the narrowest integers: widen them before calculating.
     """
 
     def __init__(self, pool: Pool, extractor: str) -> None:
@@ -251,13 +244,12 @@ class ShardedIndex:
         self.dimensions = parts[0].dimensions
         self._rows = [np.empty(part.rows, dtype=np.int32) for part in parts]  # [shard][its row]
         ends = [end for part in parts for end in part.labels]
-        self.labels = np.empty(len(self), dtype=_narrowest(min(ends), max(ends)))
+        narrowest = np.result_type(*map(np.min_scalar_type, ends))
+        self.labels = np.empty(len(self), dtype=narrowest)
         # Between two limits lie ``size`` cuts: at most 2 * size * every <= MERGED_ROWS rows.
         limits = np.sort(np.concatenate([part.cuts for part in parts]))[:: pool.size].tolist()
         persons = self._merge(limits)
-        self.persons = np.concatenate(persons) if persons else None
-        self._by_person = None if self.persons is None else ByPerson(self, self.persons)
-        self._recent = PrefixCache()
+        super().__init__(np.concatenate(persons) if persons else None)
 
     def _merge(self, limits: list[int]) -> list[np.ndarray]:
         """Fill rows and labels in the order of ids, range by range; returns the persons, if any.
@@ -282,8 +274,7 @@ class ShardedIndex:
         return persons
 
     @cached_property
-    def ids(self) -> np.ndarray:
-        """int64 [n], ascending."""
+    def ids(self) -> np.ndarray:  # type: ignore[override]
         ids = np.empty(len(self), dtype=np.int64)
         of_shards = self._pool.ask("rows_between", self._extractor)
         for rows, (own, *_) in zip(self._rows, of_shards, strict=True):
@@ -293,24 +284,9 @@ class ShardedIndex:
     def __len__(self) -> int:
         return sum(map(len, self._rows))
 
-    def __repr__(self) -> str:
-        return "ShardedIndex()"
-
-    @property
-    def units(self) -> Ranked:
-        """See Index."""
-        return self if self._by_person is None else self._by_person
-
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """Rows of the min(m, n) nearest, by (squared distance, id); read-only. See Index."""
-        check_queries(queries, m, self.dimensions)
-        width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._search(queries, width))
-
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """See Index."""
         similar = []
         of_shards = self._pool.ask("similar", self._extractor, queries, select, hashing)
         for parts in zip(*of_shards, strict=True):
@@ -320,10 +296,7 @@ class ShardedIndex:
         return similar
 
     def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """The sum of the shards' counts; see Index.
-
-        Raises ValueError for labels other than the shards' own.
-        """
+        """As Index says. Raises ValueError for labels other than the shards' own."""
         if labels is not self.labels:
             raise ValueError("counts over shards are of their own labels")
         first, *others = self._pool.ask("total", self._extractor, count)
@@ -341,32 +314,14 @@ class ShardedIndex:
 
         A merged list is complete if it ends before the end of every shard's truncated list.
         """
-        merged, complete = self._merged(queries, width, len(self))
-        if not complete:
-            merged, _ = self._merged(queries, width, None)
-        return merged & ((1 << _ROW_BITS) - 1)
-
-    def _merged(
-        self, queries: np.ndarray, width: int, total: int | None
-    ) -> tuple[np.ndarray, bool]:
-        """The first keys (distance, row) of the shards' lists: int64 [q, width].
-
-        And whether all lists are long enough. ``total``: see Shard.nearest.
-        """
-        parts = self._pool.ask("nearest", self._extractor, queries, width, total)
-        keys, ends = [], []
-        for own, (rows, distances) in zip(self._rows, parts, strict=True):
-            keys.append((distances.astype(np.int64) << _ROW_BITS) | own[rows])
-            if rows.shape[1] < min(width, len(own)):
-                ends.append(keys[-1][:, -1])
-        merged = np.concatenate(keys, axis=1)
-        merged.sort(axis=1)
-        merged = merged[:, :width]
-        return merged, not width or all((end >= merged[:, -1]).all() for end in ends)
-
-
-def _narrowest(low: int, high: int) -> type[np.integer]:
-    """The narrowest of uint8, uint16 and int64 that represents ``low`` to ``high``."""
-    if low < 0 or high > np.iinfo(np.uint16).max:
-        return np.int64
-    return np.uint8 if high <= np.iinfo(np.uint8).max else np.uint16
+        for total in (len(self), None):
+            parts = self._pool.ask("nearest", self._extractor, queries, width, total)
+            keys, ends = [], []
+            for own, (rows, distances) in zip(self._rows, parts, strict=True):
+                keys.append((distances.astype(np.int64) << ROW_BITS) | own[rows])
+                if rows.shape[1] < min(width, len(own)):
+                    ends.append(keys[-1][:, -1])
+            merged = np.sort(np.concatenate(keys, axis=1), axis=1)[:, :width]
+            if not width or all((end >= merged[:, -1]).all() for end in ends):
+                break
+        return merged & ROW_MASK

@@ -3,18 +3,15 @@
 Its arrays on disk grow by blocks, and an interrupted writer resumes after the last complete one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +25,7 @@ from ..records.sources import Records
 from ..search.cpu import ExactIndex
 from ..search.devices import device_of, index_on
 from ..search.index import Count
-from ..search.kernels import Select, Similar
+from ..search.kernels import Similar
 
 ROOT = Path(__file__).parents[2]
 PERSONS = "persons"  # one more column where the unit of privacy is a person
@@ -39,24 +36,21 @@ BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
 
 
+# A constant text, since it crosses processes and logs. The custodian's directory has more.
+FAILED = "a shard of the private rows failed."
+
+
 class ShardFailed(LabelwallError):
-    """A constant text, since it crosses processes and logs. The custodian's directory has more."""
-
-    def __init__(self) -> None:
-        super().__init__("a shard of the private rows failed.")
-
-    def __reduce__(self) -> tuple[type[ShardFailed], tuple[()]]:
-        return ShardFailed, ()  # by default an exception is rebuilt from its text, not taken here
+    """Some task of a shard failed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Summary:
+class Summary(NamedTuple):
     """A shard's embedded rows. ``cuts``: every so many-th id, from the first on, int64 [m]."""
 
     rows: int
     dimensions: int
     labels: tuple[int, int]  # the smallest and the largest; (0, 0) without rows
-    cuts: np.ndarray = field(repr=False)
+    cuts: np.ndarray
 
 
 @cache
@@ -101,9 +95,9 @@ class Shard:
             return TASKS[name](self, *arguments)
         except Exception:
             log_failure(self._directory)
-        raise ShardFailed
+        raise ShardFailed(FAILED)
 
-    def view(self) -> tuple[str, Journal]:
+    def view(self) -> "tuple[str, Journal]":
         """The digest of the code that this worker runs, and the journal of the rows that it sees:
         of no rows if it cannot read and write the directory.
         """
@@ -115,8 +109,7 @@ class Shard:
     ) -> tuple[int, int]:
         """Embed the next rows that have no features yet: (rows done, rows).
 
-        Features are stored by ascending id, without rows whose features are not finite. Of rows
-        with the same id the first counts.
+        Features are stored by ascending id, the first of each id, if they are finite.
         """
         folder, order = self._folder(spec.sha256()), self._order()
         done = journal(folder).done
@@ -139,10 +132,7 @@ class Shard:
         return done, len(order)
 
     def _index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
-        """(index of the embedded rows, their labels int64 [n]), both by ascending id.
-
-        All is mapped from files.
-        """
+        """The index of the embedded rows and their labels, int64 [n], mapped from files."""
         if self._loaded is None or self._loaded[0] != extractor:
             folder = self._folder(extractor)
             persons = read(folder, PERSONS) if has(folder, PERSONS) else None
@@ -152,7 +142,7 @@ class Shard:
         return self._loaded[1], self._loaded[2]
 
     def summary(self, extractor: str, every: int) -> Summary:
-        """What a merge of the shards needs first; ``every``: rows from one cut to the next."""
+        """``every``: rows from one cut to the next."""
         index, labels = self._index(extractor)
         ends = int(labels.min(initial=0)), int(labels.max(initial=0))
         return Summary(len(index), index.dimensions, ends, index.ids[::every])
@@ -162,7 +152,7 @@ class Shard:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(ids, labels, persons), int64 [m] each, of embedded rows with ``low`` <= id < ``high``.
 
-        By ascending id. A bound of None is none. ``persons``: None where rows have none.
+        By ascending id. A bound of None is none, as are the persons where rows have none.
         """
         index, labels = self._index(extractor)
         start = 0 if low is None else np.searchsorted(index.ids, low)
@@ -186,18 +176,11 @@ class Shard:
         rows, distances = index.nearest(queries, width)
         return rows.astype(np.int32), distances
 
-    def similar(
-        self,
-        extractor: str,
-        queries: np.ndarray,
-        select: Select,
-        hashing: tuple[int, int, int] | None,
-    ) -> list[Similar]:
-        """What a kernel selects for each query, as rows of the shard."""
-        return self._index(extractor)[0].similar(queries, select, hashing)
+    def similar(self, extractor: str, *arguments: Any) -> list[Similar]:
+        """What ``ExactIndex.similar`` selects for each query, as rows of the shard."""
+        return self._index(extractor)[0].similar(*arguments)
 
     def total(self, extractor: str, count: Count) -> np.ndarray:
-        """A count over the shard's records."""
         return count(*self._index(extractor))
 
     def part(
@@ -214,10 +197,7 @@ class Shard:
     def rows_of(
         self, ids: np.ndarray, like: Records, column: Literal["ids", "persons"] = "ids"
     ) -> Records:
-        """This shard's rows of which ``column`` is in ``ids`` (int64 [m]).
-
-        ``like``: empty records of the same form.
-        """
+        """Rows of which ``column`` is in ``ids`` (int64 [m]). ``like``: empty, of their form."""
         order = self._order()
         places = np.sort(order[np.isin(self._column(column)[order], ids)])
         if not len(places):
@@ -225,10 +205,10 @@ class Shard:
         return Records(*(self._column(name)[places] for name in columns_of(like)))
 
     def amend(self, named: np.ndarray, added: Records) -> None:
-        """Remove the rows of ids ``named`` (int64 [m]), then add ``added``.
+        """Remove the rows of ids ``named`` (int64 [m]), add ``added``, delete outdated features.
 
-        Deletes the features of a shard that changes. May be repeated after an interruption at any
-        point: the rows are the old ones, the new ones, or the new ones still to be renamed.
+        May be repeated after an interruption at any point: the rows are the old ones, the new ones,
+        or the new ones still to be renamed.
         """
         rows, scratch, old = (self._rows.with_suffix(end) for end in ("", ".part", ".old"))
         if not rows.exists() and journal(scratch).complete:
@@ -298,21 +278,15 @@ def block_rows(shape: tuple[int, ...]) -> int:
     return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
 
 
-@dataclass(frozen=True)
-class Journal:
-    """What is on disk.
+class Journal(NamedTuple):
+    """What is on disk."""
 
-    ``done``: how much of the source has been read, in its own unit; ``rows``: of every array;
-    ``complete``: no more rows follow.
-    """
-
-    done: int = 0
-    rows: int = 0
-    complete: bool = False
+    done: int = 0  # how much of the source has been read, in its own unit
+    rows: int = 0  # of every array
+    complete: bool = False  # no more rows follow
 
 
 def journal(directory: Path) -> Journal:
-    """The journal in ``directory``; an empty one if there is none."""
     path = directory / JOURNAL
     return Journal(**json.loads(path.read_text())) if path.exists() else Journal()
 
@@ -344,7 +318,7 @@ def append(directory: Path, blocks: Mapping[str, np.ndarray], done: int) -> None
 def finish(directory: Path) -> None:
     """Record that no more rows follow."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(directory, replace(journal(directory), complete=True))
+    _write(directory, journal(directory)._replace(complete=True))
 
 
 def has(directory: Path, name: str) -> bool:
@@ -360,4 +334,4 @@ def read(directory: Path, name: str) -> np.ndarray:
 
 def _write(directory: Path, content: Journal) -> None:
     with whole(directory / JOURNAL) as file:
-        file.write(json.dumps(asdict(content)).encode())
+        file.write(json.dumps(content._asdict()).encode())

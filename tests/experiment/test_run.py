@@ -93,7 +93,7 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
 @pytest.mark.slow
 def test_kill_at_every_commit(tmp_path: Path) -> None:
     """SIGKILL at any commit boundary: the same command finishes it, and pays nothing twice."""
-    deaths = kills("run_kill_sweep", tmp_path / "runs")
+    deaths = kills("run_kill_sweep", tmp_path / "runs", 1)
     assert deaths[-1]["status"] == 0  # the sweep went on until a run was not killed any more
     assert len(deaths) > 20
     for kill in deaths:

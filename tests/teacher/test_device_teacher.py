@@ -10,11 +10,10 @@ from labelwall.teacher.features.cache import embed_records
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.search import devices as search_devices
 from labelwall.teacher.search.devices import DeviceIndex
-from labelwall.teacher.shards import pools
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.pools import RayPool
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import no_progress
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
 
@@ -58,44 +57,19 @@ def test_an_absent_device_is_refused_before_anything_is_charged(
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
 
 
-def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
-    records, counted = tiny.records(), []
+def test_embeddings_of_another_device_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, counted, embed = tiny.records(), [], Embedder.embed
 
-    def embedded(device: str) -> None:
-        embedder = Embedder(tiny.RAW, probe=None)
-        embedder.device = device
-        embed_records(tmp_path, records, tiny.RAW, embedder, lambda *done: None)
-
-    def counting(
-        self: Embedder, inputs: np.ndarray, progress: object
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> object:
         counted.append(len(inputs))
         return embed(self, inputs)
 
-    embed = Embedder.embed
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Embedder, "embed", counting)
-        for device in ("cpu", "cuda", "cpu", "cuda"):
-            embedded(device)
+    monkeypatch.setattr(Embedder, "embed", counting)
+    for device in ("cpu", "cuda", "cpu", "cuda"):
+        embedder = Embedder(tiny.RAW, probe=None)
+        embedder.device = device
+        embed_records(tmp_path, records, tiny.RAW, embedder, no_progress)
     assert counted == [len(records.ids)] * 2
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2
-
-
-def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Cluster:
-        @staticmethod
-        def cluster_resources() -> dict[str, float]:
-            return {"CPU": 2.0, "GPU": 1.0}
-
-    monkeypatch.setattr(pools, "connect", lambda config: Cluster)
-    config = ScaleConfig(backend="ray", shards=3, gpus=0.4)
-    with pytest.raises(InvalidInput, match=r"`scale\.gpus` must be"):
-        RayPool([tmp_path] * 3, config, "cuda")
-
-
-@pytest.mark.parametrize("gpus", [0.0, -1.0, 1.5, 17, float("nan")])
-def test_shares_of_gpus_that_ray_does_not_have_are_refused(gpus: float) -> None:
-    with pytest.raises(InvalidInput, match=r"scale\.gpus"):
-        ScaleConfig(backend="ray", shards=1, gpus=gpus)

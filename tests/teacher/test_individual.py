@@ -48,6 +48,7 @@ def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
     tape, asked, private = SeededNoise(3), rows(30, 1), records()
     answering = teacher(tmp_path, tape)
     answers = answering.answer(Queries(asked))
+    private = private.take(np.argsort(private.ids))
     features, embedded = (answering._embedder.embed(x)[0] for x in (private.inputs, asked))
     index = ExactIndex(features, private.ids, threads=1)
     similar = index.similar(embedded, MECHANISM.select(1.0))

@@ -97,7 +97,7 @@ def test_clipped_votes_of_the_nearest_or_of_each_classifier_are_added_up(
 ) -> None:
     rng, silent = np.random.default_rng(3), ZeroNoise()
     features, queries = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (N, len(KEYS)))
-    codes, ids = rng.integers(0, 1 << ATTRIBUTES, N), rng.permutation(N)
+    codes, ids = rng.integers(0, 1 << ATTRIBUTES, N), np.arange(N)
     bits = unpack(codes, ATTRIBUTES)
     trained = train_ensemble(features, bits, ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
     index = ExactIndex(features, ids)

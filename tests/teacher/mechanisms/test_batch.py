@@ -34,8 +34,8 @@ SPEC = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
 
 
 def voters_of(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
-    """Integer rows [n, d] and [q, d]; ids descend, so the index stores them in another order."""
-    index = ExactIndex(records.astype(np.int8), np.arange(len(records))[::-1].copy())
+    """Integer rows [n, d] and [q, d]."""
+    index = ExactIndex(records.astype(np.int8), np.arange(len(records)))
     return Voters(index, labels, CLASSES, queries.astype(np.int8))
 
 

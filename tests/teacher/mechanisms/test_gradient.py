@@ -87,8 +87,8 @@ def total(
     bias: int,
     space: str = "class",
 ) -> np.ndarray:
-    """int64 [(d + 1) * c + 1] by the teacher's code, ids in another order than rows."""
-    index = ExactIndex(x, np.arange(len(x))[::-1].copy())
+    """int64 [(d + 1) * c + 1] by the teacher's code."""
+    index = ExactIndex(x, np.arange(len(x)))
     return gradient_sums(weights[np.newaxis], (unit,), bias, space, 1, index, labels)[0]
 
 

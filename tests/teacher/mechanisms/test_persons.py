@@ -70,7 +70,7 @@ def data(draw: st.DrawFn, labels: int = CLASSES) -> Drawn:
     return Drawn(
         rng.integers(-spread, spread + 1, (n, DIMENSIONS)).astype(np.int8),
         rng.integers(0, labels, n),
-        rng.permutation(3 * n)[:n].astype(np.int64),
+        rng.integers(1, 4, n).cumsum(),
         rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int64),
         rng.integers(-spread, spread + 1, (QUERIES, DIMENSIONS)).astype(np.int8),
     )

@@ -58,7 +58,7 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
         apart = ((row - cells) ** 2).sum(axis=1).tolist()
         for cell in sorted(range(m), key=lambda c, apart=apart: (apart[c], c))[:neighbours]:
             expected[cell, label] += 1  # L2: sqrt(neighbours)
-    index = ExactIndex(features, np.arange(n)[::-1].copy())
+    index = ExactIndex(features, np.arange(n))
     drawn = Voters(index, labels, CLASSES, cells[None]).cell_votes(neighbours)[0]
     assert drawn.tolist() == expected.ravel().tolist()
 

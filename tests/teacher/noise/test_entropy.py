@@ -132,14 +132,6 @@ def test_a_wrong_argument_is_refused(source, method, name, wrong):
         source.inclusion(0.5, KEYS[:3], "screen", IDS)
 
 
-def test_the_system_never_repeats_itself():
-    source = SystemEntropy()
-    first, second = (source.inclusion(0.5, KEYS, "screen", IDS) for _ in range(2))
-    assert 0.4 < (first != second).mean() < 0.6  # of 40,000: forty deviations
-    wide = [source.discrete_gaussian(50.0, KEYS, "aggregate", 10) for _ in range(2)]
-    assert (wide[0] != wide[1]).any()
-
-
 def test_a_fork_does_not_repeat_its_parent():
     source = SystemEntropy()
     source.discrete_gaussian(50.0, KEYS, "aggregate", 10)  # whatever is set up once, is set up now
@@ -256,12 +248,8 @@ def test_what_is_kept_between_calls_is_public():
     sampler.recipe.cache_clear()
     sampler.table_of.cache_clear()
     again = sampler.recipe(sampler.GAUSSIAN, 300.0)
-    assert (kept.law, kept.shift, kept.rate, kept.table_rate) == (
-        again.law,
-        again.shift,
-        again.rate,
-        again.table_rate,
-    )
+    for name in ("law", "shift", "rate", "table_rate"):
+        assert getattr(kept, name) == getattr(again, name)
     assert (kept.table.lows == again.table.lows).all()
     assert not kept.table.lows.flags.writeable
 
@@ -292,20 +280,15 @@ def test_the_tape_repeats_by_key_release_and_record():
     assert (one.inclusion(0.5, KEYS[5:6], "screen", IDS[5:6]) == bits[5:6]).all()
 
 
-def test_the_tapes_noise_is_by_key_release_and_class():
+def test_the_tape_draws_by_the_systems_sampler() -> None:
+    """Its numbers are those of the sampler on words by key, release and class."""
     tape = SeededNoise(1)
-    noise_of_all = tape.discrete_gaussian(25.0, KEYS, "aggregate", 10)
-    assert (tape.discrete_gaussian(25.0, KEYS[7:9], "aggregate", 4) == noise_of_all[7:9, :4]).all()
-    assert (tape.discrete_gaussian(25.0, KEYS, "screen", 10) != noise_of_all).any()
-
-
-def test_the_tape_draws_by_the_systems_sampler():
-    """Its numbers are those of the sampler on its words, blocks and choices included."""
-    tape = SeededNoise(1)
-    for sigma in (0.5, 25.0, 1e6):
-        drawn = tape.discrete_laplace(sigma, KEYS, "aggregate", 10)
-        assert (drawn == tape.discrete_laplace(sigma, KEYS, "aggregate", 10)).all()
-        assert (drawn[7:9, :4] == tape.discrete_laplace(sigma, KEYS[7:9], "aggregate", 4)).all()
+    for draw in (tape.discrete_gaussian, tape.discrete_laplace):
+        for scale in (0.5, 25.0, 1e6):
+            drawn = draw(scale, KEYS, "aggregate", 10)
+            assert (drawn == draw(scale, KEYS, "aggregate", 10)).all()
+            assert (drawn[7:9, :4] == draw(scale, KEYS[7:9], "aggregate", 4)).all()
+            assert (drawn != draw(scale, KEYS, "screen", 10)).any()
     losses, rates = np.zeros((20, 50), dtype=np.int64), [Fraction(1)] * 20
     chosen = tape.choose(losses, rates, KEYS, "label")
     assert (chosen[4:6] == tape.choose(losses[4:6], rates[4:6], KEYS[4:6], "label")).all()

@@ -29,33 +29,27 @@ def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
 def test_lines_of_a_csv_file(tmp_path: Path, unit: Unit, separator: bytes) -> None:
     path, names = tmp_path / "private.csv", list(ROWS[0])
     config = table_config(tmp_path, path)
-    damages = dict.fromkeys(names, TEXTS)
-    count = tried(
-        ROWS,
-        damages,
-        NEW,
-        lambda rows: path.write_bytes(csv_bytes(rows, names, separator)) and None,
-        config,
-        unit,
-    )
+
+    def write(rows: list[Row]) -> None:
+        path.write_bytes(csv_bytes(rows, names, separator))
+
+    count = tried(ROWS, dict.fromkeys(names, TEXTS), NEW, write, config, unit)
     assert count == 3 + 5 * (1 + 5 * len(TEXTS))
 
 
 @pytest.mark.parametrize("reader", ["csv", "arrays"])
 def test_rows_of_persons_have_their_persons_numbers(tmp_path: Path, reader: str) -> None:
     """Without ids of their own, rows are numbered among their person's: others' do not move."""
-    if reader == "csv":
-        path, names = tmp_path / "private.csv", ["who", "label", "u", "v"]
-        config = table_config(tmp_path, path)
-        damages = dict.fromkeys(names, TEXTS)
-
-        def write(rows: list[Row]) -> None:
-            path.write_bytes(csv_bytes(rows, names))
-    else:
+    path, names = tmp_path / "private.csv", ["who", "label", "u", "v"]
+    config, damages = table_config(tmp_path, path), dict.fromkeys(names, TEXTS)
+    if reader == "arrays":
         config, damages = arrays_config(tmp_path), {"who": ["", "x" * 300]}
 
-        def write(rows: list[Row]) -> None:
+    def write(rows: list[Row]) -> None:
+        if reader == "arrays":
             write_arrays(tmp_path, rows, ids=False)
+        else:
+            path.write_bytes(csv_bytes(rows, names))
 
     tried(ROWS, damages, NEW, write, config, "person")
     several = [row | {"who": "p0"} for row in ROWS[:2]] + ROWS[2:]
@@ -111,26 +105,19 @@ def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dic
         columns = [("record_id", key), ("who", key), ("label", label), ("u", real), ("v", real)]
         return pa.schema(columns)
 
+    def keys(values: list[Any]) -> dict[str, list[Any]]:
+        return {"record_id": values, "who": values}
+
     values = {"labels": "value", "bounds": [0.0, 10.0]}
-    keys = {"record_id": numbers, "who": numbers}
     dated = [row | {"record_id": n * 10**9, "who": 10**9 * n} for n, row in enumerate(base)]
+    coded = schema(pa.dictionary(pa.int32(), text), text)
     return {
-        "numbers": (schema(whole, text), numbered, keys | plain | {"label": words}, {}),
-        "texts": (schema(text, text), named, {"record_id": words, "who": words} | plain, {}),
-        "coded": (
-            schema(pa.dictionary(pa.int32(), text), text),
-            named,
-            {"record_id": [None, "other"], "who": [None, "other"]} | plain,
-            {},
-        ),
-        "lists": (schema(whole, pa.list_(real)), vectors, keys | {"label": lists}, values),
+        "numbers": (schema(whole, text), numbered, keys(numbers) | plain | {"label": words}, {}),
+        "texts": (schema(text, text), named, keys(words) | plain, {}),
+        "coded": (coded, named, keys([None, "other"]) | plain, {}),
+        "lists": (schema(whole, pa.list_(real)), vectors, keys(numbers) | {"label": lists}, values),
         "whole labels": (schema(whole, whole), codes, {"label": numbers}, {"classes": ["0", "1"]}),
-        "dates": (
-            schema(pa.timestamp("ns"), text),
-            dated,
-            {"record_id": days, "who": days} | plain,
-            {},
-        ),
+        "dates": (schema(pa.timestamp("ns"), text), dated, keys(days) | plain, {}),
     }
 
 

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.devices import DeviceIndex
+from labelwall.teacher.search.index import Ranked
 from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
+from labelwall.teacher.search.poisson_sampling import sampled_votes
 
 PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}
 
@@ -48,10 +51,22 @@ def int_features(seed: int, n: int, d: int, low: int = -63, high: int = 63) -> n
     return np.random.default_rng(seed).integers(low, high + 1, (n, d)).astype(np.int8)
 
 
-def brute_force(features: np.ndarray, ids: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray:
-    """Row positions by (squared distance, id), from differences in int64."""
-    wide, lists = features.astype(np.int64), []
-    for query in queries.astype(np.int64):
-        distance = ((wide - query) ** 2).sum(axis=1)
-        lists.append(np.lexsort((ids, distance))[:m])
-    return np.array(lists, dtype=np.int64).reshape(len(queries), min(m, len(features)))
+def brute_force(features: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray:
+    """Rows by (squared distance, row), from differences in int64: int64 [q, min(m, n)]."""
+    squared = ((features.astype(np.int64) - queries.astype(np.int64)[:, None]) ** 2).sum(axis=2)
+    return np.argsort(squared, axis=1, kind="stable")[:, :m]
+
+
+def sampled(
+    index: Ranked,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    k: int,
+    gamma: float,
+    entropy: Entropy,
+    release: str = "screen",
+) -> np.ndarray:
+    """Votes for four classes of the k nearest of a sample; the keys are q0, q1, ..."""
+    keys = [f"q{number}" for number in range(len(queries))]
+    options = {"k": k, "num_classes": 4, "sample_rate": gamma, "entropy": entropy}
+    return sampled_votes(index, labels, queries, keys=keys, release=release, **options)

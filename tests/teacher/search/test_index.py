@@ -7,9 +7,8 @@ from labelwall.teacher.search import index as index_file
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.index import ByPerson
 from labelwall.teacher.search.kernels import Similar
-from labelwall.teacher.search.poisson_sampling import sampled_votes
 from tests.seeded_noise import SeededNoise
-from tests.teacher.search.indexes import everywhere, int_features
+from tests.teacher.search.indexes import brute_force, everywhere, int_features, sampled
 
 
 def persons_of(sizes: list[int]) -> np.ndarray:
@@ -19,12 +18,11 @@ def persons_of(sizes: list[int]) -> np.ndarray:
 
 
 def nearest_persons(
-    features: np.ndarray, ids: np.ndarray, persons: np.ndarray, query: np.ndarray, k: int
+    features: np.ndarray, persons: np.ndarray, query: np.ndarray, k: int
 ) -> list[int]:
     """Rows of the k nearest persons, by a walk over all rows in order."""
-    distance = ((features.astype(np.int64) - query.astype(np.int64)) ** 2).sum(axis=1)
     rows: dict[int, int] = {}
-    for row in np.lexsort((ids, distance)).tolist():
+    for row in brute_force(features, query[None], len(features))[0].tolist():
         rows.setdefault(int(persons[row]), row)
     return list(rows.values())[:k]
 
@@ -44,11 +42,10 @@ def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k, entries, mo
     monkeypatch.setattr(index_file, "LIST_ENTRIES", entries)
     persons, n = persons_of(sizes), sum(sizes)
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
-    ids = np.random.default_rng(2).permutation(n).astype(np.int64)
-    index = index_of(features, ids, persons)
+    index = index_of(features, np.arange(n), persons)
     ranked = index.units
     assert len(ranked) == len(sizes)
-    expected = [nearest_persons(features, ids, persons, query, k) for query in queries]
+    expected = [nearest_persons(features, persons, query, k) for query in queries]
     for _ in range(2):  # once searched, once from what is kept
         assert ranked.prefix(queries, k).tolist() == expected
     few = min(k, 4)
@@ -76,37 +73,26 @@ def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch):
 def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     """One bit a person; the sampled persons' nearest rows vote, of the k nearest persons."""
     persons = persons_of([1, 2, 3, 5, 8, 13, 200, *[4] * 60])
-    n, keys = len(persons), [f"q{i}" for i in range(20)]
+    n = len(persons)
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
-    ids = np.random.default_rng(2).permutation(n).astype(np.int64)
     labels, tape = np.random.default_rng(3).integers(0, 4, n), SeededNoise(7)
-    index = index_of(features, ids, persons)
-    votes = sampled_votes(
-        index.units,
-        labels,
-        queries,
-        k=k,
-        num_classes=4,
-        sample_rate=gamma,
-        entropy=tape,
-        keys=keys,
-        release="screen",
-    )
+    index = index_of(features, np.arange(n), persons)
+    votes = sampled(index.units, labels, queries, k, gamma, tape)
     codes = np.unique(persons)
-    for row, key in enumerate(keys):
-        bits = tape.inclusion(gamma, [key], "screen", codes[None, :])[0] | (gamma == 1)
+    for row, query in enumerate(queries):
+        bits = tape.inclusion(gamma, [f"q{row}"], "screen", codes[None, :])[0] | (gamma == 1)
         held = np.isin(persons, codes[bits])
-        near = nearest_persons(features[held], ids[held], persons[held], queries[row], k)
+        near = nearest_persons(features[held], persons[held], query, k)
         assert votes[row].tolist() == np.bincount(labels[held][near], minlength=4).tolist()
 
 
 def test_a_person_is_as_similar_as_its_most_similar_row():
     """By weight, then by the row's id, wherever the row lies."""
     persons = np.array([7, 3, 7, 3, 9], dtype=np.int64)
-    ids, labels = np.array([40, 30, 10, 20, 50]), np.array([0, 1, 2, 3, 4])
+    ids, labels = np.array([10, 20, 30, 40, 50]), np.array([0, 1, 2, 3, 4])
     ranked = ByPerson(ExactIndex(int_features(0, 5, 2), ids), persons)
     near = Similar(np.array([0, 1, 2, 3], dtype=np.int32), np.array([9, 255, 9, 3], dtype=np.uint8))
     strongest = ranked.strongest(near, ids, labels)
     assert strongest.rows.tolist() == [0, 1]  # persons 3 and 7
     assert strongest.weights.tolist() == [255, 9]
-    assert strongest.labels.tolist() == [1, 2]
+    assert strongest.labels.tolist() == [1, 0]

@@ -55,7 +55,7 @@ def test_candidates_are_those_on_the_same_side_of_all_planes_of_a_table():
     planes = hyperplanes(TABLES * BITS, D, SEED).astype(np.int64).reshape(TABLES, BITS, D)
     sides = [np.einsum("tbd,nd->ntb", planes, rows.astype(np.int64)) >= 0 for rows in (x, q)]
     for product in PRODUCTS.values():
-        tables = HashTables.build(x, TABLES, BITS, SEED, product)
+        tables = HashTables(x, TABLES, BITS, SEED, product)
         for j, row in enumerate(codes(q, tables.planes, BITS, product)):
             expected = (sides[0] == sides[1][j]).all(axis=2).any(axis=1)
             np.testing.assert_array_equal(tables.candidates(row), np.flatnonzero(expected))
@@ -71,7 +71,7 @@ def test_hashed_selection_is_the_exact_one_among_candidates_whatever_the_company
     x, q, hashing = features(300, 1), features(12, 2), (TABLES, BITS, SEED)
     select = cosine(0.3)
     exact = ExactIndex(x, np.arange(300), threads=1).similar(q, select)
-    hashed = ExactIndex(x, np.arange(300)[::-1].copy(), threads=2).similar(q, select, hashing)
+    hashed = ExactIndex(x, np.arange(300), threads=2).similar(q, select, hashing)
     alone = [
         ExactIndex(x[[i]], np.zeros(1, np.int64), threads=1).similar(q, select, hashing)
         for i in range(300)

@@ -54,7 +54,7 @@ def test_a_failure_comes_when_nobody_works_any_more():
 def test_searches_of_many_threads_at_once_are_right():
     features, queries = int_features(1, 3000, 6, -5, 5), int_features(2, 40, 6, -5, 5)
     index = ExactIndex(features, np.arange(3000), threads=3)
-    expected = brute_force(features, np.arange(3000), queries, 70)
+    expected = brute_force(features, queries, 70)
     results: dict[int, np.ndarray] = {}
 
     def search(number: int) -> None:

@@ -9,19 +9,19 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search import poisson_sampling
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
+from labelwall.teacher.search.poisson_sampling import prefix_length
 from labelwall.wall.messages import ExtractorSpec
 from tests.seeded_noise import SeededNoise
-from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features
+from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features, sampled
 
 
-def _sample_first(features, ids, labels, queries, k, classes, gamma, tape, keys) -> np.ndarray:
+def _sample_first(features, ids, labels, queries, k, gamma, tape) -> np.ndarray:
     """The definition: sample the whole data set, then take the min(k, |sample|) nearest."""
-    votes = np.zeros((len(queries), classes), dtype=np.int64)
-    for i, key in enumerate(keys):
-        bits = tape.inclusion(gamma, [key], "screen", ids[None, :])[0]
-        near = brute_force(features[bits], ids[bits], queries[i : i + 1], k)[0]
-        votes[i] = np.bincount(labels[bits][near], minlength=classes)
+    votes = np.zeros((len(queries), 4), dtype=np.int64)
+    for i in range(len(queries)):
+        bits = tape.inclusion(gamma, [f"q{i}"], "screen", ids[None, :])[0]
+        near = brute_force(features[bits], queries[i : i + 1], k)[0]
+        votes[i] = np.bincount(labels[bits][near], minlength=4)
     return votes
 
 
@@ -45,23 +45,10 @@ class _Recorded(SeededNoise):
 )
 def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
     features, queries = int_features(0, n, 3, -2, 2), int_features(1, 30, 3, -2, 2)
-    ids = np.random.default_rng(2).permutation(n).astype(np.int64)
-    labels = np.random.default_rng(3).integers(0, 4, n)
-    tape, keys = SeededNoise(7), [f"q{i}" for i in range(30)]
-    index = index_of(features, ids)
-    votes = sampled_votes(
-        index,
-        labels,
-        queries,
-        k=k,
-        num_classes=4,
-        sample_rate=gamma,
-        entropy=tape,
-        keys=keys,
-        release="screen",
-    )
+    ids, labels = 3 * np.arange(n) - n, np.random.default_rng(3).integers(0, 4, n)
+    votes = sampled(index_of(features, ids), labels, queries, k, gamma, SeededNoise(7))
     assert votes.dtype == np.int64
-    expected = _sample_first(features, ids, labels, queries, k, 4, gamma, tape, keys)
+    expected = _sample_first(features, ids, labels, queries, k, gamma, SeededNoise(7))
     np.testing.assert_array_equal(votes, expected)
 
 
@@ -73,22 +60,11 @@ def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, i
     monkeypatch.setattr(poisson_sampling, "PREFIX_ENTRIES", 4 * length)
     features, queries = int_features(0, 400, 3, -2, 2), int_features(1, 30, 3, -2, 2)
     ids, labels = np.arange(400), np.random.default_rng(3).integers(0, 4, 400)
-    tape, keys = _Recorded(7), [f"q{i}" for i in range(30)]
-    votes = sampled_votes(
-        index_of(features, ids),
-        labels,
-        queries,
-        k=30,
-        num_classes=4,
-        sample_rate=0.3,
-        entropy=tape,
-        keys=keys,
-        release="screen",
-    )
-    same_tape = SeededNoise(7)
-    expected = _sample_first(features, ids, labels, queries, 30, 4, 0.3, same_tape, keys)
+    tape = _Recorded(7)
+    votes = sampled(index_of(features, ids), labels, queries, 30, 0.3, tape)
+    expected = _sample_first(features, ids, labels, queries, 30, 0.3, SeededNoise(7))
     np.testing.assert_array_equal(votes, expected)
-    assert set(tape.drawn) == set(keys)
+    assert len(tape.drawn) == 30
     assert all(len(drawn) == len(set(drawn)) for drawn in tape.drawn.values())
 
 
@@ -104,25 +80,11 @@ def test_a_planned_prefix_seldom_runs_out():
 
 def test_each_query_and_release_has_a_sample_of_its_own():
     features = int_features(0, 500, 3)
-    same_query = np.repeat(features[:1], 40, axis=0)
-    labels = np.arange(500) % 5
-
-    def votes(release: str) -> np.ndarray:
-        source = SystemEntropy()
-        return sampled_votes(
-            ExactIndex(features, np.arange(500)),
-            labels,
-            same_query,
-            k=50,
-            num_classes=5,
-            sample_rate=0.3,
-            entropy=source,
-            keys=["q"] * 40,
-            release=release,
-        )
-
-    one, two = votes("screen"), votes("screen")
-    # No vector of votes has probability above 0.003, so 20 repeats come once in 10^11; fewer than
+    same_query, index = np.repeat(features[:1], 40, axis=0), ExactIndex(features, np.arange(500))
+    one, two = (
+        sampled(index, np.arange(500) % 4, same_query, 50, 0.3, SystemEntropy()) for _ in range(2)
+    )
+    # No vector of votes has probability above 0.01, so 20 repeats come once in 10^8; fewer than
     # 50 are sampled once in 10^20.
     assert len(np.unique(one, axis=0)) > 20
     assert (one != two).any(axis=1).sum() > 20
@@ -131,44 +93,35 @@ def test_each_query_and_release_has_a_sample_of_its_own():
 
 @st.composite
 def _worlds(draw):
-    """Rows with duplicates, ties and non-finite entries; labels; ids; queries; k, gamma; the
-    position of the added record; a seed."""
+    """Rows with duplicates, ties and non-finite entries; labels; queries; k, gamma; the position
+    of the added record; a seed."""
     n, d = draw(st.integers(0, 30)), draw(st.integers(1, 3))
     entry = st.sampled_from([0.0, 1.0, -1.0, 2.0, float("nan"), float("inf"), 1e38, 1e-38])
     row, point = (st.lists(e, min_size=d, max_size=d) for e in (entry, st.integers(-2, 2)))
     labels = st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1)
     rows = np.array(draw(st.lists(row, min_size=n + 1, max_size=n + 1)), dtype=np.float32)
     labels = np.array(draw(labels), dtype=np.int64)
-    ids = np.array(draw(st.permutations(range(n + 1))), dtype=np.int64)
     queries = np.array(draw(st.lists(point, min_size=1, max_size=3)), dtype=np.float32)
     k, gamma = draw(st.integers(1, 12)), draw(st.sampled_from([0.05, 0.4, 0.9, 1.0]))
-    return rows, labels, ids, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
+    return rows, labels, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
 
 
 def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
     embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3), probe=None)
     features, finite = embedder.embed(rows)
-    return sampled_votes(
-        WAYS[way](features[finite], ids[finite]),
-        labels[finite],
-        embedder.embed(queries)[0],
-        k=k,
-        num_classes=3,
-        sample_rate=gamma,
-        entropy=tape,
-        keys=[f"q{i}" for i in range(len(queries))],
-        release="screen",
-    )
+    index, asked = WAYS[way](features[finite], ids[finite]), embedder.embed(queries)[0]
+    return sampled(index, labels[finite], asked, k, gamma, tape)
 
 
 @given(_worlds(), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=200)
 def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
-    rows, labels, ids, queries, k, gamma, added, seed = world
-    tape, others = SeededNoise(seed), np.arange(len(rows)) != added
+    rows, labels, queries, k, gamma, added, seed = world
+    ids = np.arange(len(rows))
+    tape, others = SeededNoise(seed), ids != added
     before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, way)
     after = _world_votes(rows, labels, ids, queries, k, gamma, tape, way)
-    one = np.eye(3, dtype=np.int64)[labels[added]]
+    one = np.eye(4, dtype=np.int64)[labels[added]]
     keys, own = [f"q{i}" for i in range(len(queries))], np.full((len(queries), 1), ids[added])
     sampled = tape.inclusion(gamma, keys, "screen", own)
     for change, total, bit in zip(after - before, before.sum(axis=1), sampled[:, 0], strict=True):
@@ -178,7 +131,7 @@ def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
             np.testing.assert_array_equal(change, one)
         elif change.any():
             displaced = one - change
-            assert sorted(displaced) == [0, 0, 1]
+            assert sorted(displaced) == [0, 0, 0, 1]
     assert (after.sum(axis=1) <= k).all()
     one_by_one = [_world_votes(rows, labels, ids, queries[:1], k, gamma, tape, way)[0]]
     np.testing.assert_array_equal(one_by_one, after[:1])

@@ -8,8 +8,9 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,11 +19,11 @@ import pytest
 
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.pools import RayPool, WorkersLost
+from labelwall.teacher.shards.pools import RayPool
 from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.shards.worker import ROWS, Journal, ShardFailed, append
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import MissingData, TeacherFailed
+from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData, TeacherFailed
 from labelwall.wall.messages import Queries
 from tests.teacher.shards import tiny
 
@@ -53,42 +54,13 @@ def over_ray(directory: Path, name: str) -> tuple[Teacher, RayPool]:
     return teacher, pool
 
 
-def pid(pool: RayPool, shard: int) -> int:
-    import ray
-
-    return ray.get(pool.actors[shard].do.remote("total", tiny.RAW.sha256(), own_pid))
-
-
-# Counts, which a worker takes from a mechanism.
-
-
-def own_pid(index: object, labels: object) -> int:
-    return os.getpid()
-
-
-def nothing(index: object, labels: object) -> str:
-    return "nothing"
-
-
-def failing(index: object, labels: object) -> int:
-    raise RuntimeError("about a record")
-
-
-@dataclass(frozen=True)
-class DeathInMidTask:
-    """Kills the worker at the first call; a file records that."""
-
-    mark: Path
-
-    def __call__(self, index: object, labels: object) -> str:
-        if not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return "done"
-
-
-def counted(pool: RayPool, *counts: object) -> list[object]:
+def counted(pool: RayPool, *counts: Callable[..., object]) -> list[object]:
+    """Each worker's result of a count, which it takes from a mechanism."""
     return pool.ask_each("total", [(tiny.RAW.sha256(), count) for count in counts])
+
+
+def pids(pool: RayPool) -> list[object]:
+    return counted(pool, *[lambda *_: os.getpid()] * 2)
 
 
 def until_lost(pool: RayPool) -> None:
@@ -97,7 +69,7 @@ def until_lost(pool: RayPool) -> None:
     while time.monotonic() < end:
         try:
             pool.ask("view")
-        except WorkersLost:
+        except LabelwallError:
             return
     pytest.fail("the workers still answer")
 
@@ -112,16 +84,24 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     teacher, pool = over_ray(tmp_path / "ray", "private_knn")
     first, second = (Queries(tiny.queries(30, seed)) for seed in (1, 2))
     assert str(teacher.answer(first)) == str(whole.answer(first))
-    before = pid(pool, 0)
+    before = pids(pool)[0]
     os.kill(before, signal.SIGKILL)
     answers, expected = teacher.answer(second), whole.answer(second)
     np.testing.assert_array_equal(answers.labels, expected.labels)
     # Receipts contain the ledger's head: nothing was charged twice.
     assert answers.receipt == expected.receipt
-    assert pid(pool, 0) != before
-    assert counted(pool, nothing, DeathInMidTask(tmp_path / "died")) == ["nothing", "done"]
+    assert pids(pool)[0] != before
+    mark = tmp_path / "died"
+
+    def dies(*_: object) -> str:
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "done"
+
+    assert counted(pool, lambda *_: "nothing", dies) == ["nothing", "done"]
     with pytest.raises(ShardFailed) as caught:
-        counted(pool, nothing, failing)
+        counted(pool, lambda *_: "nothing", lambda *_: {}["about a record"])
     # One line, without Ray's traceback.
     assert str(caught.value) == "a shard of the private rows failed."
     assert "about a record" in (tmp_path / "ray" / "shards-2" / "0001" / "errors.log").read_text()
@@ -134,25 +114,14 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     assert len(teacher._ledger.state.results) == results
 
 
-@dataclass(frozen=True, eq=False)
-class Copied:
-    """Which of a count's arrays a worker may write to or owns; and an array as large."""
-
-    queries: np.ndarray
-
-    def __call__(self, index: object, labels: object) -> tuple[bool, bool, np.ndarray]:
-        flags = self.queries.flags
-        return flags.owndata, flags.writeable, self.queries + 1
-
-
 def test_arrays_of_tasks_and_results_are_views_of_shared_memory(tmp_path: Path) -> None:
+    def flags(queries: np.ndarray, *_: object) -> tuple[bool, bool, np.ndarray]:
+        return queries.flags.owndata, queries.flags.writeable, queries + 1
+
     _, pool = over_ray(tmp_path, "private_knn")
     queries = np.zeros((256, 1024), dtype=np.int8)
-    for owned, writeable, result in pool.ask("total", tiny.RAW.sha256(), Copied(queries)):
-        assert not owned
-        assert not writeable
-        assert not result.flags.owndata
-        assert not result.flags.writeable
+    for owned, writeable, result in counted(pool, *[partial(flags, queries)] * 2):
+        assert [owned, writeable, result.flags.owndata, result.flags.writeable] == [False] * 4
         np.testing.assert_array_equal(result, queries + 1)
     pool.close()
 
@@ -183,6 +152,17 @@ def test_workers_that_see_something_else_are_refused(
         monkeypatch.undo()
 
 
+def test_what_a_cluster_lacks_is_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match=r"`scale\.gpus` must be"):
+        RayPool([tmp_path] * 3, replace(SCALE, gpus=16.0), "cuda")
+    monkeypatch.setattr(pools, "CPU_SHARE", 10_000)
+    monkeypatch.setattr(pools, "TIMEOUT", 0.5)
+    with pytest.raises(MissingData, match="no CPU left"):
+        RayPool([tmp_path], SCALE)
+
+
 @pytest.mark.slow
 def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     """Workers die at random in 40 calls: answers and ledger equal those of one process."""
@@ -193,7 +173,7 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     def killer() -> None:
         while kills[0] < 20 and not stop.is_set():
             time.sleep(rng.uniform(0.05, 1.0))
-            os.kill(pid(pool, int(rng.integers(2))), signal.SIGKILL)
+            os.kill(pids(pool)[rng.integers(2)], signal.SIGKILL)
             kills[0] += 1
 
     thread = threading.Thread(target=killer)
@@ -201,7 +181,7 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     try:
         calls = 0
         while calls < 40 or kills[0] < 20:
-            teacher._index._recent._rows.clear()
+            teacher._index._recent[1].clear()
             asked = Queries(tiny.queries(10, 100 + calls))
             assert str(teacher.answer(asked)) == str(whole.answer(asked))
             calls += 1

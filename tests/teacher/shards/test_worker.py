@@ -25,11 +25,8 @@ NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
 
 def records(ids: list[int]) -> Records:
-    return Records(
-        np.array(ids, dtype=np.float32)[:, np.newaxis],
-        np.array(ids) % 3,
-        np.array(ids, dtype=np.int64),
-    )
+    x = np.array(ids, dtype=np.int64)
+    return Records(x[:, None].astype(np.float32), x % 3, x)
 
 
 def shard(folder: Path) -> Shard:
