@@ -4,7 +4,6 @@ import gzip
 import pickle
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 
 import httpx
@@ -40,10 +39,9 @@ def send(made: tiny.Made, sent: Sent, name: str = "ann", **headers: str) -> http
 
 def state(made: tiny.Made) -> tuple[object, ...]:
     """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
-    with closing(Ledger(made.custodian.directory / "ledger.sqlite")) as ledger:
-        calls = len(made.service.queue.usage.calls())
-        ids = made.service.teacher.records().ids.tolist()
-        return ledger.state.seq, ledger.state.head, calls, ids
+    ledger = Ledger(made.custodian.directory / "ledger.sqlite").state
+    calls = len(made.service.queue.usage.calls())
+    return ledger.seq, ledger.head, calls, made.service.teacher.records().ids.tolist()
 
 
 def post(path: str, body: bytes = b"", media: str = SAFETENSORS, method: str = "POST") -> Sent:

@@ -208,7 +208,6 @@ def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
             teacher.add(Records(new.inputs[:1] + 1, new.labels[:1], new.ids[:1]))
         assert teacher.present(gone).tolist() == [False] * len(gone)
         again = teacher.answer(Queries(tiny.queries(30, 7)))
-        teacher._ledger.close()
         reopened = tiny.ready(tmp_path / str(count), "ind_knn", records, count)
         last = reopened.answer(Queries(tiny.queries(30, 8)))
         later = [(answers.labels.tolist(), answers.receipt) for answers in (again, last)]
