@@ -27,7 +27,7 @@ from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.config import DataConfig
-from labelwall.wall.datasets.sources import describe, published, read_public
+from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.networks import efficientnet_lite0
 
 FEATURES = ("efficientnet_lite0", STAGES, "hog")
@@ -69,7 +69,7 @@ def of_published(source: str, root: Path) -> Images:
     """The private split as train, and the public one followed by the test split as test."""
     config = DataConfig(source, root=str(root))
     train, public, task = (
-        published(source).private_rows(config).read(slice(None), None),
+        PUBLISHED[source].private_rows(config),
         read_public(config),
         describe(config),
     )

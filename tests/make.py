@@ -1,5 +1,6 @@
 """Builders for tests: plans, ledgers and teachers over a handful of rows, entropy without noise."""
 
+import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -84,6 +85,14 @@ def build(
     ledger_in(directory, plan, unsafe=False)
     records = Records(rows, labels, np.arange(len(rows)) - len(rows))
     return teach(directory, plan, records, ExtractorSpec("raw", (2,), 2), entropy, size, make)
+
+
+def until(true: Callable[[], object], seconds: float = 300.0) -> None:
+    """Wait for what has to come true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def alike(n: int) -> Queries:

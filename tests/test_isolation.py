@@ -11,7 +11,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -87,6 +86,14 @@ print(json.dumps({
 """
 
 
+def python(code: str, *arguments: str, **options: object) -> str:
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def probe(package: str, root: Path, home: Path) -> dict:
     """What importing all of ``package``, as it lies in ``root``, does in a fresh process.
 
@@ -98,18 +105,12 @@ def probe(package: str, root: Path, home: Path) -> dict:
     caches = "HOME TMPDIR XDG_CACHE_HOME XDG_CONFIG_HOME MPLCONFIGDIR TORCHINDUCTOR_CACHE_DIR"
     changed = {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     environment = os.environ | dict.fromkeys(caches.split(), str(home)) | changed
-    command = [sys.executable, "-c", PROBE, package, str(home)]
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    printed = python(PROBE, package, str(home), cwd=root, env=environment)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_loads_only_what_its_arrows_point_to_and_does_nothing(
-    package: str, tmp_path: Path
-) -> None:
+def test_a_package_loads_only_what_its_arrows_point_to_and_does_nothing(package, tmp_path):
     """No file is written outside other libraries' caches, no global generator is seeded or drawn
     from."""
     (tmp_path / "root").mkdir()
@@ -123,7 +124,7 @@ def test_a_package_loads_only_what_its_arrows_point_to_and_does_nothing(
     assert (found["written"], found["moved"]) == ([], [])
 
 
-def test_the_wheel_has_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wheel_has_every_package(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     given: dict = {}
     monkeypatch.setattr(setuptools, "setup", lambda **keywords: given.update(keywords))
@@ -139,34 +140,25 @@ def room(path: Path, root: Path) -> str:
     return "/".join(path.relative_to(root).parts[:2])
 
 
-def imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
-    """The imports of a module's top level, those for annotations included."""
-    todo: list[ast.AST] = list(tree.body)
-    for node in todo:
-        if isinstance(node, ast.ImportFrom):
-            yield node
-        elif isinstance(node, ast.If | ast.Try):
-            todo += ast.iter_child_nodes(node)
-
-
 def arrows(root: Path) -> dict[str, set[str]]:
-    """From each room of ``root`` to the rooms that it imports."""
+    """From each room of ``root`` to the rooms that it imports, also for annotations alone."""
     found: dict[str, set[str]] = {}
     for path in (path for name in PACKAGES for path in (root / name).rglob("*.py")):
-        here = room(path, root)
-        for node in imports(ast.parse(path.read_text())):
-            if not node.level:
+        here, nodes = room(path, root), list[ast.AST](ast.parse(path.read_text()).body)
+        for node in nodes:  # which grow
+            if isinstance(node, ast.If | ast.Try):
+                nodes += ast.iter_child_nodes(node)
+            if not isinstance(node, ast.ImportFrom) or not node.level:
                 continue
-            parts = node.module.split(".") if node.module else []
-            place = path.parents[node.level - 1].joinpath(*parts)
-            files = [place.with_suffix(".py"), place / "__init__.py"]
+            place = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            files = [place.with_suffix(".py"), place / "__init__.py"] if node.module else []
             files += [place / f"{entry.name}.py" for entry in node.names]
             rooms = {room(file, root) for file in files if file.is_file()}
             found.setdefault(here, set()).update(rooms - {here})
     return found
 
 
-def test_rooms_have_no_circle() -> None:
+def test_rooms_have_no_circle():
     """Neither between the packages nor inside one: TopologicalSorter raises CycleError."""
     found = arrows(REPOSITORY)
     assert {"teacher/ledger", "teacher/charging.py"} <= found["teacher/audits"]
@@ -175,7 +167,7 @@ def test_rooms_have_no_circle() -> None:
     assert order.index("teacher/ledger") < order.index("teacher/teacher.py")
 
 
-def test_the_check_of_rooms_can_fail(tmp_path: Path) -> None:
+def test_the_check_of_rooms_can_fail(tmp_path):
     """A circle that only annotations close counts, too."""
     for name, other in (("a", "b"), ("b", "a")):
         folder = tmp_path / "teacher" / name
@@ -200,9 +192,7 @@ def test_the_check_of_rooms_can_fail(tmp_path: Path) -> None:
         ("from pathlib import Path; Path('left').mkdir(exist_ok=True)", [], [], ["left"]),
     ],
 )
-def test_the_check_of_imports_can_fail(
-    tmp_path: Path, text: str, loaded: list[str], moved: list[str], written: list[str]
-) -> None:
+def test_the_check_of_imports_can_fail(tmp_path, text, loaded, moved, written):
     package = tmp_path / "root" / "labelwall"
     for name, content in ("teacher", ""), ("wall", "import labelwall.teacher"), ("student", text):
         (package / name).mkdir(parents=True)
@@ -215,7 +205,7 @@ def test_the_check_of_imports_can_fail(
     assert {Path(path).name for path in found["written"]} == set(written)
 
 
-def test_help_and_prices_do_not_wait_for_torch() -> None:
+def test_help_and_prices_do_not_wait_for_torch():
     """Also `plan` itself: what a configuration costs is known without torch."""
     code = """
 import contextlib, io, json, sys
@@ -237,17 +227,11 @@ print(json.dumps(loaded))
         *([command, "--help"] for command in COMMANDS),
         ["plan", "--config", "configs/quickstart.yaml"],
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(asked)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {" ".join(args): False for args in asked}
+    loaded = json.loads(python(code, json.dumps(asked), cwd=REPOSITORY))
+    assert loaded == {" ".join(args): False for args in asked}
 
 
-def test_a_service_accepts_requests_before_torch_is_loaded(tmp_path: Path) -> None:
+def test_a_service_accepts_requests_before_torch_is_loaded(tmp_path):
     """It loads it at once when it runs, besides the first requests."""
     tiny.write(tmp_path)
     code = """
@@ -264,8 +248,4 @@ def run(self, sockets):
 uvicorn.Server.run = run
 pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "c", "--service.port", "0"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("ran\n")
+    assert python(code, cwd=tmp_path).endswith("ran\n")

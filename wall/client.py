@@ -82,7 +82,6 @@ class RemoteTeacher:
         )
 
     def count(self, matrix: Matrix) -> NoisyCounts:
-        """Noisy counts of all records by a public matrix."""
         arrays = {matrix.array: matrix.entries}
         return decode_counts(self._ask(matrix.kind, arrays, matrix.slot))
 

@@ -9,9 +9,8 @@ _LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
 
 class LabelwallError(Exception):
-    """Root of all errors that users see. The command line prints one line and exits with 2.
-
-    Words longer than LONGEST characters are cut, and a text at LONGEST_TEXT: it may quote a file.
+    """Root of all errors that users see: one line. Long words are cut at LONGEST characters, and a
+    text at LONGEST_TEXT: it may quote a file.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -23,9 +22,7 @@ class InvalidInput(LabelwallError):
     """A parameter breaks a rule. ``found`` is the caller's own value, never a private record."""
 
     def __init__(self, name: str, rule: str, found: object, cure: str = "") -> None:
-        self.name = name
-        self.rule = rule
-        self.found = found
+        self.name, self.rule, self.found = name, rule, found
         text = f"`{name}` must be {rule}. Found {shortened(found)}."
         super().__init__(f"{text} {cure}" if cure else text)
 

@@ -29,11 +29,6 @@ class ClassLabels(LabelSpace):
     valid: ClassVar[str] = "from 0 to the number of classes less 1"
     names: tuple[str, ...]
 
-    @classmethod
-    def of(cls, count: int) -> "ClassLabels":
-        """``count`` classes named "0", "1" and so on."""
-        return cls(tuple(map(str, range(count))))
-
     @property
     def num_labels(self) -> int:
         return len(self.names)
@@ -54,8 +49,7 @@ class ClassLabels(LabelSpace):
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import softmax  # slow
 
-        shares: np.ndarray = softmax(outputs.astype(np.float64), axis=1)
-        return shares
+        return softmax(outputs.astype(np.float64), axis=1)
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
         return probabilities.max(axis=1)
@@ -90,8 +84,8 @@ def unpack(codes: np.ndarray, attributes: int) -> np.ndarray:
 class AttributeLabels(LabelSpace):
     """Each of at most MOST_ATTRIBUTES named attributes is present (1) or absent (0).
 
-    Truth and labels are int64 [n, c], a column for each of them; a label may be ABSTAINED for some
-    attributes alone. A code has bit j set where attribute j is present.
+    Truth and labels are int64 [n, c]; a label may be ABSTAINED for some attributes alone. A code
+    has bit j set where attribute j is present.
     """
 
     kind: ClassVar[str] = "attributes"
@@ -103,11 +97,6 @@ class AttributeLabels(LabelSpace):
         count = len(self.names)
         if count > MOST_ATTRIBUTES:
             raise InvalidInput("data.classes", f"at most {MOST_ATTRIBUTES} attributes", count)
-
-    @classmethod
-    def of(cls, count: int) -> "AttributeLabels":
-        """``count`` attributes named "0", "1" and so on."""
-        return cls(tuple(map(str, range(count))))
 
     @property
     def num_labels(self) -> int:
@@ -133,8 +122,7 @@ class AttributeLabels(LabelSpace):
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         from scipy.special import expit  # slow
 
-        shares: np.ndarray = expit(outputs.astype(np.float64))
-        return shares
+        return expit(outputs.astype(np.float64))
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
         return np.maximum(probabilities, 1 - probabilities)
@@ -161,8 +149,8 @@ class ValueLabels(LabelSpace):
     """A real value a row: truth is float64 [n], codes and labels are how many of STEPS between the
     bounds it is above the lower one, int64 [n]; what lies outside is moved to the bound.
 
-    ``low``, ``high``: public bounds, in the values' unit; declared, never taken from private rows.
-    Raises InvalidInput unless both are finite and low < high.
+    ``low``, ``high``: public bounds, declared, never taken from private rows. Raises InvalidInput
+    unless both are finite and low < high.
     """
 
     kind: ClassVar[str] = "value"
@@ -192,18 +180,14 @@ class ValueLabels(LabelSpace):
         return self.steps(self.canonical(name, truth))
 
     def steps(self, values: np.ndarray) -> np.ndarray:
-        """The nearest steps of float64 [n], outside values clipped; -1 for one that is not
-        finite.
-        """
+        """The nearest steps of float64 [n], outside ones clipped; -1 for one that is not finite."""
         finite = np.isfinite(values)
         inside = np.clip(np.where(finite, values, self.low), self.low, self.high)
         steps = np.rint((inside - self.low) / (self.high - self.low) * STEPS).astype(np.int64)
         return np.where(finite, steps, ABSTAINED)
 
     def decode(self, labels: np.ndarray) -> np.ndarray:
-        """Inverse of ``steps`` up to its rounding, also for fractional steps: float64 like
-        ``labels``; NaN for ABSTAINED.
-        """
+        """Inverse of ``steps`` up to its rounding, also for fractional ones; NaN for ABSTAINED."""
         width = (self.high - self.low) / STEPS
         return np.where(labels == ABSTAINED, np.nan, self.low + labels * width)
 
@@ -221,14 +205,10 @@ class ValueLabels(LabelSpace):
         return format_errors(score["errors"])
 
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        counts = np.zeros((CELLS, CELLS), dtype=np.int64)
-        shares = [(values - self.low) / (self.high - self.low) for values in (truth, predicted)]
-        cells = [np.clip(share * CELLS, 0, CELLS - 1).astype(np.int64) for share in shares]
-        np.add.at(counts, tuple(cells), 1)
-        return counts
+        x, y = (np.clip(values, self.low, self.high) for values in (truth, predicted))
+        return np.histogram2d(x, y, CELLS, [self.bounds, self.bounds])[0].astype(np.int64)
 
     def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
-        """Tenths of the range."""
         edges = self.decode(np.linspace(0, STEPS, TENTHS + 1)).tolist()
         names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
         return names, np.bincount(codes * TENTHS // (STEPS + 1), minlength=TENTHS)
@@ -245,8 +225,8 @@ class ValueLabels(LabelSpace):
 
 
 def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
-    """Root mean squared and mean absolute error, in the values' unit, and R2 (1 is perfect, 0 what
-    the mean would do) of float64 [n] each; None for fewer than two rows.
+    """Root mean squared and mean absolute error, in the values' unit, and R2 of float64 [n] each;
+    None for fewer than two rows.
     """
     if len(values) < 2:
         return None
@@ -266,7 +246,6 @@ def format_errors(measured: dict[str, float] | None) -> str:
 
 def label_space(kind: str, names: Sequence[str] = (), bounds: Sequence[float] = ()) -> LabelSpace:
     """The space called ``kind``, with the names of classes or attributes, or the bounds of values.
-
     Raises InvalidInput for an unknown kind, and for names or bounds that break the space's rules.
     """
     if kind == ValueLabels.kind:

@@ -11,7 +11,7 @@ A label takes three forms:
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -28,6 +28,11 @@ class LabelSpace(ABC):
     form: ClassVar[str]  # what truth is, in errors
     valid: ClassVar[str]  # which entries of truth are right, in errors
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value
+
+    @classmethod
+    def of(cls, count: int) -> Self:
+        """``count`` classes or attributes named "0", "1" and so on."""
+        return cls(tuple(map(str, range(count))))  # type: ignore[call-arg]
 
     @property
     def bounds(self) -> tuple[float, ...]:
@@ -49,9 +54,7 @@ class LabelSpace(ABC):
         """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` as int64 or float64. Raises InvalidInput for the array ``name`` of another
-        dtype or shape, without the number of rows.
-        """
+        """``truth`` as int64 or float64. Raises InvalidInput, without the number of rows."""
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
         return truth.astype(np.float64 if self.kind == "value" else np.int64)
@@ -111,9 +114,7 @@ class LabelSpace(ABC):
         return np.zeros((len(outputs), 0))
 
     def certainty(self, probabilities: np.ndarray) -> np.ndarray:
-        """Probability of what is predicted, from those of all names: float64 [n]; [n, c] for
-        attributes, [n, 0] for values.
-        """
+        """Probability of what is predicted: float64 [n], [n, c] of attributes, [n, 0] of values."""
         return probabilities
 
     @abstractmethod

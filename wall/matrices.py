@@ -36,27 +36,20 @@ SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1
 
 @dataclass(frozen=True)
 class Matrix:
-    """``entries``: integers [rows, columns]; ``slot``: the entry of the plan that pays.
-
-    Class attributes:
-        kind: its name, in identities, configurations and routes of a service.
-        array: the name of its entries on the wire.
-        dtype, rows, columns, most, largest: of the entries, how many there may be of each, in all,
-            and their largest absolute value.
-
-    Raises InvalidInput for any other dtype, shape or entry. Integers cannot be NaN or infinite.
+    """``entries``: integers [rows, columns]; ``slot``: the entry of the plan that pays. Raises
+    InvalidInput for any other dtype, shape or entry.
     """
 
     entries: np.ndarray
     slot: int = 0
 
-    kind: ClassVar[str]
-    array: ClassVar[str]
+    kind: ClassVar[str]  # its name, in identities, configurations and routes of a service
+    array: ClassVar[str]  # the name of its entries on the wire
     dtype: ClassVar[type]
-    rows: ClassVar[range]
+    rows: ClassVar[range]  # how many there may be
     columns: ClassVar[range]
-    most: ClassVar[int]
-    largest: ClassVar[int]
+    most: ClassVar[int]  # entries in all
+    largest: ClassVar[int]  # absolute value
 
     def __post_init__(self) -> None:
         name, entries, shape = f"{self.kind}.{self.array}", self.entries, self.entries.shape
@@ -81,15 +74,12 @@ class Matrix:
         return hashlib.sha256(prefix + b"\0" + little.tobytes()).hexdigest()
 
     def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
-        """The one ``identity``, as a call's queries have theirs."""
         return [self.identity(extractor, mechanism)]
 
 
 class Cells(Matrix):
-    """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre.
-
-    The rows are centres in the extractor's quantised features. Equal centres are allowed; points go
-    to the first of them.
+    """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre, the
+    first of equal ones. The rows are centres in the extractor's quantised features.
     """
 
     kind, array, dtype = "cells", "centers", np.int8
@@ -114,10 +104,8 @@ MATRICES: dict[str, type[Matrix]] = {kind.kind: kind for kind in (Cells, Weights
 
 @dataclass(frozen=True)
 class NoisyCounts:
-    """What a matrix gets: one release, or the refusal of a cap.
-
-    ``counts``: int64, None if the cap was reached. Of cells: [m, n_classes] noisy votes, some
-    negative. Of weights: [1, (d + 1) * n_classes + 1] noisy sums (``Weights``).
+    """``counts``: int64, None if the cap was reached. Of cells: [m, n_classes] noisy votes, some
+    negative. Of weights: [1, (d + 1) * n_classes + 1] noisy sums.
     """
 
     counts: np.ndarray | None = field(repr=False)
@@ -151,9 +139,9 @@ def inherit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts [m, c], for free.
 
-    ``cells_of_row``: int64 [n, neighbours]. Each row sums the votes of its cells. It gets the class
-    with the most votes (the lowest on ties) where these exceed the second most by more than
-    ``margin`` votes, and abstains elsewhere.
+    Each row sums the votes of its cells (``cells_of_row``: int64 [n, neighbours]). It gets the
+    class with the most votes where these exceed the second most by more than ``margin`` votes, and
+    abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:

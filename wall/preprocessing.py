@@ -1,6 +1,4 @@
-"""How images become what networks take: the same in training, for the teacher's features, in use
-and in exports.
-"""
+"""How images become what networks take, in training, features, use and exports."""
 
 from dataclasses import dataclass
 

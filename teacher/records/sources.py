@@ -15,8 +15,8 @@ import numpy as np
 
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.config import DataConfig, Task
-from ...wall.datasets.sources import published
-from ...wall.datasets.tables import ID, encode, one_file, read_table, scaling, texts
+from ...wall.datasets.sources import PUBLISHED
+from ...wall.datasets.tables import ID, one_file, read_table, scaling, texts, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
@@ -221,13 +221,13 @@ def _blocks(
 
 
 def _published(config: DataConfig, task: Task, progress: TaskProgress | None) -> tuple[int, Read]:
-    listed = published(config.source).private_rows(config)
+    rows = PUBLISHED[config.source].private_rows(config)
 
     def read(part: slice) -> Ingested:
-        rows = listed.read(part, progress)
-        return _judged(task, rows.inputs, rows.labels, rows.ids, {UNREADABLE: ~rows.readable})
+        pixels, readable = rows.images(part, config.image_size, progress)
+        return _judged(task, pixels, rows.labels[part], rows.ids[part], {UNREADABLE: ~readable})
 
-    return listed.total, read
+    return len(rows.ids), read
 
 
 def _folder(
@@ -309,7 +309,8 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     else:
         table = read_table("data.private", config.private)
     inputs = scaling(config).inputs("data.private", table)
-    labels = encode(config, task.labels, "data.private", table)
+    truth = truth_of(config, task.labels, "data.private", table)
+    labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     if ID in table.columns:
         names = _names("record_id", table.columns[ID])

@@ -1,4 +1,1 @@
-"""The teacher over HTTP: keys, limits and a queue around teacher.Teacher.
-
-There is no second path to a record.
-"""
+"""The teacher over HTTP: keys, limits and a queue around Teacher, the only path to a record."""

@@ -1,9 +1,8 @@
 """The FastAPI application: the routes, the custodian's page and metrics, one form of error, and a
 log line and a count per request.
 
-The page, without scripts, shows what is spent, which is public, and what is for the custodian only:
-who holds keys, who was charged how much, how many records were added and removed, and progress over
-private rows. There are no durations in logs or metrics: these can depend on records.
+The page has no scripts and is for the custodian alone: it shows progress over private rows, and how
+many came and went. No log or metric has a duration: these can depend on records.
 """
 
 import asyncio
@@ -14,9 +13,10 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import prometheus_client
@@ -25,7 +25,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +35,7 @@ from ..accounting.conversion import round_up
 from ..ledger import tables
 from ..private_files import ERRORS
 from ..records import record_updates
-from .callers import BrowserCustodian, Callers, Custodian
+from .callers import BrowserCustodian, Custodian
 from .keys import Keys, KeysDamaged, minute
 from .queue import RequestQueue
 from .replies import refused, response
@@ -84,7 +83,6 @@ def log_line(event: str, **fields: object) -> None:
 def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
     """The application over a service. Raises LedgerMismatch for a damaged key file."""
     keys.listed()  # stores which have expired
-    config = service.settings.config
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -109,16 +107,21 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
         openapi_url="/v1/openapi.json",
         redirect_slashes=False,  # a redirect repeats the Host that was sent
     )
-    app.state.service, app.state.callers = service, Callers(keys, config.requests_per_second)
-    app.state.connections = ConnectionLimits(config.connections_by_address)
+    app.state.service, app.state.keys = service, keys
+    app.state.connections = ConnectionLimits(service.settings.config.connections_by_address)
     app.include_router(router)
     app.get("/", include_in_schema=False)(page)
-    requests, registry = metrics(service)
+    registry = prometheus_client.CollectorRegistry()
+    labels = ["method", "route", "status"]  # route: the pattern, not the requested address
+    requests = prometheus_client.Counter(
+        "labelwall_requests", "Requests answered", labels, registry=registry
+    )
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
         """Prometheus metrics, for the custodian. They count the custodian's requests, too."""
-        return Response(prometheus_client.generate_latest(registry), media_type="text/plain")
+        both = map(prometheus_client.generate_latest, (registry, ledger_figures(service)))
+        return Response(b"".join(both), media_type="text/plain")
 
     async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, KeysDamaged):
@@ -164,7 +167,7 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
         analysts=None if analysts is None else own,
         pooled=service.pooled_epsilons(),
         spent=round_up(min(odometer(service.plan, counts), limit)) if counts else 0.0,
-        callers=_callers(request.app.state.callers.keys, [service, *own.values()]),
+        callers=_callers(request.app.state.keys, [service, *own.values()]),
         updates=service.ledger.in_custody(record_updates.counts),
         changes=service.ledger.in_custody(
             lambda opened: tables.events(opened, *kinds, newest=MAX_CHANGES)
@@ -174,57 +177,41 @@ def page(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> 
     return HTMLResponse(text, headers=HEADERS)
 
 
-def _callers(keys: Keys, services: list[Service]) -> list[dict[str, object]]:
-    """All who hold a key or were charged, by name: the valid key, or else the newest."""
+def _callers(keys: Keys, services: list[Service]) -> list[tuple[object, ...]]:
+    """(name, its valid key or else the newest, whether that is valid, charged, when last) of all
+    who hold a key or were charged.
+    """
     charged, last, now = Counter[str](), dict[str, int](), time.time()
     for service in services:
         charged.update(service.queue.usage.charged)
         last |= service.queue.usage.last
     listed = sorted(keys.listed().values(), key=lambda key: key.is_valid(now))
-    key_of = {key.name: key for key in listed}  # the last one of a name
+    key_of = {key.name: key for key in listed}  # the last of a name
+    valid = {key.name for key in listed if key.is_valid(now)}
     return [
-        {
-            "name": name,
-            "key": key_of.get(name),
-            "valid": name in key_of and key_of[name].is_valid(now),
-            "charged": charged[name],
-            "last": last.get(name),
-        }
+        (name, key_of.get(name), name in valid, charged[name], last.get(name))
         for name in sorted({*key_of, *charged})
     ]
 
 
-def metrics(
-    service: Service,
-) -> tuple[prometheus_client.Counter, prometheus_client.CollectorRegistry]:
-    """(the counter of requests, the registry with it and with counts of the ledger's entries)."""
-
-    class Counts:
-        """The metrics that are computed when read."""
-
-        def collect(self) -> Iterator[Metric]:
-            names, ledgers = list[str](), dict[tuple[str, ...], RequestQueue]({(): service.queue})
-            if service.analysts is not None:
-                names, own = ["analyst"], service.analysts.open_services()
-                ledgers |= {(name,): each.queue for name, each in own.items()}
-            labels = [*names, "slot", "release"]
-            spent = GaugeMetricFamily("labelwall_releases_spent", "Charged", labels=labels)
-            left = GaugeMetricFamily("labelwall_releases_left", "Not charged", labels=labels)
-            for name, queue in ledgers.items():
-                for each in queue.snapshot.releases:
-                    spent.add_metric([*name, str(each.slot), each.release], each.spent)
-                    left.add_metric([*name, str(each.slot), each.release], each.left)
-            waiting = sum(queue.waiting for queue in ledgers.values())
-            newest = service.queue.snapshot.position
-            yield from (spent, left)
-            yield GaugeMetricFamily("labelwall_ledger_position", "Newest entry", value=newest)
-            yield GaugeMetricFamily("labelwall_waiting", "Requests for the teacher", value=waiting)
-
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(Counts())
-    labels = ["method", "route", "status"]  # route: the pattern, not the requested address
-    name, text = "labelwall_requests", "Requests answered"
-    return prometheus_client.Counter(name, text, labels, registry=registry), registry
+def ledger_figures(service: Service) -> prometheus_client.CollectorRegistry:
+    """Counts of the ledgers' entries as they are now, by analyst where each has one."""
+    registry, own = prometheus_client.CollectorRegistry(), service.analysts
+    gauge = partial(prometheus_client.Gauge, registry=registry)
+    queues: dict[tuple[str, ...], RequestQueue] = {(): service.queue}
+    if own is not None:
+        queues |= {(name,): each.queue for name, each in own.opened().items()}
+    labels = [*(["analyst"] if own is not None else []), "slot", "release"]
+    spent = gauge("labelwall_releases_spent", "Charged", labels)
+    left = gauge("labelwall_releases_left", "Not charged", labels)
+    for name, queue in queues.items():
+        for each in queue.snapshot.releases:
+            spent.labels(*name, each.slot, each.release).set(each.spent)
+            left.labels(*name, each.slot, each.release).set(each.left)
+    gauge("labelwall_ledger_position", "Newest entry").set(service.queue.snapshot.position)
+    waiting = sum(queue.waiting for queue in queues.values())
+    gauge("labelwall_waiting", "Requests for the teacher").set(waiting)
+    return registry
 
 
 def _reply_to(error: Exception) -> Response:

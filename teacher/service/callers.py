@@ -10,18 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
-from fastapi.security import HTTPBearer
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 
 from ...wall.errors import Refused
 from ..private_files import log_failure
-from .config import Settings
-from .keys import Key, Keys
+from .config import MIB, Settings
+from .keys import Key
 from .replies import refused
 
 DAY = 86400.0  # seconds
@@ -53,9 +54,8 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def take(self, caller: str, tokens: float = 1.0, needed: float | None = None) -> None:
-        """Take tokens. Raises Refused, and takes none, when the caller has fewer than ``needed``.
-
-        ``needed``: ``tokens`` if None.
+        """Take tokens. Raises Refused, and takes none, when the caller has fewer than ``needed``
+        (None: than ``tokens``).
         """
         with self._lock:
             now = self._clock()
@@ -98,41 +98,48 @@ class OneAtATime:
         try:
             yield
         finally:
-            with self._lock:
-                self._callers.remove(caller)
+            self._callers.remove(caller)
 
 
-class Callers:
-    """What is known of callers: their keys, and how often each and each address may try."""
+class Shared:
+    """What all services of one process use together.
 
-    def __init__(self, keys: Keys, requests_per_second: float) -> None:
-        self.keys, burst = keys, max(10.0, 2 * requests_per_second)  # two seconds' worth
-        self.rates = RateLimiter(requests_per_second, burst, "too_fast")
+    ``report``: records an unexpected failure (its traceback) for the custodian only.
+    ``machine``: one thread, which takes the steps of all queues in the order of asking.
+    ``rates``, ``failures``: how often each caller may ask, and each address try a wrong key.
+    ``extractors``, ``uploads``, ``growth``, ``copies``: what a caller may use in a day without
+    being charged. A restart begins a new day.
+    """
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
+        self.machine = ThreadPoolExecutor(1, "machine")
+        rate = settings.config.requests_per_second
+        self.rates = RateLimiter(rate, max(10.0, 2 * rate), "too_fast")  # two seconds' worth
         self.failures = RateLimiter(FAILURE_RATE, FAILURES, "too_many_failures")
+        self.extractors, self.uploads, self.growth, self.copies = (
+            RateLimiter(amount / DAY, amount, "too_much")
+            for amount in (EXTRACTORS_PER_DAY, UPLOADS_PER_DAY, GROWTH_PER_DAY, COPIES_PER_DAY)
+        )
+        self.copying, self.max_jobs = OneAtATime(), WAITING
 
 
 def _caller(request: Request, token: str, roles: tuple[str, ...], unknown: str) -> Key:
     """The key of a request. Raises Refused, with the code ``unknown`` for one that is not valid."""
-    callers: Callers = request.app.state.callers
-    key = callers.keys.authenticate(token)
+    app = request.app.state
+    key, shared = app.keys.authenticate(token), app.service.shared
     if key is None or (unknown == "sign_in" and key.role not in roles):
         if request.headers.get("authorization"):  # a browser first asks without a key
-            callers.failures.take(request.client.host if request.client else "")
+            shared.failures.take(request.client.host if request.client else "")
         raise refused(unknown)
     request.state.caller = key.name
-    callers.rates.take(key.name)
+    shared.rates.take(key.name)
     place = request.client, key.name if key.role == "analyst" else None
-    request.app.state.connections.begin(*place)
+    app.connections.begin(*place)
     request.state.admitted = place
     if key.role not in roles:
         raise refused("forbidden")
     return key
-
-
-def _credentials(request: Request, scheme: str) -> str:
-    """The credentials that a request sends under a scheme, empty if none."""
-    header = request.headers.get("authorization", "")
-    return header[len(scheme) :] if header.lower().startswith(scheme) else ""
 
 
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
@@ -141,8 +148,10 @@ bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 def _holder(*roles: str) -> Any:
     """The holder of a key with one of these roles, as a parameter of a route."""
 
-    async def caller(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
-        return _caller(request, _credentials(request, "bearer "), roles, "unauthorized")
+    async def caller(
+        request: Request, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
+    ) -> Key:
+        return _caller(request, sent.credentials if sent else "", roles, "unauthorized")
 
     return Depends(caller)
 
@@ -153,11 +162,11 @@ async def browser_custodian(request: Request) -> Key:
     A browser adds the password to every request for this address, whichever page makes it. So it
     opens the custodian's page alone, which changes nothing.
     """
-    try:
-        content = base64.b64decode(_credentials(request, "basic "), validate=True).decode()
-    except ValueError:
-        content = ""
-    token = content.partition(":")[2]  # after any name of a user
+    scheme, sent = get_authorization_scheme_param(request.headers.get("authorization"))
+    content = ""
+    with suppress(ValueError):
+        content = base64.b64decode(sent, validate=True).decode()
+    token = content.partition(":")[2] if scheme.lower() == "basic" else ""  # after any user's name
     return _caller(request, token, ("custodian",), "sign_in")
 
 
@@ -167,35 +176,16 @@ Custodian = Annotated[Key, _holder("custodian")]
 BrowserCustodian = Annotated[Key, Depends(browser_custodian)]
 
 
-class Shared:
-    """What all services of one process use together.
-
-    ``report``: records an unexpected failure (its traceback) for the custodian only.
-    ``machine``: one thread, which takes the steps of all queues in the order of asking.
-    ``extractors``, ``uploads``, ``growth``, ``copies``: what a caller may use in a day without
-    being charged. A restart begins a new day.
-    """
-
-    def __init__(self, settings: Settings, directory: Path) -> None:
-        self.settings, self.report = settings, partial(log_failure, directory, quoting=False)
-        self.machine = ThreadPoolExecutor(1, "machine")
-        self.extractors, self.uploads, self.growth, self.copies = (
-            RateLimiter(amount / DAY, amount, "too_much")
-            for amount in (EXTRACTORS_PER_DAY, UPLOADS_PER_DAY, GROWTH_PER_DAY, COPIES_PER_DAY)
-        )
-        self.copying = OneAtATime()
-        self.max_jobs, self.max_bytes = WAITING, settings.body_room
-
-
 class BodyReader:
-    """Reads request bodies of at most ``limit`` bytes: about ``room`` bytes in all at once.
+    """Reads request bodies of limited size: about ``body_room`` bytes in all at once.
 
     What counts is what was received. When the room is full, a caller who holds more than an equal
     part of it is refused; so at most twice the room is ever in use.
     """
 
-    def __init__(self, room: int, limit: int) -> None:
-        self._room, self._limit, self._received = room, limit, Counter[str]()
+    def __init__(self, settings: Settings) -> None:
+        self._room, self._limit = settings.body_room, MIB * settings.config.max_body
+        self._received = Counter[str]()
 
     @property
     def in_use(self) -> int:
@@ -207,8 +197,7 @@ class BodyReader:
         if request.headers.get("content-encoding", "identity") != "identity":
             text = "`content-encoding` must be identity: bodies are not unpacked here."
             raise Refused("invalid_input", text)
-        declared = request.headers.get("content-length", str(self._limit))
-        if not (declared.isdecimal() and len(declared) < 16) or int(declared) > self._limit:
+        if int(request.headers.get("content-length", 0)) > self._limit:  # h11 lets digits pass
             raise refused("too_large")
         caller, body = request.state.caller, bytearray()
         try:
@@ -220,8 +209,7 @@ class BodyReader:
             )
             raise Refused("invalid_request", text) from error
         finally:
-            self._received[caller] -= len(body)
-            self._received = +self._received
+            self._received -= Counter({caller: len(body)})
         return bytes(body)
 
     async def _receive(self, request: Request, caller: str, body: bytearray) -> None:

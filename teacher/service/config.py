@@ -20,19 +20,8 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-OWN_BACKBONES = (
-    "hog",
-    "raw",
-    "box",
-    "mlp",
-    "linear",
-    "small_cnn",
-    "mnist_cvpr20",
-    "svhn_cvpr20",
-    "cifar_conv3",
-    "efficientnet_lite0",
-    "efficientnet_lite0_stages",
-)
+_OWN = "hog raw box mlp linear small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
+OWN_BACKBONES = (*_OWN.split(), "efficientnet_lite0_stages")
 RANGES = {
     "port": (0, 65535),
     "max_body": (1, 1 << 20),

@@ -43,8 +43,8 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
 class KeptExtractors:
     """The extractors that can be asked under: those received last, in memory.
 
-    Where there are too many, the oldest goes of a caller who sent most of them. Which ones are
-    kept is a function of what callers sent. ``directory``: where their records' features are.
+    Where there are too many, the oldest goes of a caller who sent most of them.
+    ``directory``: where their records' features are.
     """
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -68,9 +68,8 @@ class KeptExtractors:
             self._kept.pop(spec.sha256(), None)
             self._kept[spec.sha256()] = spec, caller
             while len(self._kept) > MAX_EXTRACTORS:
-                counts = Counter(sender for _, sender in self._kept.values())
-                most = max(counts.values())
-                del self._kept[next(i for i, (_, who) in self._kept.items() if counts[who] == most)]
+                most = Counter(sender for _, sender in self._kept.values()).most_common(1)[0][0]
+                del self._kept[next(i for i, (_, who) in self._kept.items() if who == most)]
             for known, _ in self._kept.values():  # others' caches are deleted first
                 with suppress(FileNotFoundError):
                     os.utime(self._directory / cache_name(known, self._device))
@@ -87,8 +86,8 @@ class NetworkTests:
     def test(self, spec: ExtractorSpec, caller: str) -> None:
         """Build a received network and test it on public rows, besides the writer's work.
 
-        Networks are tested one by one, and one at a time of each caller. Raises InvalidInput for a
-        network that does not fit or is too slow, Refused for a second one.
+        Raises InvalidInput for one that does not fit or is too slow, Refused for a caller's second
+        one at the same time.
         """
         if spec.backbone in NO_NETWORKS:
             return

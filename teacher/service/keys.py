@@ -1,7 +1,7 @@
 """API keys of analysts and custodians. A key is shown once; only a hash of it is stored.
 
-A key is 256 random bits, so one SHA-256 of it is as hard to invert as the key is to guess; slow
-hashes are for passwords. Secrets are compared in constant time, also if the public half is unknown.
+A key is 256 random bits, so one SHA-256 of it is as hard to invert as the key is to guess. Secrets
+are compared in constant time, also if the public half is unknown.
 """
 
 import hashlib
@@ -13,14 +13,14 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.guarantee import NAME
-from ..private_files import require_private
+from ..private_files import open_lock, require_private
 
 KEYS, FORMAT = "keys.sqlite", 1
 LOCK_SECONDS = 30.0  # of waiting for another process that changes the keys
@@ -72,10 +72,8 @@ class Key:
 class Keys:
     """The keys of one custodian's directory, in a file of mode 0600.
 
-    Changes by other processes are seen at once. Every access first stores durably which keys have
-    expired, before any caller is accepted. So a key once seen expired is valid in no process again,
-    whatever its clock says. Methods raise KeysDamaged where that fails.
-
+    Every access first stores durably which keys have expired. So a key once seen expired is valid
+    in no process again, whatever its clock says. Methods raise KeysDamaged where that fails.
     ``in_memory``: further keys by public half, which are never stored.
     """
 
@@ -101,13 +99,14 @@ class Keys:
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
         end = None if expires is None else _timestamp(expires)
         row = (identity, name, role, digest_of(secret), queries, end, 0, 0)
-        self._require_no_link()
+        if self._path.is_symlink():
+            open_lock(self._path)  # raises
         self.listed()  # stores what has expired
         with self._writing() as database:
             keys = _stored(database).values()
             if any(other.name == name and other.is_valid(time.time()) for other in keys):
-                rule = "of nobody who holds a valid key"
-                raise InvalidInput("name", rule, name, "Revoke that key first.")
+                rule, cure = "of nobody who holds a valid key", "Revoke that key first."
+                raise InvalidInput("name", rule, name, cure)
             database.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(row))})", row)
         return token_of(identity, secret)
 
@@ -144,14 +143,8 @@ class Keys:
             with closing(_connect(self._path)) as database:
                 return _stored(database)
         except (sqlite3.Error, ValueError) as error:
-            raise KeysDamaged(
-                f"the custodian's {KEYS} is not readable. "
-                "Restore it, or delete it and make new keys."
-            ) from error
-
-    def _require_no_link(self) -> None:
-        if self._path.is_symlink():
-            raise InvalidInput(KEYS, "a file of its own directory", "a symbolic link")
+            text = f"the custodian's {KEYS} is not readable. Restore it, or delete it and make new"
+            raise KeysDamaged(f"{text} keys.") from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -159,9 +152,7 @@ class Keys:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(directory)
-            self._require_no_link()
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            os.close(os.open(self._path, flags, 0o600))
+            open_lock(self._path).close()
             with closing(_connect(self._path)) as database, database:
                 database.execute("BEGIN IMMEDIATE")
                 if not database.execute("PRAGMA schema_version").fetchone()[0]:
@@ -169,10 +160,8 @@ class Keys:
                     database.execute(TABLE)
                 yield database
         except (OSError, sqlite3.Error) as error:
-            raise KeysDamaged(
-                f"the custodian's {KEYS} can not be written, "
-                "and nobody gets in while an expired key is not noted in it."
-            ) from error
+            text = f"the custodian's {KEYS} can not be written, and nobody gets in while an expired"
+            raise KeysDamaged(f"{text} key is not noted in it.") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -189,12 +178,9 @@ def _stored(database: sqlite3.Connection) -> dict[str, Key]:
         return {}  # the first writer has not committed yet
     if database.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
         raise ValueError
-    columns = "identity, name, role, digest, queries, expires, revoked, expired"
-    rows = database.execute(f"SELECT {columns} FROM keys ORDER BY rowid")
-    return {
-        identity: Key(name, role, digest, queries, expires, bool(revoked), bool(expired))
-        for identity, name, role, digest, queries, expires, revoked, expired in rows
-    }
+    columns = ", ".join(each.name for each in fields(Key))
+    rows = database.execute(f"SELECT identity, {columns} FROM keys ORDER BY rowid")
+    return {identity: Key(*key) for identity, *key in rows}
 
 
 def token_of(identity: str, secret: str) -> str:

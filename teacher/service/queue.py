@@ -1,17 +1,15 @@
 """Requests that wait for the teacher, and the one thread that takes them there, batch by batch.
 
-No request holds a lock while the teacher searches, and none reaches a record in any other way. Of a
-job a caller may learn whether it waits or runs, and how many of its own queries are answered;
-progress over private rows would tell how many there are.
-
-The order of answers, and so of the ledger's entries, is a function of arrivals and of public
-numbers. Embedding takes turns that the private rows decide. So it is apart: a turn of it comes
-between two steps of answers, and decides nothing about which answer is next.
+Of a job a caller may learn whether it waits or runs, and how many of its own queries are answered;
+progress over private rows would tell how many there are. The order of answers, and so of the
+ledger's entries, is a function of arrivals and of public numbers. Embedding takes turns that the
+private rows decide. So it is apart: a turn of it comes between two steps of answers, and decides
+nothing about which answer is next.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -35,17 +33,22 @@ MAX_FINISHED = 64  # finished jobs that can still be asked for
 TURN = 1.0  # seconds of embedding between two steps of answers
 SLICE = 10  # turns of one embedding before another one has its own
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
+NO_ROWS = np.zeros((0, 0))
+QUERIES = "labels"  # the kind of job that asks queries
 Result = dict[str, Any]
 
 
 @dataclass(eq=False, repr=False)
 class Job:
-    """A request in the queue, whose ``work`` is one step and returns what is released.
+    """A request in the queue: queries answered batch by batch with other jobs in between, or else
+    ``work``, which is one step and returns what is released.
 
     ``id``: a half names caller and content, the other the call, so a retried call finds its job.
     ``done`` of ``total``: the request's own distinct queries; for other work 0 of 1 until done.
     ``from_custodian``: a change of the records, which no analyst may notice.
     ``embeds``: the work waits until all records have features; ``turns``: of that so far.
+    ``rows``: the distinct inputs; ``inverse``: int64 [n_asked], each asked row's index there;
+    ``quota``: cap on the caller's new queries.
     """
 
     id: str
@@ -62,6 +65,10 @@ class Job:
     started: bool = False
     future: Future[Result | Refused] = field(default_factory=Future)
     work: Callable[[], Result] = dict
+    rows: np.ndarray = field(default_factory=lambda: NO_ROWS)
+    inverse: np.ndarray = field(default_factory=lambda: NO_ROWS)
+    quota: int | None = None
+    answers: list[Answers] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.future.set_running_or_notify_cancel()  # a client that disconnects cancels nothing
@@ -77,26 +84,7 @@ class Job:
         """End the job and drop its inputs: finished jobs are kept for a while."""
         self.done = self.done if isinstance(outcome, Refused) else self.total
         self.future.set_result(outcome)
-        self.extractor, self.work = None, dict
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class QueryJob(Job):
-    """Queries answered batch by batch, with other jobs in between.
-
-    ``rows``: the distinct inputs; ``inverse``: int64 [n_asked], each asked row's index there.
-    ``single_batch``: answered as one batch of its own; ``quota``: cap on the caller's new queries.
-    """
-
-    rows: np.ndarray
-    inverse: np.ndarray
-    single_batch: bool = False
-    quota: int | None = None
-    answers: list[Answers] = field(default_factory=list)
-
-    def finish(self, outcome: Result | Refused) -> None:
-        super().finish(outcome)
-        self.rows, self.answers = self.rows[:0].copy(), []
+        self.extractor, self.work, self.rows, self.answers = None, dict, NO_ROWS, []
 
     def next_batch(self, size: int) -> Queries:
         return Queries(self.rows[self.done : self.done + size], self.slot)
@@ -180,10 +168,9 @@ class RequestQueue:
     def _require_room(self, job: Job) -> None:
         """Raise Refused where the queue is full and the caller has an equal part of it.
 
-        So nobody fills it alone; at most twice the limits are ever used. Requests of analysts and
-        of custodians have limits of their own.
+        At most twice the limits are ever used. Analysts and custodians have limits of their own.
         """
-        max_jobs, max_bytes = self._shared.max_jobs, self._shared.max_bytes
+        max_jobs, max_bytes = self._shared.max_jobs, self._settings.body_room
         peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
         mine = [other for other in peers if other.caller == job.caller]
         callers = len({other.caller for other in peers} | {job.caller})
@@ -233,8 +220,7 @@ class RequestQueue:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
                 return []
-            changes = [job for job in self._pending if job.from_custodian]
-            if changes:
+            if changes := [job for job in self._pending if job.from_custodian]:
                 return changes[:1]
             embeddings = [job for job in self._pending if job.embeds]
             answers = self._answerable()
@@ -260,15 +246,15 @@ class RequestQueue:
         # The turn of whoever had one longest ago; then in the order of arrival.
         head = min(same or answers, key=lambda job: self._turns.get(job.caller, 0))
         self._turns[head.caller] = max(self._turns.values(), default=0) + 1
-        if head.needs != self._answering:
-            self._answering, self._steps = head.needs, 0
-        self._steps += 1
-        if not isinstance(head, QueryJob):
-            return [head]
-        chosen: list[Job] = [head]
-        room = 0 if head.single_batch else self._settings.batch_size - len(head.rows) + head.done
+        self._steps = 1 + (self._steps if head.needs == self._answering else 0)
+        self._answering = head.needs
+        chosen = [head]
+        if head.kind != QUERIES:
+            return chosen
+        alone = self._teacher.whole(head.slot)
+        room = 0 if alone else self._settings.batch_size - len(head.rows) + head.done
         for job in answers:
-            alike = isinstance(job, QueryJob) and (job.slot, job.needs) == (head.slot, head.needs)
+            alike = (job.kind, job.slot, job.needs) == (QUERIES, head.slot, head.needs)
             if room > 0 and alike and job is not head:
                 chosen.append(job)
                 room -= job.total - job.done
@@ -279,8 +265,8 @@ class RequestQueue:
         try:
             self._guard()
             self._settings.load()
-            if isinstance(job, QueryJob):
-                self._answer([each for each in jobs if isinstance(each, QueryJob)])
+            if job.kind == QUERIES:
+                self._answer(jobs)
             elif not job.embeds or self._embedded(job):
                 self._use(job)
                 self._finish(job, job.work())
@@ -293,8 +279,7 @@ class RequestQueue:
         for each in jobs:
             self._shared.growth.spend(each.caller, grown)
         if self.at_work is not None:  # it has ended, finished or not
-            what, _, total = self.at_work
-            self.progress(what, total, total)
+            self.progress(self.at_work[0], self.at_work[2], self.at_work[2])
         self._take_snapshot()
 
     def _embedded(self, job: Job) -> bool:
@@ -317,7 +302,7 @@ class RequestQueue:
             self._teacher.use_extractor(job.extractor, probe=probe)
             self._in_use = job.needs
 
-    def _answer(self, jobs: Sequence[QueryJob]) -> None:
+    def _answer(self, jobs: list[Job]) -> None:
         """Answer one batch for all who fit their caps; the others are refused."""
         self._use(jobs[0])
         for job in jobs:  # the whole job has to fit, before its first charge
@@ -326,7 +311,8 @@ class RequestQueue:
                 if whole.exceeds(self.usage.charged):
                     self._finish(job, refused("quota_reached"))
         while jobs := [job for job in jobs if not job.future.done()]:
-            room = len(jobs[0].rows) if jobs[0].single_batch else self._settings.batch_size
+            alone = self._teacher.whole(jobs[0].slot)
+            room = len(jobs[0].rows) if alone else self._settings.batch_size
             batch, calls = [], []
             for job in jobs:
                 batch.append(job.next_batch(room))
@@ -335,32 +321,25 @@ class RequestQueue:
             try:
                 with self.usage.noted(calls):
                     answers = self._teacher.answer_together(batch)
-                break
             except OverCap as error:  # the caller was charged for another request meanwhile
                 for position in error.positions:
-                    self._finish(jobs[position], refused("quota_reached"))
-        else:
+                    self._finish(jobs[position], error)
+                continue
+            for job, answer in zip(jobs, answers, strict=True):
+                job.answers.append(answer)
+                job.done += len(answer.labels)
+                if job.done == job.total:
+                    self._finish(job, job.result())
             return
-        for job, found in zip(jobs, answers, strict=True):
-            job.answers.append(found)
-            job.done += len(found.labels)
-            if job.done == job.total:
-                self._finish(job, job.result())
 
     def _call(self, caller: str, asked: Queries | Matrix, quota: int | None) -> Call:
         new = self._teacher.chargeable(asked)
         return Call(caller, asked.slot, new, self.snapshot.position, quota)
 
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
-        """Noisy counts by a public matrix: the work of a task, on the machine's thread."""
-        call = self._call(caller, matrix, quota)
-        if call.exceeds(self.usage.charged):
-            raise refused("quota_reached")
-        try:
-            with self.usage.noted([call]):
-                return result_to_json(self._teacher.count(matrix))
-        except OverCap as error:
-            raise refused("quota_reached") from error
+        """Noisy counts by a public matrix: the work of a job, on the machine's thread."""
+        with self.usage.noted([self._call(caller, matrix, quota)]):
+            return result_to_json(self._teacher.count(matrix))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
         self._take_snapshot()  # before the caller can ask what is left

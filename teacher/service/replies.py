@@ -1,8 +1,8 @@
-"""What the service says: replies and refusals, with the forms of its OpenAPI document.
-
-Every number is released, or a parameter of the plan or of the caller.
+"""What the service says: replies and refusals, with the forms of its OpenAPI document. Every number
+is released, or a parameter of the plan or of the caller.
 """
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi.responses import JSONResponse
@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from ...wall.errors import Refused
 from ...wall.messages import Receipt
 from ...wall.wire import MAX_ROWS
-from .usage import ReleaseLeft
 
 RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
 CHALLENGES = {
@@ -84,11 +83,9 @@ class Problem(BaseModel):
 
 
 class Result(BaseModel):
-    """The result of a finished job.
-
-    Labels (by attribute where rows have attributes, in steps where they have a value) and outcomes
-    of queries; noisy counts by cell and class, or one row of noisy sums (null: cap reached); the
-    extractor that is ready; or the number of records in the request.
+    """The result of a finished job: labels (by attribute where rows have attributes, in steps where
+    they have a value) and outcomes of queries; noisy counts by cell and class, or one row of noisy
+    sums (null: cap reached); the extractor that is ready; or how many records a request had.
     """
 
     labels: list[int] | list[list[int]] | None = None
@@ -100,11 +97,8 @@ class Result(BaseModel):
 
 
 class Job(BaseModel):
-    """The state of a request.
-
-    ``status``: queued, running, done or failed. ``done`` of ``total``: the request's own distinct
-    queries that are answered; for other requests 0 of 1 until done. No reply contains progress over
-    private rows.
+    """The state of a request: queued, running, done or failed. ``done`` of ``total``: its own
+    distinct queries that are answered; for other requests 0 of 1 until done.
     """
 
     job: str
@@ -113,6 +107,17 @@ class Job(BaseModel):
     done: int
     total: int
     result: Result | None = None
+
+
+@dataclass(frozen=True)
+class ReleaseLeft:
+    """A release of the plan, its cap, and how many are spent and left."""
+
+    slot: int
+    release: str
+    cap: int
+    spent: int
+    left: int
 
 
 class Spent(BaseModel):

@@ -25,7 +25,7 @@ from . import replies
 from .callers import Analyst, Anyone, Custodian
 from .config import MIB
 from .extractors import accepted
-from .queue import HALF, Job, QueryJob, Result
+from .queue import HALF, Job, Result
 from .service import Service
 
 VERSION = "1"
@@ -112,7 +112,6 @@ def analysts(request: Request, _: Custodian) -> replies.Analysts:
 
 
 def _spent(service: Service, name: str) -> dict[str, Any]:
-    """The fields of replies.Spent."""
     snapshot = service.queue.snapshot
     return {
         "name": name,
@@ -181,13 +180,8 @@ async def reply(job: Job, wait: float) -> Response:
     """
     if wait > 0 and not job.future.done():
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
-    state = {
-        "job": job.id,
-        "kind": job.kind,
-        "status": job.status,
-        "done": job.done,
-        "total": job.total,
-    }
+    state: dict[str, object] = {"job": job.id, "kind": job.kind, "status": job.status}
+    state |= {"done": job.done, "total": job.total}
     if not job.future.done():
         return JSONResponse(state, 202)
     outcome = job.future.result()
@@ -209,9 +203,8 @@ async def reply(job: Job, wait: float) -> Response:
     **as_job("ids", "application/json", schema=replies.Removal.model_json_schema()),
 )
 async def change_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Add records, or remove them by id and delete their data.
+    """Add records, or remove them by id and delete their data. A repeated change changes nothing.
 
-    Rows that are present with the same content are left unchanged, and an unknown id is no error.
     Where the unit of privacy is a person, `persons` says whose the rows are, and the ids to remove
     are persons', numbers or texts: all their rows go.
     """
@@ -240,7 +233,6 @@ async def change_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
 
 
 def _removed_ids(body: bytes, by_person: bool) -> np.ndarray:
-    """The ids to remove, as int64 [n]."""
     try:
         removal = replies.Removal.model_validate_json(body)
     except ValidationError as error:
@@ -342,9 +334,8 @@ async def ask(
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
         rows, inverse = distinct_rows(inputs)
-        alone, total = service.teacher.whole(slot), len(rows)
-        fields |= {"rows": rows, "inverse": inverse, "single_batch": alone, "quota": key.queries}
-        return QueryJob(**fields, total=total)
+        fields |= {"rows": rows, "inverse": inverse, "quota": key.queries}
+        return Job(**fields, total=len(rows))
 
     return await reply(queue.submit(await run_in_threadpool(prepared)), wait)
 
@@ -370,7 +361,6 @@ def distinct_rows(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def app_service(request: Request) -> Service:
-    """The service of the application that received a request."""
     return request.app.state.service
 
 

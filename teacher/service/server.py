@@ -1,6 +1,4 @@
-"""uvicorn around the application: addresses, TLS, limited connections, and an end for whoever is
-slow or unclear.
-"""
+"""uvicorn around the application: addresses, TLS, limited connections, an end for who is slow."""
 
 import asyncio
 import logging
@@ -56,9 +54,8 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 
 
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
-    """uvicorn without log messages, which could quote a request.
-
-    Raises InvalidInput for TLS files that can not be used, and for a key that everybody can read.
+    """uvicorn without log messages, which could quote a request. Raises InvalidInput for TLS files
+    that can not be used, and for a key that everybody can read.
     """
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).disabled = True
@@ -91,9 +88,9 @@ class ConnectionLimits:
     """The open connections of a service: at most CONNECTIONS in all, ``by_address`` from one.
 
     Where a limit is reached, the oldest connection without an admitted request is closed for a new
-    one: a valid key is the only way to keep a place. Where all have one, the new one is closed.
-    One analyst has at most a quarter of all places for requests at the same time, and analysts
-    together leave an eighth to custodians. Used by the event loop's thread alone.
+    one, which is closed where there is none: a valid key is the only way to keep a place. One
+    analyst has at most a quarter of all places for requests at the same time, and analysts together
+    leave an eighth to custodians. Used by the event loop's thread alone.
     """
 
     def __init__(self, by_address: int) -> None:
@@ -117,7 +114,8 @@ class ConnectionLimits:
             idle = next((peer for peer in among if not self._at_work[peer]), None)
             if idle is None:
                 return False
-            self._open.pop(idle).hang_up()
+            with suppress(OSError):  # both sides see the end; the event loop closes the socket
+                self._open.pop(idle).shutdown(socket.SHUT_RDWR)
         self._open[connection.peer] = connection
         return True
 
@@ -136,8 +134,8 @@ class ConnectionLimits:
 
     def end(self, peer: Peer | None, analyst: str | None) -> None:
         """The request has been answered."""
-        self._at_work = +(self._at_work - Counter([peer]))
-        self._asking = +(self._asking - Counter([analyst]))
+        self._at_work -= Counter([peer])
+        self._asking -= Counter([analyst])
 
 
 class Connection(socket.socket):
@@ -146,11 +144,6 @@ class Connection(socket.socket):
     def __init__(self, accepted: socket.socket, peer: Peer, limits: ConnectionLimits) -> None:
         super().__init__(fileno=accepted.detach())
         self.peer, self._limits = peer, limits
-
-    def hang_up(self) -> None:
-        """Make both sides see the end. The event loop then closes the socket."""
-        with suppress(OSError):  # the other side may have gone already
-            self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._limits.leave(self)
@@ -181,11 +174,8 @@ class GuardedServer(uvicorn.Server):
         self._app = app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Let the service finish; the system ends this process after GRACE seconds in any case.
-
-        That is safe at any moment: what was charged is stored, and nothing is sent before that.
-        """
-        signal.alarm(GRACE)
+        """Let the service finish; the system ends this process after GRACE seconds in any case."""
+        signal.alarm(GRACE)  # safe at any moment: what was charged is stored before it is sent
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -216,10 +206,7 @@ class TimedProtocol(H11Protocol):
         self._expect_more()
 
     def send_400_response(self, msg: str) -> None:
-        """The one reply to what is not HTTP, then the end.
-
-        The application adds no reply, and the error, which quotes what was sent, reaches no log.
-        """
+        """The one reply to what is not HTTP. The error quotes what was sent: it is not logged."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

@@ -17,7 +17,7 @@ from ..ledger.tables import READ_HEAD
 from ..records.sources import Records
 from ..teacher import Teacher
 from .callers import BodyReader, Shared
-from .config import MIB, Settings
+from .config import Settings
 from .extractors import KeptExtractors
 from .keys import Key
 from .queue import RequestQueue
@@ -29,9 +29,8 @@ COPY = "export.sqlite"
 class Service:
     """What the routes work on, over one opened directory and its ledger.
 
-    With a budget for each analyst, each has a service of its own, which shares nothing but
-    ``shared`` with the others. The custodian's service then has ``analysts`` and answers no
-    queries: it holds the records and the register.
+    With a budget for each analyst, each has a service of its own. The custodian's then has
+    ``analysts`` and answers no queries: it holds the records and the register.
     """
 
     def __init__(self, shared: Shared, opened: Custodian, open_rows: Callable[[], Records]) -> None:
@@ -53,29 +52,27 @@ class Service:
             progress=lambda *now: self.queue.progress(*now),
         )
         self.queue: RequestQueue = RequestQueue(
-            self.teacher, opened.ledger, shared, opened.require_lock
+            self.teacher, self.ledger, shared, opened.require_lock
         )
         self.extractors = KeptExtractors(opened.directory, settings.device)
-        self.bodies, self.record_bodies = (
-            BodyReader(settings.body_room, MIB * settings.config.max_body) for _ in range(2)
-        )
+        self.bodies, self.record_bodies = BodyReader(settings), BodyReader(settings)
         self._copied: tuple[int, str] | None = None  # the head of the ledger's copy
         self._copying = threading.Lock()
         self.analysts: Analysts | None = None
 
     def of(self, key: Key, analyst: str | None = None) -> "Service":
-        """The service of a key, or of the ``analyst`` that a custodian names. Waits: for a thread.
-
-        Raises Refused for another analyst or an unknown one, LedgerMismatch where a ledger cannot
-        be opened.
+        """The service of a key, or of the ``analyst`` that a custodian names. Raises Refused for
+        another analyst or an unknown one, LedgerMismatch where a ledger cannot be opened.
         """
-        if analyst is not None and key.role != "custodian":
-            raise refused("forbidden")
-        if analyst is None and (self.analysts is None or key.role == "custodian"):
+        if key.role == "analyst":
+            if analyst is not None:
+                raise refused("forbidden")
+            return self if self.analysts is None else self.analysts.of(key.name)
+        if analyst is None:
             return self
-        if self.analysts is None or (analyst is not None and analyst not in self.analysts.names()):
+        if self.analysts is None or analyst not in self.analysts.names():
             raise refused("not_found")
-        return self.analysts.of(key.name if analyst is None else analyst)
+        return self.analysts.of(analyst)
 
     def ledger_copy(self) -> BinaryIO:
         """The auditors' copy of the ledger, open for reading: one for each head, served to all."""
@@ -89,13 +86,12 @@ class Service:
 
     def stop(self) -> None:
         """End the writers' work, so that every request gets its reply."""
-        for service in (self, *(self.analysts.stopped() if self.analysts else ())):
+        for service in (self, *(self.analysts.opened(stop=True).values() if self.analysts else ())):
             service.queue.close()
 
     def close(self) -> None:
-        """Stop, and release the analysts' ledgers."""
         self.stop()
-        for service in self.analysts.stopped() if self.analysts else ():
+        for service in self.analysts.opened().values() if self.analysts else ():
             service.custodian.close()
 
     def pooled_epsilons(self) -> dict[int, float]:
@@ -111,8 +107,7 @@ class Service:
 class Analysts:
     """The services of analysts with a ledger each, opened when first needed. Thread-safe.
 
-    They share the records, the machine and its time. Nothing that one analyst sent, or was
-    answered or refused, reaches another.
+    They share the records, the machine and its time, and nothing that one of them sent or got.
 
     ``register``: the custodian's directory; ``records``: its teacher, which holds the records.
     """
@@ -152,19 +147,13 @@ class Analysts:
             return sorted(self.register.ledger.analysts())
 
     def services(self) -> dict[str, Service]:
-        """The services of all analysts with a ledger."""
         return {name: self.of(name) for name in self.names()}
 
-    def open_services(self) -> dict[str, Service]:
-        """The services opened so far, by analyst."""
+    def opened(self, stop: bool = False) -> dict[str, Service]:
+        """The services opened so far, by analyst. ``stop``: no other one is opened from now on."""
         with self._lock:
+            self._stopped |= stop
             return dict(sorted(self._opened.items()))
-
-    def stopped(self) -> list[Service]:
-        """The services opened so far; no other one is opened from now on."""
-        with self._lock:
-            self._stopped = True
-            return list(self._opened.values())
 
     def add(self, records: Records) -> None:
         """Add records for all analysts. For the machine's thread: nobody is answered meanwhile."""
@@ -180,10 +169,8 @@ class Analysts:
             remove_for_all(self.records, directory, ids, in_use=in_use, renew=renew)
 
     def _adopt_records(self) -> None:
-        """Pass the present records to every open teacher.
-
-        Raises Refused if one failed to adopt them: it answers nothing until it has. The change
-        itself is done, and the call may be repeated.
+        """Pass the present records to every open teacher. Raises Refused if one failed to adopt
+        them: it answers nothing until it has. The change is done, and the call may be repeated.
         """
         records, failures = self.records.records(), 0
         for service in self._opened.values():
@@ -202,12 +189,9 @@ def build_service(
 ) -> Service:
     """The service over a custodian's directory. It reads the private rows here, once.
 
-    Raises what reading them raises, before any request; InvalidInput for analysts' own ledgers over
-    shards; LedgerMismatch for a ledger whose anchor was not named.
+    Raises what reading them raises, before any request; LedgerMismatch for a ledger whose anchor
+    was not named.
     """
-    per_analyst = custodian.ledger.state.is_register()
-    if settings.sharded is not None and per_analyst:
-        raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     if custodian.anchor is None and any(custodian.ledger.in_custody(read_nonces)):
         raise LedgerMismatch(
             "the ledger has an anchor, which was not named, so nothing could be charged. Name it "
@@ -216,7 +200,7 @@ def build_service(
     shared = Shared(settings, custodian.directory)
     service = Service(shared, custodian, open_records)
     service.teacher.records()
-    if per_analyst:
+    if custodian.ledger.state.is_register():
         service.analysts = Analysts(custodian, service.teacher, shared)
         finish_removing(service.teacher, custodian.directory)  # one that was interrupted
     return service

@@ -12,21 +12,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ...wall.errors import LabelwallError
+from ...wall.errors import LabelwallError, Refused
 from ..ledger import tables
 from ..ledger.ledger import Ledger
 from ..ledger.state import LedgerState
-
-
-@dataclass(frozen=True)
-class ReleaseLeft:
-    """A release of the plan, its cap, and how many are spent and left."""
-
-    slot: int
-    release: str
-    cap: int
-    spent: int
-    left: int
+from .replies import REFUSALS, ReleaseLeft
 
 
 @dataclass(frozen=True)
@@ -39,7 +29,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: LedgerState) -> "Snapshot":
-        """The counts of a state that was read."""
         assert state.plan is not None
         releases = []
         for slot, entry in enumerate(() if state.is_register() else state.plan.slots):
@@ -68,19 +57,18 @@ class Call:
         return self.cap is not None and self.queries > 0 and total > self.cap
 
 
-class OverCap(LabelwallError):
+class OverCap(Refused):
     """Calls would exceed their caps. ``positions``: theirs in what was requested."""
 
     def __init__(self, positions: Sequence[int]) -> None:
         self.positions = positions
-        super().__init__("calls exceed their caps")
+        super().__init__("quota_reached", REFUSALS["quota_reached"][1])
 
 
 class Usage:
     """The charges of one ledger.
 
-    ``charged``: new queries by caller; ``last``: the time of each caller's last charge. Only rows
-    that were not read before are read.
+    ``charged``: new queries by caller; ``last``: the time of each caller's last charge.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -105,8 +93,8 @@ class Usage:
                 if call.exceeds(charged):
                     over.append(position)
                     continue
-                charge = {"caller": call.caller, "position": call.position, "slot": call.slot}
-                tables.note_event(connection, tables.CHARGED, call.queries, **charge)
+                place = {"caller": call.caller, "position": call.position, "slot": call.slot}
+                tables.note_event(connection, tables.CHARGED, call.queries, **place)
                 charged[call.caller] += call.queries
             if over:
                 raise OverCap(over)

@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -106,14 +105,6 @@ def below(pid: int) -> dict[int, str]:
 def workers(pid: int) -> list[int]:
     """The Ray workers of shards among a process's descendants."""
     return sorted(child for child, line in below(pid).items() if line.startswith("ray::Shard"))
-
-
-def until(true: Callable[[], bool], seconds: float = LONG) -> None:
-    """Wait for something that has to come true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def gone(pids: set[int]) -> bool:

@@ -49,9 +49,7 @@ def screened(ledger: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_two_rounds_with_the_teacher_in_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_rounds_with_the_teacher_in_another_process(tmp_path, monkeypatch):
     """Three runs of one configuration: here; by a service in another process and root, on the same
     tape; and with `--isolate`, which asks and pays for the same screenings.
 
@@ -88,7 +86,7 @@ def test_two_rounds_with_the_teacher_in_another_process(
     assert (whole / "isolated/summary.json").exists()
 
 
-def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_plan_or_no_key_is_refused(tmp_path, monkeypatch):
     tiny.write(tmp_path)
     store = tmp_path / "store"
     with in_one_piece(tmp_path, store) as url:
@@ -104,9 +102,7 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
             run(asked, tmp_path / "c", **how, isolate=True)
 
 
-def test_a_child_that_can_not_start_says_why_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path, capsys):
     tiny.write(tmp_path)
     config, store = placed_config(tmp_path), tmp_path / "store"
     with (

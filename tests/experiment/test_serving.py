@@ -37,7 +37,7 @@ def entries(store: Path) -> list[tuple[str, str]]:
     return ledgers.entries(store / "ledger.sqlite")[1:]
 
 
-def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path: Path) -> None:
+def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path):
     """Workers die between and during requests; the service stops, leaves no process behind, and
     goes on over the same shards when it is started again, then without Ray.
     """

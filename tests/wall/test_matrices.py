@@ -46,7 +46,7 @@ MALFORMED: dict[str, tuple[type[Cells | Weights], np.ndarray]] = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_malformed_matrices_are_refused(name: str) -> None:
+def test_malformed_matrices_are_refused(name):
     kind, entries = MALFORMED[name]
     with pytest.raises(InvalidInput, match=r"cells\.centers|weights\.weights"):
         kind(entries)
@@ -55,9 +55,7 @@ def test_malformed_matrices_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "entries"), [(Cells, CENTERS), (Weights, WEIGHTS)])
-def test_an_identity_tells_entries_order_shape_kind_extractor_and_mechanism_apart(
-    kind: type[Cells | Weights], entries: np.ndarray
-) -> None:
+def test_an_identity_tells_entries_order_shape_kind_extractor_and_mechanism_apart(kind, entries):
     plain = kind(entries)
     same = kind(np.asfortranarray(entries), slot=1)
     assert plain.identity("e", {"s": 1}) == same.identity("e", {"s": 1})
@@ -74,7 +72,7 @@ def test_an_identity_tells_entries_order_shape_kind_extractor_and_mechanism_apar
 
 @settings(max_examples=60)
 @given(st.data())
-def test_nearest_cells_are_those_of_exact_integers_with_ties_by_number(data: st.DataObject) -> None:
+def test_nearest_cells_are_those_of_exact_integers_with_ties_by_number(data):
     d, m, n = (data.draw(st.integers(1, most)) for most in (3, 6, 8))
     few = st.sampled_from([-63, -1, 0, 1, 63])  # many ties and duplicates
     features = data.draw(arrays(np.int8, (n, d), elements=few))
@@ -95,7 +93,7 @@ def test_nearest_cells_are_those_of_exact_integers_with_ties_by_number(data: st.
     np.testing.assert_array_equal(found[::-1], nearest_cells(features[::-1], centers, neighbours))
 
 
-def test_distances_are_exact_at_the_largest_entries_and_dimensions() -> None:
+def test_distances_are_exact_at_the_largest_entries_and_dimensions():
     """Products near 2^24, odd and even, and distances that differ by few."""
     rng = np.random.default_rng(0)
     features, centers = (rng.choice([62, 63], (n, MAX_DIMENSIONS)).astype(np.int8) for n in (9, 40))
@@ -121,8 +119,8 @@ NEAR = np.array([[5, 9, -3], [7, 2, 1], [-4, -9, 12]])
     ],
 )
 def test_rows_inherit_the_best_class_of_their_cells_sum_beyond_the_margin(
-    counts: np.ndarray, cells_of_row: list[list[int]], margin: float, expected: list[int]
-) -> None:
+    counts, cells_of_row, margin, expected
+):
     labels, outcomes = inherit(counts, np.array(cells_of_row), margin)
     assert labels.tolist() == expected
     answered = np.array(expected) != ABSTAINED
@@ -130,7 +128,7 @@ def test_rows_inherit_the_best_class_of_their_cells_sum_beyond_the_margin(
     assert (labels.dtype, outcomes.dtype) == (np.int64, np.uint8)
 
 
-def test_without_counts_every_row_is_refused() -> None:
+def test_without_counts_every_row_is_refused():
     labels, outcomes = inherit(None, np.array([[0], [3]]), 1.0)
     assert labels.tolist() == [ABSTAINED] * 2
     assert outcomes.tolist() == [Outcome.CAP_REACHED] * 2

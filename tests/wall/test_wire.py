@@ -48,7 +48,7 @@ def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
 @pytest.mark.parametrize(
     "array", [VECTORS, IMAGES, VECTORS[:0], IMAGES[::-1], np.asfortranarray(VECTORS)]
 )
-def test_arrays_arrive_as_they_were(array: np.ndarray) -> None:
+def test_arrays_arrive_as_they_were(array):
     bodies = {SAFETENSORS: wire.encode({"inputs": array}), NPY: npy(np.ascontiguousarray(array))}
     for media, body in bodies.items():
         found = decode(body, media, ("inputs",))["inputs"]
@@ -85,13 +85,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_not_an_array_is_refused(name: str) -> None:
+def test_what_is_not_an_array_is_refused(name):
     body, media = BAD[name]
     with pytest.raises(InvalidInput):
         decode(body, media, ("inputs",), max_rows=10)
 
 
-def test_an_extractor_arrives_with_its_identity() -> None:
+def test_an_extractor_arrives_with_its_identity():
     turned = replace(SPEC, center=(0.5, 0.25), axes=np.arange(6, dtype="<i2").tobytes())
     for spec in (SPEC, turned):
         received = wire.decode_extractor(wire.encode_extractor(spec), SAFETENSORS, 1 << 20)
@@ -105,7 +105,7 @@ def test_an_extractor_arrives_with_its_identity() -> None:
 
 
 @pytest.mark.parametrize(("center", "size"), [([], 4), ([0.5], 3), ([0.5, 0.5], 6), ([0.5] * 3, 2)])
-def test_axes_that_do_not_fit_the_center_are_refused(center: list[float], size: int) -> None:
+def test_axes_that_do_not_fit_the_center_are_refused(center, size):
     body = extractor_body(json.dumps(FIELDS | {"center": center}).encode(), size)
     with pytest.raises(InvalidInput, match=r"extractor\.axes"):
         wire.decode_extractor(body, SAFETENSORS, 1 << 20)
@@ -134,7 +134,7 @@ BODIES = [changed(**fields) for fields in OTHER_FIELDS] + [extractor_body(text) 
 
 
 @pytest.mark.parametrize("body", BODIES, ids=[*map(str, OTHER_FIELDS), *map(repr, range(5))])
-def test_an_extractor_of_other_fields_is_refused(body: bytes) -> None:
+def test_an_extractor_of_other_fields_is_refused(body):
     assert wire.decode_extractor(changed(), SAFETENSORS, 1 << 20).backbone == "raw"
     with pytest.raises(InvalidInput):
         wire.decode_extractor(body, SAFETENSORS, 1 << 20)
@@ -144,7 +144,7 @@ LABELS = [2, -1, 0], [[1, -1, 0], [-1, 1, -1], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("labels", LABELS)
-def test_results_arrive_as_they_were(labels: list) -> None:
+def test_results_arrive_as_they_were(labels):
     answers = Answers(np.array(labels), np.array([0, 1, 0], np.uint8), RECEIPT)
     received = wire.decode_answers(json.loads(json.dumps(wire.result_to_json(answers))))
     for name in ("labels", "outcomes"):
@@ -166,13 +166,13 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("value", OTHERS)
-def test_a_reply_of_another_form_is_refused(value: dict) -> None:
+def test_a_reply_of_another_form_is_refused(value):
     for decode_reply in (wire.decode_answers, wire.decode_counts):
         with pytest.raises(InvalidInput):
             decode_reply(value)
 
 
-def test_parts_of_a_call_add_up() -> None:
+def test_parts_of_a_call_add_up():
     last = Receipt(2, 0, {"screen": 1}, {"screen": 7}, 9, "cd")
     parts = [
         Answers(np.array([1, 2, -1]), np.array([0, 0, 1], np.uint8), RECEIPT),

@@ -1,8 +1,5 @@
-"""Arrays of one's own in an npz file or a folder of npy files: images or feature vectors, with
-classes, attributes or values.
-
-An array's dtype and the shape of its rows are public. No other array of the file is decompressed,
-and no other file of a folder is opened.
+"""Arrays of one's own in an npz file or a folder of npy files. Their dtypes and the shapes of their
+rows are public. No other array of a file is decompressed, and no other file of a folder opened.
 """
 
 import contextlib
@@ -29,7 +26,6 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
-    """The PUBLIC arrays. Raises InvalidInput, MissingData."""
     inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
     if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
         rule = f"{shape_text(inputs)}, as public_x is"
@@ -57,10 +53,7 @@ def _labels(config: DataConfig, name: str, rows: int | None) -> np.ndarray:
 
 
 def require_arrays(path: str | Path | None) -> Path:
-    """The npz file, or the folder of npy files, that ``data.path`` names.
-
-    Raises InvalidInput or MissingData.
-    """
+    """The npz file or folder that ``data.path`` names. Raises InvalidInput, MissingData."""
     rule = "an existing npz file or folder of npy files"
     if not path:
         raise InvalidInput("data.path", f"{rule}, for the source 'arrays'", path)
@@ -80,9 +73,8 @@ def has_member(path: Path, name: str) -> bool:
 
 
 def read_member(path: Path, name: str) -> np.ndarray | None:
-    """One array of an npz file, or of a folder of npy files, None where there is none.
-
-    Raises InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
+    """One array of an npz file, or of a folder of npy files, None where there is none. Raises
+    InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
     """
     return required_member(path, name) if has_member(require_arrays(path), name) else None
 
@@ -100,9 +92,8 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once.
-
-    Raises InvalidInput as ``member_rows`` does, and for an array that ends early.
+    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once. Raises
+    InvalidInput as ``member_rows`` does, and for an array that ends early.
     """
     with _numbers(name), _opened(path, name) as member:
         dtype, shape = _header(member)
@@ -115,10 +106,7 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
 
 
 def member_rows(path: Path, name: str) -> int:
-    """How many rows an array has.
-
-    Raises InvalidInput, also for one that is not there or not stored by rows.
-    """
+    """How many rows an array has. Raises InvalidInput, also for one that is not stored by rows."""
     with _numbers(name), _opened(require_arrays(path), name) as member:
         return _header(member)[1][0]
 

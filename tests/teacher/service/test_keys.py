@@ -2,11 +2,11 @@
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +15,7 @@ from labelwall.teacher.service import keys as keys_module
 from labelwall.teacher.service.callers import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
+from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
 
@@ -23,7 +24,7 @@ UNKNOWN = "lw_" + "0" * 16 + "_" + "0" * 64
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     """Sets the clock that keys are judged by, to an ISO time; 2026-06-01 to begin with."""
     now = [0.0]
     monkeypatch.setattr(keys_module, "time", SimpleNamespace(time=lambda: now[0]))
@@ -36,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Keys:
+def keys(tmp_path):
     return Keys(tmp_path)
 
 
@@ -46,7 +47,7 @@ def stored(folder: Path, statement: str) -> list[object]:
         return [row[0] for row in opened.execute(statement)]
 
 
-def test_a_token_finds_its_key_and_nothing_else_does(keys: Keys, tmp_path: Path) -> None:
+def test_a_token_finds_its_key_and_nothing_else_does(keys, tmp_path):
     """Whichever process added it, or revoked it. The file has hashes alone and is its owner's."""
     other = Keys(tmp_path)
     ann, carol = keys.add("ann", "analyst", queries=5), other.add("carol", "custodian")
@@ -80,15 +81,13 @@ def test_a_token_finds_its_key_and_nothing_else_does(keys: Keys, tmp_path: Path)
         (None, "2999-01-01T00:00", True),
     ],
 )
-def test_a_key_ends_at_its_moment(
-    keys: Keys, clock: Clock, expires: str | None, now: str, valid: bool
-) -> None:
+def test_a_key_ends_at_its_moment(keys, clock, expires, now, valid):
     token = keys.add("ann", "analyst", expires=expires)
     clock(now)
     assert (keys.authenticate(token) is not None) == valid
 
 
-def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock: Clock) -> None:
+def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path, clock):
     """Neither in the process that saw it expire nor in one that starts before or afterwards.
 
     A new key for the same name is judged by the current clock, not by the latest time seen.
@@ -108,24 +107,22 @@ def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock:
     assert keys.authenticate(ann) is None
 
 
-def test_a_service_sees_a_key_expire_if_nobody_asks(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_sees_a_key_expire_if_nobody_asks(tmp_path, clock, monkeypatch):
+    returned = Mock()
     monkeypatch.setattr("labelwall.teacher.service.app.UPKEEP_INTERVAL", 0.01)
+    monkeypatch.setattr("labelwall.teacher.service.app.return_free_memory", returned)
     made = tiny.make(tmp_path)
     token = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")
     with served(made) as url:
         clock("2028-01-01T00:00")
-        while stored(tmp_path, "SELECT name FROM keys WHERE expired") != ["emil"]:
-            time.sleep(0.01)
+        until(lambda: stored(tmp_path, "SELECT name FROM keys WHERE expired") == ["emil"])
         clock("2026-06-01T00:00")
         assert call(url, token).status_code == 401
         assert made.call("ann").status_code == 200
+    assert returned.call_count > 0  # the other upkeep
 
 
-def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(keys_module, "LOCK_SECONDS", 0.0)
     keys = Keys(tmp_path)
     ann, bob = keys.add("ann", "analyst", expires="2027-01-01"), keys.add("bob", "analyst")
@@ -148,7 +145,7 @@ WRONG += [("ann", "analyst", 0), ("ann", "analyst", 1 << 63), ("ann", "analyst",
 
 
 @pytest.mark.parametrize("settings", WRONG)
-def test_settings_are_checked(keys: Keys, tmp_path: Path, settings: tuple) -> None:
+def test_settings_are_checked(keys, tmp_path, settings):
     with pytest.raises(InvalidInput):
         keys.add(*settings)
     assert not (tmp_path / KEYS).exists()
@@ -165,9 +162,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", ["text", *DAMAGED])
-def test_a_damaged_file_lets_nobody_in(
-    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_lets_nobody_in(tmp_path, name, capsys):
     if name == "text":
         (tmp_path / KEYS).write_text("no database" * 100)
     else:
@@ -183,7 +178,7 @@ def test_a_damaged_file_lets_nobody_in(
     assert "keys.sqlite is not readable" in error
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(tmp_path, capsys):
     place = ["--custodian_dir", str(tmp_path)]
     assert pipeline.main(["keys", "add", "--name", "ann", "--queries", "10", *place]) == 0
     token = capsys.readouterr().out.strip()
@@ -199,7 +194,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert stored(tmp_path, "SELECT revoked FROM keys") == [1]
 
 
-def test_a_caller_gets_its_rate_and_no_more() -> None:
+def test_a_caller_gets_its_rate_and_no_more():
     now = [0.0]
     rates = RateLimiter(10, 20, "too_fast", lambda: now[0])
     taken = {"ann": 0, "bob": 0}

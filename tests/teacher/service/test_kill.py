@@ -1,7 +1,5 @@
 """A service killed under load, or in the midst of a removal, answers rightly afterwards."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.programs.kill_runner import kills
@@ -12,7 +10,7 @@ PLACES = pytest.mark.parametrize(
 
 
 @PLACES
-def test_kill_under_load(tmp_path: Path, socket: str) -> None:
+def test_kill_under_load(tmp_path, socket):
     """All of this holds for any noise and any times of the kills; no test fails by chance."""
     (left,) = kills("service_kill_sweep", tmp_path / "service" / "kills", 3, socket)
     assert left["failed"] == 0, left  # every client got all its answers in the end
@@ -24,7 +22,7 @@ def test_kill_under_load(tmp_path: Path, socket: str) -> None:
 
 
 @PLACES
-def test_a_removal_that_is_killed_between_two_analysts(tmp_path: Path, socket: str) -> None:
+def test_a_removal_that_is_killed_between_two_analysts(tmp_path, socket):
     deaths = kills("removal_sweep", tmp_path / "service" / "removal", 1, socket)
     assert deaths[-1]["status"] == 0, deaths
     # the transaction, two teachers, their caches and the third one's, the directory's mark

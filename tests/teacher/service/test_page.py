@@ -1,10 +1,8 @@
 """The custodian's page: access, no scripts, agreement with the ledger and with receipts."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
-import httpx
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ WHEN = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
+def shown(tmp_path_factory):
     """A service after two rounds of two callers."""
     made = tiny.make(tmp_path_factory.mktemp("page"), asked=90, answered=30, quota=500)
     with clients(made, "ann", "bob", "carol") as (ann, bob, carol):
@@ -33,11 +31,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tiny.Made]:
         yield made
 
 
-def test_the_page_is_for_a_custodian_in_a_browser(shown: tiny.Made) -> None:
+def test_the_page_is_for_a_custodian_in_a_browser(shown):
     bearer = f"Bearer {shown.tokens['carol']}"
     wrong = [shown.browse(name=name) for name in ("ann", "x")]
     for headers in ({}, {"authorization": "Basic ?"}, {"authorization": bearer}):
-        wrong.append(httpx.get(shown.url, headers=headers, trust_env=False, timeout=60))
+        wrong.append(tiny.HTTP.get(shown.url, headers=headers))
     for reply in wrong:
         assert reply.status_code == 401
         assert reply.headers["www-authenticate"].startswith("Basic ")
@@ -50,7 +48,7 @@ def test_the_page_is_for_a_custodian_in_a_browser(shown: tiny.Made) -> None:
             assert reply.status_code == 401
 
 
-def test_nothing_runs_and_nothing_is_fetched(shown: tiny.Made) -> None:
+def test_nothing_runs_and_nothing_is_fetched(shown):
     reply = shown.browse()
     policy = dict(
         part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
@@ -64,7 +62,7 @@ def test_nothing_runs_and_nothing_is_fetched(shown: tiny.Made) -> None:
     )
 
 
-def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown: tiny.Made) -> None:
+def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown):
     service, text = shown.service, tiny.text_of(shown.browse())
     assert "screen slot 0 90 of 90, 0 left" in text
     charged = audit(service.directory / "ledger.sqlite").charged
@@ -78,9 +76,9 @@ def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown: tiny
     assert "last failure (errors.log) never" in text
 
 
-def test_names_are_text_and_a_revoked_key_ends_at_once(made: tiny.Made) -> None:
+def test_names_are_text_and_a_revoked_key_ends_at_once(made):
     with served(made):
-        keys = made.app.state.callers.keys
+        keys = made.app.state.keys
         keeper = keys.add("dan", "custodian")
         # keys have no such names; a table could
         made.service.queue.usage.charged["<script>alert(1)</script>"] = 1
@@ -91,7 +89,7 @@ def test_names_are_text_and_a_revoked_key_ends_at_once(made: tiny.Made) -> None:
         assert made.browse(name=keeper).status_code == 401
 
 
-def test_an_unsafe_ledger_says_so(tmp_path) -> None:
+def test_an_unsafe_ledger_says_so(tmp_path):
     made = tiny.make(tmp_path, entropy=SeededNoise(1), certified=None)
     with served(made):
         text = made.browse().text

@@ -1,10 +1,9 @@
 """Receipts sum to at most what the ledger charged, and to exactly that if no reply was lost."""
 
 import secrets
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import httpx
@@ -20,9 +19,10 @@ from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.errors import Refused, TeacherFailed
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
-from labelwall.wall.wire import SAFETENSORS, encode
+from labelwall.wall.wire import encode
+from tests.make import until
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, clients, rows, served
+from tests.teacher.service.tiny import DIMENSIONS, SPEC, call, client, clients, rows, served
 
 MECHANISMS = {
     "by query": tiny.MECHANISM,
@@ -43,22 +43,16 @@ def asked(name: str, number: int) -> dict[str, np.ndarray]:
 
 
 def plain(
-    http: httpx.Client, token: str, arrays: dict[str, np.ndarray], key: str | None = None
+    url: str, token: str, arrays: dict[str, np.ndarray], key: str | None = None
 ) -> dict[str, Any]:
     """The last state of a job that is asked for without a RemoteTeacher, and polled."""
-    headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
     named = {} if key is None else {"idempotency-key": key}
-    path = "cells" if "centers" in arrays else "labels"
-    parameters = {"extractor": SPEC.sha256(), "wait": 0}
-    reply = http.post(path, content=encode(arrays), params=parameters, headers={**headers, **named})
+    kind = "cells" if "centers" in arrays else "labels"
+    path = f"{kind}?extractor={SPEC.sha256()}&wait=0"
+    reply = call(url, token, "POST", path, encode(arrays), **named)
     while reply.status_code == 202:
-        reply = http.get(f"jobs/{reply.json()['job']}", params={"wait": 5}, headers=headers)
-    return dict(reply.json())
-
-
-def plainly(url: str) -> httpx.Client:
-    """Connections to a service, for several threads."""
-    return httpx.Client(base_url=f"{url}/v1/", trust_env=False, timeout=60)
+        reply = call(url, token, path=f"jobs/{reply.json()['job']}?wait=5")
+    return reply.json()
 
 
 class Breaks(SystemEntropy):
@@ -90,11 +84,11 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
 
 
 def converse(
-    url: str, token: str, name: str, receipts: Receipts, seed: int, *, losses: bool
+    url: str, token: str, seed: int, *, name: str, receipts: Receipts, losses: bool
 ) -> None:
     """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
-    with client(url, token) as remote, plainly(url) as http, ThreadPoolExecutor(2) as pool:
+    with client(url, token) as remote, ThreadPoolExecutor(2) as pool:
         if losses:
             lossy(remote, draws)
         for _ in range(CALLS):
@@ -106,7 +100,7 @@ def converse(
                     receipts[secrets.token_hex(8)] = answer.receipt.charged
                 else:
                     key = keys[draws.integers(3)] if kind == 1 else None
-                    twice = [pool.submit(plain, http, token, arrays, key) for _ in range(2)]
+                    twice = [pool.submit(plain, url, token, arrays, key) for _ in range(2)]
                     for state in (future.result() for future in twice):
                         if "result" in state and not (losses and draws.random() < 0.2):
                             receipts.setdefault(state["job"], state["result"]["receipt"]["charged"])
@@ -118,19 +112,18 @@ def converse(
     "losses", [False, True], ids=["nothing is lost", "replies are lost and draws fail"]
 )
 @pytest.mark.parametrize("name", MECHANISMS)
-def test_receipts_add_up_to_what_the_ledger_charged(
-    tmp_path: Path, name: str, losses: bool
-) -> None:
+def test_receipts_add_up_to_what_the_ledger_charged(tmp_path, name, losses):
     """Concurrent callers who repeat requests, with a restart of the service in between."""
     receipts, how = Receipts(), {"mechanism": MECHANISMS[name], "asked": 100, "answered": 100}
     for life in range(2):
         made = tiny.make(tmp_path, entropy=Breaks() if losses else SystemEntropy(), **how)
+        talk = partial(converse, name=name, receipts=receipts, losses=losses)
+        tokens, seeds = (
+            [made.tokens["ann"], made.tokens["bob"]] * 2,
+            range(10 * life, 10 * life + 4),
+        )
         with served(made) as url, ThreadPoolExecutor(CALLERS) as pool:
-            for call in [
-                pool.submit(converse, url, token, name, receipts, 10 * life + n, losses=losses)
-                for n, token in enumerate([made.tokens["ann"], made.tokens["bob"]] * 2)
-            ]:
-                call.result()
+            list(pool.map(talk, [url] * CALLERS, tokens, seeds))
     total = sum(map(Counter, receipts.values()), Counter[str]())
     state = Ledger(tmp_path / "ledger.sqlite").state
     spent = Counter({release: count for (_, release), count in state.spent.items()})
@@ -138,7 +131,7 @@ def test_receipts_add_up_to_what_the_ledger_charged(
     assert losses or total == +spent
 
 
-def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:
+def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path):
     """The first receipt to arrive has the call's charge, after any number of lost replies."""
     with clients(tiny.make(tmp_path), "ann") as remote:
         request, lost = remote._http.request, []
@@ -159,17 +152,15 @@ def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Pat
     assert (again.left, again.ledger_head) == (first.left, first.ledger_head)
 
 
-def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(
-    tmp_path: Path,
-) -> None:
+def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(tmp_path):
     made = tiny.make(tmp_path)
     arrays, other = {"inputs": rows(10, 1)}, {"inputs": rows(10, 2)}
     ann, bob = made.tokens["ann"], made.tokens["bob"]
     calls = [(ann, arrays, "a"), (ann, arrays, "a"), (ann, arrays, None), (ann, arrays, "b")]
     calls += [(ann, other, "a"), (bob, arrays, "a")]  # a key names a call of one caller and content
-    with clients(made, "ann"), plainly(made.url) as http:
-        states = [plain(http, *call) for call in calls]
-        bad = plain(http, ann, arrays, "x" * 65)
+    with clients(made, "ann"):
+        states = [plain(made.url, *each) for each in calls]
+        bad = plain(made.url, ann, arrays, "x" * 65)
     receipts = [state["result"]["receipt"] for state in states]
     assert [receipt["charged"]["screen"] for receipt in receipts] == [10, 10, 0, 0, 10, 0]
     assert [receipt["served"] for receipt in receipts] == [0, 0, 10, 10, 0, 10]
@@ -179,21 +170,18 @@ def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempot
     assert bad["code"] == "invalid_request"
 
 
-def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(
-    tmp_path: Path,
-) -> None:
+def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(tmp_path):
     """Nor by the caller's cap, which the first call used up. If the first fails, both do."""
     made = tiny.make(tmp_path, quota=10)
     working, go_on = tiny.held_back(made)
     ann = made.tokens["ann"]
-    with clients(made, "ann"), plainly(made.url) as http, ThreadPoolExecutor(3) as pool:
-        first = pool.submit(plain, http, ann, {"inputs": rows(10, 1)})
+    with clients(made, "ann"), ThreadPoolExecutor(3) as pool:
+        asks = partial(pool.submit, plain, made.url, ann, {"inputs": rows(10, 1)})
+        first = asks()
         assert working.wait(60)
-        more = [pool.submit(plain, http, ann, {"inputs": rows(10, 1)}) for _ in range(2)]
-        while len(made.service.queue._jobs) < 4:  # one is the extractor
-            assert not any(future.done() for future in more)
-            time.sleep(0.01)
-        assert made.service.queue.waiting == 3
+        more = [asks(), asks()]
+        until(lambda: made.service.queue.waiting == 3)
+        assert not any(future.done() for future in more)
         go_on.set()
         receipts = [future.result()["result"]["receipt"] for future in (first, *more)]
     assert [receipt["charged"]["screen"] for receipt in receipts] == [10, 0, 0]

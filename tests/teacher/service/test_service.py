@@ -3,22 +3,21 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
-from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries
-from labelwall.wall.wire import SAFETENSORS, encode
+from labelwall.wall.wire import encode
 from tests.postgres import audited
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
@@ -28,9 +27,7 @@ LEDGER = "ledger.sqlite"
 
 
 @pytest.mark.parametrize("mechanism", [tiny.MECHANISM, RadiusNeighbours(radius=0.3, epsilon=1.0)])
-def test_labels_and_receipts_are_those_of_the_teacher_in_process(
-    tmp_path: Path, mechanism: AnyMechanism
-) -> None:
+def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path, mechanism):
     """On a tape, up to the ledger's last entry, with a repeated row and a repeated request.
 
     The contract test does so for every mechanism, with one request.
@@ -58,7 +55,7 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
         assert there[0].receipt.charged == {"batch": 1}
 
 
-def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, place: Place) -> None:
+def test_concurrent_callers_share_batches_and_never_overspend(tmp_path, place):
     """Eight callers ask 8 x 60 queries, a third of them the same, against a cap of 200."""
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     together, barrier = Mock(wraps=made.service.teacher.answer_together), threading.Barrier(8)
@@ -69,10 +66,8 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
         with client(made.url, made.tokens["ann" if number % 2 else "bob"]) as remote:
             barrier.wait()
             answers = [remote.answer(Queries(batch)) for batch in np.split(asked, 12)]
-        charged = [[*each.receipt.charged.values()] for each in answers]
-        return np.concatenate([each.labels for each in answers[8:]]).tolist(), sum(
-            map(np.array, charged)
-        )
+        charged = np.array([[*each.receipt.charged.values()] for each in answers])
+        return [label for each in answers[8:] for label in each.labels], charged.sum(axis=0)
 
     with served(made), ThreadPoolExecutor(8) as pool:
         labels, charged = zip(*pool.map(analyst, range(8)), strict=True)
@@ -85,7 +80,7 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
     assert max(len(each.args[0]) for each in together.call_args_list) > 1
 
 
-def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
+def test_records_come_and_go(tmp_path, place):
     made = tiny.make(tmp_path, place=place)
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
     with clients(made, "carol") as carol:
@@ -103,17 +98,7 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     again.custodian.close()
 
 
-def test_a_service_returns_free_memory_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    returned = threading.Semaphore(0)
-    monkeypatch.setattr("labelwall.teacher.service.app.UPKEEP_INTERVAL", 0.01)
-    monkeypatch.setattr("labelwall.teacher.service.app.return_free_memory", returned.release)
-    with served(tiny.make(tmp_path)):
-        assert all(returned.acquire(timeout=60) for _ in range(3))
-
-
-def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path: Path) -> None:
+def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path):
     """It is refused at its start, not at the first charge."""
     with clients(tiny.make(tmp_path / "custody", anchor=tmp_path / "anchor"), "ann") as remote:
         remote.answer(Queries(rows(3, 1)))
@@ -126,35 +111,33 @@ ROWS = {"inputs": rows(3, 7), "labels": np.array([0, 1, 2]), "ids": np.arange(3)
 
 
 def rows_of_persons() -> Records:
-    ids, persons = np.arange(tiny.RECORDS), codes_of(PEOPLE)
-    labels = ids % tiny.CLASSES
-    return Records(rows(tiny.RECORDS, 0), labels, row_ids(persons, ids), persons)
+    plain, persons = tiny.records_of(), codes_of(PEOPLE)
+    return replace(plain, ids=row_ids(persons, plain.ids), persons=persons)
 
 
 @pytest.mark.parametrize("adversary", [POOLED, EACH])
-def test_rows_come_with_persons_and_persons_go(tmp_path: Path, adversary: str) -> None:
+def test_rows_come_with_persons_and_persons_go(tmp_path, adversary):
     made = tiny.make(tmp_path, records=rows_of_persons, unit="person", adversary=adversary)
     teacher = made.service.teacher
 
     def present(*people: str) -> list[bool]:
         return teacher.present(codes_of([*people]), owners=True).tolist()
 
-    def post(path: str, content: bytes, media: str = SAFETENSORS) -> tuple[int, str]:
-        reply = made.call("carol", f"{path}?wait=30", "POST", content, media)
-        return reply.status_code, reply.text
+    def post(path: str, *content: Any) -> httpx.Response:
+        return made.call("carol", f"{path}?wait=30", "POST", *content)
 
     with clients(made, "ann") as client:
         budget = made.call("ann").json()
         assert budget["unit"] == budget["plan"]["unit"] == "person"
         assert present("77", "3") == [False, True]
-        assert post("records", encode({**ROWS, "persons": np.array([77, 77, 3])}))[0] == 200
+        added = post("records", encode({**ROWS, "persons": np.array([77, 77, 3])}))
+        assert added.status_code == 200
         assert present("77", "3") == [True, True]
         for wrong in ({}, {"persons": np.array([1, 2])}, {"persons": np.array([1.5, 2.5, 3.5])}):
-            status, text = post("records", encode({**ROWS, **wrong}))
-            assert status == 422
-            assert "persons" in text
+            reply = post("records", encode({**ROWS, **wrong}))
+            assert (reply.status_code, "persons" in reply.text) == (422, True)
         removal = b'{"ids": [77, "3", "nobody"]}'
-        assert post("records/removals", removal, "application/json")[0] == 200
+        assert post("records/removals", removal, "application/json").status_code == 200
         assert present("77", "3", "4") == [False, False, True]
         assert client.answer(Queries(rows(4, 9))).receipt.unit == "person"
     assert str(codes_of(["77"])[0]) not in str(made.lines)

@@ -23,7 +23,7 @@ from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes
-from labelwall.teacher.service.queue import Job, QueryJob, RequestQueue
+from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.label_kinds import numbered_space
@@ -59,18 +59,14 @@ MECHANISMS: dict[str, AnyMechanism] = {
 }
 # The extra record moves one network's votes: noise that hides a vote leaves what else would tell.
 HIDDEN = {"scale": 1000.0, "sigma_vote": 1000.0, "sigma_screen": 1000.0}
-NETWORKS: dict[str, AnyMechanism] = {
-    kind: replace(
-        EACH_KIND[kind],
-        classifier="cnn",
-        **{name: noise for name, noise in HIDDEN.items() if hasattr(EACH_KIND[kind], name)},
-    )
-    for kind in ("lnmax", "gnmax", "confident_gnmax")
-}
+NETWORKS: dict[str, AnyMechanism] = {}
+for pate in ("lnmax", "gnmax", "confident_gnmax"):
+    noise = {name: HIDDEN[name] for name in HIDDEN if hasattr(EACH_KIND[pate], name)}
+    NETWORKS[pate] = replace(EACH_KIND[pate], classifier="cnn", **noise)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch):
     """Blocks so small that one record more changes all progress, and few finished jobs are kept."""
     monkeypatch.setattr(worker, "BLOCK", BATCH)
     monkeypatch.setattr(hog, "CHUNK", BATCH)
@@ -86,12 +82,9 @@ def vectors(name: str, **options: object) -> Case:
     rng = np.random.default_rng(0)
     attributes = MECHANISMS[name].label_space == "attributes"
     labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, RECORDS)
-    x, queries = (
-        (3 * np.eye(DIMENSIONS)[of % CLASSES] + rng.normal(size=(len(of), DIMENSIONS)) / 2).astype(
-            np.float32
-        )
-        for of in (labels, np.arange(10))
-    )
+    of = np.concatenate([labels, np.arange(10)]) % CLASSES
+    rows = 3 * np.eye(DIMENSIONS)[of] + rng.normal(size=(len(of), DIMENSIONS)) / 2
+    x, queries = np.split(rows.astype(np.float32), [RECORDS])
     records = Records(x, labels.astype(np.int64), rng.permutation(7 * RECORDS)[:RECORDS])
     counted = name == "gnmax_attributes" or MECHANISMS[name].query_form.matrix is not None
     far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
@@ -165,26 +158,23 @@ def progress(talks: dict[str, Conversation]) -> list[list[tuple[str, int, int]]]
     return [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
 
 
-def test_every_mechanism_is_among_the_cases() -> None:
+def test_every_mechanism_is_among_the_cases():
     assert set(registry.MECHANISMS) == set(MECHANISMS)
     names = {kind: {each.name for each in fields(m)} for kind, m in registry.MECHANISMS.items()}
     assert {kind for kind, known in names.items() if "classifier" in known} == set(NETWORKS)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
-def test_callers_are_told_nothing_of_a_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in FAST]
+
+
+@pytest.mark.parametrize("name", [*FAST, *SLOW])
+def test_callers_are_told_nothing_of_a_record(tmp_path, monkeypatch, name):
     talks = transcripts(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
     never, leaves, _ = progress(talks)
     assert never != leaves  # the teacher does work otherwise, and says so: to the custodian
-    present = [
-        talk.made.service.teacher.present(talk.case.extra.ids).all() for talk in talks.values()
-    ]
-    assert present == [False, False, True]
+    teachers = [(talk.made.service.teacher, talk.case.extra.ids) for talk in talks.values()]
+    assert [each.present(ids).all() for each, ids in teachers] == [False, False, True]
     assert all(talk.shown[-len(talk.heard) :] == talk.heard for talk in talks.values())
     told = b"".join(reply[-1] for reply in talks["never"].seen)
     assert {*re.findall(rb'"status":"(\w+)","done"', told)} == {b"queued", b"running", b"done"}
@@ -193,9 +183,7 @@ def test_callers_are_told_nothing_of_a_record(
 @pytest.mark.parametrize(
     "name", ["gnmax, networks", pytest.param("private_knn", marks=pytest.mark.slow)]
 )
-def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(tmp_path, monkeypatch, name):
     """A restarted service computes what is missing: different numbers of networks or rows."""
     talks = restarted(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
@@ -217,7 +205,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
 
     def remember(self: RequestQueue, jobs: list[Job]) -> None:
         # not of queries: how far those are is what the queue itself goes by
-        vars(self)["running"] = None if isinstance(jobs[0], QueryJob) else jobs[0]
+        vars(self)["running"] = None if jobs[0].kind == "labels" else jobs[0]
         step(self, jobs)
 
     def write(self: RequestQueue, said: str, done: int, total: int) -> None:
@@ -285,27 +273,17 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(tell_by_a_header, "private_knn", "comes", marks=pytest.mark.slow),
     ],
 )
-def test_a_service_that_tells_is_seen(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Callable[[pytest.MonkeyPatch], None],
-    name: str,
-    world: str,
-) -> None:
+def test_a_service_that_tells_is_seen(tmp_path, monkeypatch, plant, name, world):
     plant(monkeypatch)
     assert differences(transcripts(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
 
 
-def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_tells_how_many_networks_are_missing_is_seen(tmp_path, monkeypatch):
     tell_percent(monkeypatch, "training")
     assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
 
 
-def test_the_custodians_page_has_the_percentage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_custodians_page_has_the_percentage(tmp_path, monkeypatch):
     """And an analyst, who asks at the same moment, has not."""
     case, pages = vectors("private_knn"), list[str]()
     with conversation(tmp_path, case, case.records, monkeypatch) as talk:
@@ -357,17 +335,13 @@ def order_of_answers(
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["features kept", "features gone"])
-def test_the_order_of_entries_counts_no_turns_of_embedding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
-) -> None:
+def test_the_order_of_entries_counts_no_turns_of_embedding(tmp_path, monkeypatch, gone):
     orders = [order_of_answers(tmp_path / str(n), n, monkeypatch, gone) for n in (64, 65, 81)]
     assert len(orders[0]) == 14
     assert orders[1:] == [orders[0]] * 2
 
 
-def test_a_service_that_counts_turns_of_embedding_is_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_counts_turns_of_embedding_is_seen(tmp_path, monkeypatch):
     """Whose extractor is embedded waits, so others' answers count its turns."""
     answerable = RequestQueue._answerable
 

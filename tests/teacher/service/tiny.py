@@ -37,12 +37,18 @@ SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 # audited in no time
 MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 FAST = ServiceConfig(port=0, requests_per_second=1e6)
+# A new connection for each request
+HTTP = httpx.Client(trust_env=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 
 
 def rows(n: int, seed: int) -> np.ndarray:
     """float32 [n, 6]; the rows of a seed are the same in every call, and no two seeds share one."""
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
+
+
+def records_of(n: int = RECORDS) -> Records:
+    return Records(rows(n, 0), np.arange(n) % CLASSES, np.arange(n))
 
 
 def network(**tensors: Any) -> ExtractorSpec:
@@ -83,7 +89,7 @@ class Made:
     def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
         """A request of a browser for the custodian's page."""
         auth = ("any", self.tokens.get(name, name))
-        return httpx.request(method, self.url + path, auth=auth, trust_env=False, timeout=60)
+        return HTTP.request(method, self.url + path, auth=auth)
 
 
 def make(
@@ -95,9 +101,7 @@ def make(
     quota: int | None = None,
     place: Place | None = None,
     anchor: Place | None = None,
-    records: Callable[[], Records] = lambda: Records(
-        rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)
-    ),
+    records: Callable[[], Records] = records_of,
     adversary: str = POOLED,
     unit: Unit = "row",
     **settings: Any,
@@ -107,8 +111,8 @@ def make(
     ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
     a server's; ``adversary``: EACH for a budget for each analyst; ``settings``: other ones.
     """
-    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), **settings}
-    chosen = {"certified": 1.0, "probe": rows(16, 99), "batch_size": 16, **chosen}
+    chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), "certified": 1.0}
+    chosen |= {"probe": rows(16, 99), "batch_size": 16, **settings}
     custodian = open_custodian(
         folder,
         data={},
@@ -122,12 +126,10 @@ def make(
     if not keys.listed():
         holders = [("ann", "analyst", quota), ("bob", "analyst"), ("carol", "custodian")]
         (folder / "tokens").write_text(" ".join(keys.add(*each) for each in holders))
-    tokens = dict(
-        zip(("ann", "bob", "carol"), (folder / "tokens").read_text().split(), strict=True)
-    )
+    names, secrets = ("ann", "bob", "carol"), (folder / "tokens").read_text().split()
     service = build_service(custodian, records, Settings(**chosen))
     app = create_app(service, keys, lambda event, **more: lines.append({"event": event, **more}))
-    return Made(app, custodian, tokens, lines)
+    return Made(app, custodian, dict(zip(names, secrets, strict=True)), lines)
 
 
 @contextmanager
@@ -187,8 +189,7 @@ def call(
     """A plain request to a route under /v1."""
     sent = headers if body is None else {"content-type": media, **headers}
     sent |= {} if token is None else {"authorization": f"Bearer {token}"}
-    how = {"content": body, "headers": sent, "trust_env": False, "timeout": 60}
-    return httpx.request(method, f"{url}/v1/{path}", **how)
+    return HTTP.request(method, f"{url}/v1/{path}", content=body, headers=sent)
 
 
 def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.Response:

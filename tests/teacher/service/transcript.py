@@ -1,8 +1,8 @@
 """The transcript of a conversation with a real service on a tape: every byte that callers see.
 
-Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may
-change the records. The writer takes one step at a time, on command, and each progress report makes
-the analysts poll. Polls without news are left out: their number is a matter of time.
+Two analysts send extractors, ask, poll and make mistakes, while a custodian changes the records.
+The writer takes one step at a time, on command, and each progress report makes the analysts poll.
+Polls without news are left out: their number is a matter of time.
 """
 
 import json
@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -33,7 +33,7 @@ from labelwall.wall.datasets.config import Task
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
+from labelwall.wall.wire import encode, encode_extractor
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, make, served
 from tests.teacher.shards.tiny import matrix as matrix_of
@@ -42,8 +42,6 @@ from tests.teacher.shards.tiny import streamed
 ANALYSTS = ("ann", "bob")
 WAITING = 2  # requests of analysts that may wait: as many as the conversation ever lets wait
 BATCH = 16
-# A small reply on a used connection waits 40 ms for an acknowledgement.
-NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 Seen = tuple[object, ...]
 Shown = list[tuple[str, int, int]]  # progress
 
@@ -83,17 +81,14 @@ class Conversation:
         self.unfinished, self.calls = set[str](), Counter[str]()
         self.last: dict[tuple[str, str], Seen] = {}
         self.gates: list[Gate] = []
-        self.http = httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE)
 
     def request(self, name: str, method: str, path: str, body: bytes | None = None) -> Seen:
         """A request of an analyst, and all of the reply but the time of day."""
-        sent = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
+        named = {}
         if method == "POST":
             self.calls[name] += 1
-            # without a key, a call's name is random
-            sent["idempotency-key"] = f"call-{self.calls[name]}"
-        url = f"{self.made.url}/v1/{path}"
-        reply = self.http.request(method, url, content=body, headers=sent)
+            named = {"idempotency-key": f"call-{self.calls[name]}"}  # else its name is random
+        reply = self.made.call(name, path, method, body, **named)
         headers = tuple(sorted(each for each in reply.headers.items() if each[0] != "date"))
         if reply.status_code in (200, 202) and (method != "GET" or path.startswith("jobs/")):
             job = reply.json()["job"]
@@ -108,17 +103,17 @@ class Conversation:
 
     def look(self) -> None:
         """Poll everything that both analysts can read. Only new replies are added."""
-        self._poll([(path, name) for path in ("budget", "receipts") for name in ANALYSTS])
-        self._poll([("ledger", "ann")])
-        self._poll([(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]])
+        self._poll(*product(("budget", "receipts"), ANALYSTS), ("ledger", "ann"), *self._jobs())
 
     def glance(self) -> None:
         """Poll the jobs last seen unfinished, and one budget. Only new replies are added."""
-        jobs = [(job, name) for name in ANALYSTS for job in self.jobs[name]]
-        waiting = [(f"jobs/{job}", name) for job, name in jobs if job in self.unfinished]
-        self._poll([("budget", "ann"), *waiting])
+        waiting = [(path, name) for path, name in self._jobs() if path[5:] in self.unfinished]
+        self._poll(("budget", "ann"), *waiting)
 
-    def _poll(self, paths: list[tuple[str, str]]) -> None:
+    def _jobs(self) -> list[tuple[str, str]]:
+        return [(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]]
+
+    def _poll(self, *paths: tuple[str, str]) -> None:
         for path, name in paths:
             reply = self.request(name, "GET", path)
             if reply != self.last.get((path, name)):
@@ -237,18 +232,16 @@ def conversation(
     )
     talk = Conversation(case, made, shown=shown)
     talk.watch(made.service)
-    if made.service.analysts is not None:
-        build: Callable[..., Service] = made.service.analysts.build
+    if (analysts := made.service.analysts) is not None:
+        build: Callable[..., Service] = analysts.build
 
         def watched(own: object) -> Service:
-            service = build(own)
-            talk.watch(service)
+            talk.watch(service := build(own))
             return service
 
-        made.service.analysts.build = watched
+        analysts.build = watched
     with served(made):
         yield talk
-        talk.http.close()
 
 
 def transcript(

@@ -21,7 +21,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (6, 5, 4), dtype=np.uint8)
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", ">f8"])
 @pytest.mark.parametrize("place", ["a.npz", "a"])
-def test_vectors_of_any_width_are_read(tmp_path: Path, dtype: str, place: str) -> None:
+def test_vectors_of_any_width_are_read(tmp_path, dtype, place):
     rows = (10 * np.random.default_rng(0).normal(size=(6, 3))).astype(dtype)
     config = write_arrays(tmp_path / place, **{f"{split}_x": rows for split in SPLITS})
     public, task = read_public(config), describe(config)
@@ -32,7 +32,7 @@ def test_vectors_of_any_width_are_read(tmp_path: Path, dtype: str, place: str) -
         np.testing.assert_array_equal(inputs, rows.astype(np.float32))
 
 
-def test_images_with_labels(tmp_path: Path) -> None:
+def test_images_with_labels(tmp_path):
     changed = {f"{split}_x": IMAGES for split in SPLITS}
     config = write_arrays(tmp_path / "a.npz", public_y=TRUTH["class"], **changed)
     public = read_public(config)
@@ -41,7 +41,7 @@ def test_images_with_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(public.labels, TRUTH["class"])
 
 
-def test_attributes_are_columns(tmp_path: Path) -> None:
+def test_attributes_are_columns(tmp_path):
     bits = [[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 2], [0, 0, 0, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
     config = write_arrays(tmp_path / "a.npz", "attributes", private_y=np.array(bits))
     assert describe(config).labels == AttributeLabels(("0", "1", "2", "3"))
@@ -50,7 +50,7 @@ def test_attributes_are_columns(tmp_path: Path) -> None:
     assert open_records(config, describe(config)).labels.tolist() == [6, 15, 0, 8, 1]
 
 
-def test_private_values_are_clipped_and_public_ones_are_as_they_are(tmp_path: Path) -> None:
+def test_private_values_are_clipped_and_public_ones_are_as_they_are(tmp_path):
     private = np.array([-3.0, 0.0, np.nan, 5.0, np.inf, 12.0])
     config = write_arrays(tmp_path / "a.npz", "value", private_y=private)
     task = describe(config)
@@ -96,16 +96,14 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("labels", "changed", "name"), MISFITS)
 @pytest.mark.parametrize("place", ["a.npz", "a"])
-def test_public_arrays_that_do_not_fit_are_named(
-    tmp_path: Path, labels: str, changed: dict[str, Any], name: str, place: str
-) -> None:
+def test_public_arrays_that_do_not_fit_are_named(tmp_path, labels, changed, name, place):
     with pytest.raises(InvalidInput) as caught:
         read_public(write_arrays(tmp_path / place, labels, **changed))
     assert caught.value.name == name
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_npz_and_a_missing_one(tmp_path: Path) -> None:
+def test_a_file_that_is_no_npz_and_a_missing_one(tmp_path):
     (tmp_path / "a.npz").write_text("text")
     for path, error in (
         (str(tmp_path / "a.npz"), InvalidInput),
@@ -118,9 +116,7 @@ def test_a_file_that_is_no_npz_and_a_missing_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", [True, False], ids=["npy", "npz"])
 @pytest.mark.parametrize("sizes", [(2 * 10**12, 3), (2**62, 2**62), (-2, -3), (5, 3)])
-def test_a_header_that_claims_more_than_there_is_allocates_nothing(
-    tmp_path: Path, sizes: tuple[int, int], folder: bool
-) -> None:
+def test_a_header_that_claims_more_than_there_is_allocates_nothing(tmp_path, sizes, folder):
     """43 TiB, an overflow, a product of negative sizes, and one row more than there is."""
     header = io.BytesIO()
     fields = {"descr": "<f8", "fortran_order": False, "shape": sizes}

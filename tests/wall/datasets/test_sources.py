@@ -14,7 +14,7 @@ import pytest
 
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.config import SOURCES, DataConfig, Labels
-from labelwall.wall.datasets.sources import PUBLISHED, describe, published, read_public
+from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.errors import InvalidInput
 from tests.wall.datasets.small import write_arrays, write_tables
 
@@ -41,23 +41,21 @@ BOUNDS = [0.0, 1.0]
         ),
     ],
 )
-def test_a_wrong_setting_is_refused_by_name(settings: dict[str, Any], field: str) -> None:
+def test_a_wrong_setting_is_refused_by_name(settings, field):
     with pytest.raises(InvalidInput, match="must be") as caught:
         DataConfig(**settings)
     assert caught.value.name == field
 
 
-def test_every_name_is_known_once_and_no_other_is() -> None:
+def test_every_name_is_known_once_and_no_other_is():
     assert set(SOURCES) == {"folder", "arrays", "table"} | set(PUBLISHED)
     for unknown in ("imagenet", "", "MNIST", "base"):
         with pytest.raises(InvalidInput, match=r"data\.source"):
             DataConfig(unknown)
-    with pytest.raises(InvalidInput, match=r"data\.source"):
-        published("folder")
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_only_its_own_kinds_of_labels_are_configured(name: str) -> None:
+def test_only_its_own_kinds_of_labels_are_configured(name):
     assert SOURCES[name].kinds
     for kind in get_args(Labels):
         settings: dict[str, Any] = {"labels": kind, "bounds": BOUNDS if kind == "value" else []}
@@ -69,7 +67,7 @@ def test_only_its_own_kinds_of_labels_are_configured(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
+def test_a_published_data_set_is_described_without_a_file(name):
     assert set(SOURCES[name].kinds) == set(PUBLISHED[name].names)
     for kind in SOURCES[name].kinds:
         task = describe(DataConfig(name, labels=kind, root="nowhere", download=False))
@@ -77,10 +75,9 @@ def test_a_published_data_set_is_described_without_a_file(name: str) -> None:
         assert len(set(task.labels.names)) == len(task.labels.names)
         assert len(task.input_shape) == 3
     assert SOURCES[name].private_records
-    assert not SOURCES[name].takes_names
 
 
-def test_loading_settings_loads_no_large_library() -> None:
+def test_loading_settings_loads_no_large_library():
     modules = ("wall.datasets.sources", "experiment.commands.configured", "teacher.records.inspect")
     names = ", ".join(f"labelwall.{name}" for name in modules)
     code = f"import sys, {names}; sys.exit(bool({{'torch', 'torchvision'}} & set(sys.modules)))"
@@ -92,8 +89,8 @@ def test_loading_settings_loads_no_large_library() -> None:
 
 @pytest.mark.parametrize("reader", ["folder", "table", "npy"])
 def test_the_public_side_neither_opens_nor_lists_private_files(
-    tmp_path: Path, image_folders: dict[str, str], opened: Any, reader: str
-) -> None:
+    tmp_path, image_folders, opened, reader
+):
     config = {
         "folder": lambda: DataConfig("folder", **image_folders),
         "table": lambda: DataConfig(**write_tables(tmp_path)),
@@ -124,7 +121,7 @@ def damage(path: str, names: tuple[str, ...]) -> None:
     Path(path).write_bytes(content)
 
 
-def test_the_public_side_reads_no_private_member(tmp_path: Path) -> None:
+def test_the_public_side_reads_no_private_member(tmp_path):
     config = write_arrays(tmp_path / "a.npz", private_id=np.arange(6))
     before = read_public(config)
     damage(str(config.path), ("private_x", "private_y", "private_id"))
@@ -154,9 +151,10 @@ def private_uses(source: str) -> list[str]:
     return uses
 
 
-def test_only_the_teachers_records_ask_for_private_rows() -> None:
-    """Beside them the published sets alone have a reader's name, for what each of them defines, and
-    the custodian's directory is found by the path of the private rows, which are not opened.
+def test_only_the_teachers_records_ask_for_private_rows():
+    """Beside them the published sets alone have a reader's name, for what each of them defines;
+    rows that a program has in memory are written by their names; and the custodian's directory is
+    found by the path of the private rows, which are not opened.
     """
     files = [REPOSITORY / "pipeline.py"]
     for folder in ("wall", "teacher", "student", "experiment"):
@@ -167,9 +165,10 @@ def test_only_the_teachers_records_ask_for_private_rows() -> None:
     }
     assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
     assert asking.pop("experiment/run/places.py") == {"config.private"}
+    assert asking.pop("experiment/data.py") == {"private_x", "private_y"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
     for code in (
-        "published(source)._one_side(config, private)",
+        "PUBLISHED[source]._one_side(config, private)",
         "from wall.datasets.svhn import private_rows",
         "read(self.config.private)",
         "read_member(path, 'private_y')",
