@@ -153,7 +153,8 @@ def private_uses(source: str) -> list[str]:
 
 def test_only_the_teachers_records_ask_for_private_rows():
     """Beside them the published sets alone have a reader's name, for what each of them defines, and
-    the custodian's directory is found by the path of the private rows, which are not opened.
+    the custodian's directory is found by the path of the private rows, which are not opened; rows
+    that a program has in memory are written to it.
     """
     files = [REPOSITORY / "pipeline.py"]
     for folder in ("wall", "teacher", "student", "experiment"):
@@ -164,6 +165,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
     }
     assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
     assert asking.pop("experiment/run/places.py") == {"config.private"}
+    assert asking.pop("experiment/data.py") == {"private_x", "private_y"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
     for code in (
         "PUBLISHED[source]._one_side(config, private)",
