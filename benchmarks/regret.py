@@ -29,7 +29,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.planner import Goal, View
-from labelwall.experiment.plan.rehearsal import Features
+from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.experiment.run.matrices import ask_matrices
@@ -44,7 +44,7 @@ from labelwall.wall.datasets.config import PublicData
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import errors
 from labelwall.wall.matrices import Matrix, NoisyCounts
-from labelwall.wall.messages import Receipt
+from labelwall.wall.messages import ExtractorSpec, Receipt
 from labelwall.wall.progress import no_progress
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
@@ -87,22 +87,19 @@ class Drawing:
         return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
 
 
-def features_of(data: Data, config: Config, view: View) -> Features:
-    """Of the public and of the private rows."""
-    box = [list(side) for side in view.box]
-    seen = replace(config, features=view.features, box=box)
-    rows = data.public[0], data.private[0]
-    return Features(seen, data.task, box, rows, view.dimensions, view.records)
+def spec_of(data: Data, view: View) -> ExtractorSpec:
+    """What makes a view of the data's rows."""
+    return on_plain(data.task, data.public[0], [list(side) for side in view.box], view.whiten)
 
 
 def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:
     """Share of test rows with their right label (R2 of values), mean of ``draws`` rounds."""
-    found = features_of(data, config, view)
-    spec = extractor_of_round(
-        found.spec(view.whiten), mechanism.query_form, lambda _: data.public[0]
-    )
+    form = mechanism.query_form
+    spec = extractor_of_round(spec_of(data, view), form, lambda _: data.public[0])
     embedder = Embedder(spec, probe=None)
-    public, private, test = (embedder.embed(x)[0] for x in (*found.plain, data.test[0]))
+    public, private, test = (
+        embedder.embed(x)[0] for x in (data.public[0], data.private[0], data.test[0])
+    )
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
@@ -152,13 +149,12 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     found = search(config, data.task, public, goal, mechanisms_for(config), no_progress)
     seconds = time.process_time() - began
     best = found.chosen
-    assert best.view is not None
     planned = planned_config(config, best)
     if not best.mechanism.once_a_round:
         raise InvalidInput("auto", "a mechanism that asks once a round", best.mechanism.kind)
     auto = accuracy(data, config, best.view, best.mechanism, DRAWS)
     known.append((best.view, planned.mechanism))
-    views = list(dict.fromkeys(c.view for c in found.tried if c.view is not None))
+    views = list(dict.fromkeys(c.view for c in found.tried))
     grid = [
         (c.view, planned_config(config, c).mechanism)
         for c in found.tried
@@ -215,8 +211,7 @@ def value_row(epsilon: float) -> str:
         if mechanism.once_a_round:
             return accuracy(data, asking, view, solved(asking, mechanism), DRAWS)
         mechanism = replace(asking, mechanism=mechanism).solved().mechanism
-        kinds = features_of(data, asking, view)
-        embedder, scores = Embedder(kinds.spec(view.whiten), probe=None), []
+        embedder, scores = Embedder(spec_of(data, view), probe=None), []
         near, asked = (embedder.embed(part)[0] for part in (private, public))
         for draw in range(DRAWS):
             picked = np.random.default_rng(draw).permutation(len(public))[: regression.QUERIES]
@@ -227,11 +222,10 @@ def value_row(epsilon: float) -> str:
             scores.append(0.0 if scored is None else scored["r2"])
         return float(np.mean(scores))
 
-    views = list(dict.fromkeys(c.view for c in found.tried if c.view is not None))
+    views = list(dict.fromkeys(c.view for c in found.tried))
     grid = [(views[0], cls(k=k)) for k in NEIGHBOURS for cls in VALUES]
-    linear = [(c.view, c.mechanism) for c in found.tried if c.mechanism.once_a_round and c.view]
+    linear = [(c.view, c.mechanism) for c in found.tried if c.mechanism.once_a_round]
     grid += linear[:GRID]
-    assert best.view is not None
     auto = r2(best.view, best.mechanism)
     scored = [(r2(*entry), *entry) for entry in grid]
     most, view, mechanism = max(

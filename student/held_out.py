@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ..wall.messages import ABSTAINED
 from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import Pool, has_soft
 from .devices import parallel, process_count
-from .module import STUDENT_MODULES, Student
 from .train import outputs, train
 
 DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
@@ -51,10 +49,10 @@ def drop_doubtful(
     alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears the folds
     done; ``workers``: as for ``process_count``.
     """
-    folds, kind = config.doubtful_folds, STUDENT_MODULES[pool.labels.kind]
-    if folds < 2 or not issubclass(kind, Student):
+    folds, space = config.doubtful_folds, pool.labels
+    if folds < 2 or space.kind == "value":
         return Cleaned(labels)
-    fold = _stratified(pool.labels.strata(labels), folds, seed)
+    fold = _stratified(space.strata(labels), folds, seed)
     brief = replace(
         config, objective="supervised", loss="cross_entropy", steps=config.doubtful_steps
     )
@@ -66,10 +64,12 @@ def drop_doubtful(
     kept, right, judged = labels.copy(), 0, 0
     for number, (rows, logits) in enumerate(zip(parts, judges, strict=True), start=1):
         progress(number, folds)
-        given = kind.probability(torch.from_numpy(logits), torch.from_numpy(labels[rows])).numpy()
-        kept[rows] = np.where(given < DOUBTFUL, ABSTAINED, labels[rows])
-        known = labels[rows] != ABSTAINED
-        right += int((pool.labels.predict(logits) == labels[rows])[known].sum())
+        own, chances = labels[rows], space.probabilities(logits)
+        of_classes = space.kind == "class"
+        given = chances[np.arange(len(own)), own] if of_classes else np.abs(1 - own - chances)
+        kept[rows] = np.where(given < DOUBTFUL, ABSTAINED, own)
+        known = own != ABSTAINED
+        right += int((space.predict(logits) == own)[known].sum())
         judged += int(known.sum())
     sure = has_soft(soft if config.soft else None, len(labels))
     kept[sure] = labels[sure]

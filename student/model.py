@@ -159,19 +159,6 @@ def unpack(content: bytes, source: str = "something else") -> StudentInfo | None
     return info
 
 
-def read_file(path: Path) -> bytes:
-    """A student's file, or the one in a run folder. Raises MissingData, InvalidInput."""
-    file = path / "student.safetensors" if path.is_dir() else path
-    if not file.is_file():
-        raise MissingData(
-            "`student` must be the folder of a finished run, or a student.safetensors. "
-            f"Found {str(path)!r}."
-        )
-    if file.stat().st_size > MAX_BYTES:
-        raise InvalidInput("student", f"a file of at most {MAX_BYTES} bytes", str(path))
-    return file.read_bytes()
-
-
 BATCH = 500
 Inputs = np.ndarray | Sequence[str | Path] | str | Path
 ESTIMATE: Literal["estimate"] = "estimate"
@@ -302,7 +289,14 @@ def load(path: str | Path) -> StudentModel:
 
     What a stranger's file says of itself takes no more memory than the file has.
     """
-    content = read_file(Path(path))
+    folder = Path(path)
+    file = folder / "student.safetensors" if folder.is_dir() else folder
+    if not file.is_file():
+        rule = "the folder of a finished run, or a student.safetensors"
+        raise MissingData(f"`student` must be {rule}. Found {str(path)!r}.")
+    if file.stat().st_size > MAX_BYTES:
+        raise InvalidInput("student", f"a file of at most {MAX_BYTES} bytes", str(path))
+    content = file.read_bytes()
     info = unpack(content, str(path))
     if info is None:
         raise InvalidInput("student", "a file with labelwall's metadata", str(path))

@@ -254,13 +254,6 @@ class StudentModule(pl.LightningModule):
 class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
 
-    @staticmethod
-    def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """What a network gives to each of the ``labels``, int64 [n] or [n, c]: float32 of their
-        shape.
-        """
-        return logits.softmax(dim=1)[torch.arange(len(labels)), labels]
-
     def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
         """With a class prior, targets are aligned by the running share of each class among the
         predictions.
@@ -298,10 +291,6 @@ class AttributeStudent(Student):
     def _choices(self, outputs: torch.Tensor) -> torch.Tensor:
         """Logits of each attribute being absent or present."""
         return losses.pairs(outputs)
-
-    @staticmethod
-    def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return torch.where(labels == 1, logits, -logits).sigmoid()
 
 
 class Regressor(StudentModule):

@@ -239,13 +239,10 @@ class Teacher:
         What several calls ask is charged once, to the first of them. Raises as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._answering(calls)
-            named, slot = (spec.sha256(), mechanism.fields()), calls[0].slot
-            row = dict[str, np.ndarray]()
-            identities = [queries.identities(*named) for queries in calls]
+            mechanism, identities = self._begin(*calls)
+            slot, row = calls[0].slot, dict[str, np.ndarray]()
             for queries, own in zip(calls, identities, strict=True):
                 row.update(zip(own, queries.inputs, strict=True))
-            self._begin(slot)
             todo, size = [i for i in row if self._call.next_stage(i)], self._rows.batch_size
             if self.whole(slot):
                 mechanism.require_batch(len(todo), self._index.dimensions)
@@ -267,9 +264,7 @@ class Teacher:
         Raises as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._counting(matrix)
-            identity = matrix.identity(spec.sha256(), mechanism.fields())
-            self._begin(matrix.slot)
+            mechanism, ((identity,),) = self._begin(matrix)
             served = self._call.next_stage(identity) is None
             if not served:
                 one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
@@ -284,13 +279,8 @@ class Teacher:
     def chargeable(self, call: Queries | Matrix) -> int:
         """How many distinct queries of a call would be charged now, up to the cap. Public."""
         with self._lock:
-            if isinstance(call, Matrix):
-                spec, mechanism = self._counting(call)
-            else:
-                spec, mechanism = self._answering([call])
-            asked = set(call.identities(spec.sha256(), mechanism.fields()))
-            self._begin(call.slot)
-            new = sum(self._call.next_stage(identity) is not None for identity in asked)
+            mechanism, (asked,) = self._begin(call)
+            new = sum(self._call.next_stage(identity) is not None for identity in {*asked})
             if mechanism.charging is not Charging.PER_QUERY:
                 return new
             return min(new, self._ledger.state.remaining(call.slot, mechanism.stages[0]))
@@ -300,47 +290,44 @@ class Teacher:
         known = self._mechanisms[slot : slot + 1]
         return any(mechanism.charging is Charging.PER_BATCH for mechanism in known)
 
-    def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
-        slot = calls[0].slot
-        spec, mechanism = self._ready("queries", slot)
-        if mechanism.query_form.matrix is not None:
-            rule = f"of a mechanism that answers queries, not one for {mechanism.query_form.matrix}"
-            raise InvalidInput("queries.slot", rule, slot)
-        mechanism.query_form.require(spec, self._index.dimensions)
-        if len(calls) > 1 and self.whole(slot):
-            raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
-        for queries in calls:
-            if queries.slot != slot:
-                rule = f"{slot}, as of the other calls of the batch"
-                raise InvalidInput("queries.slot", rule, queries.slot)
-            if queries.inputs.shape[1:] != spec.input_shape:
-                rule = f"rows of shape {spec.input_shape}"
-                raise InvalidInput("queries.inputs", rule, queries.inputs.shape[1:])
-        return spec, mechanism
-
-    def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
-        spec, mechanism = self._ready(matrix.kind, matrix.slot)
-        if mechanism.query_form.matrix != matrix.kind:
-            rule = f"of a mechanism that counts by {matrix.kind}"
-            raise InvalidInput(f"{matrix.kind}.slot", rule, matrix.slot)
-        expected = mechanism.query_form.shape(self._index.dimensions, self._space.outputs)
-        if matrix.entries.shape != expected:
-            rule = f"of shape {list(expected)}, as mechanism and extractor say"
-            raise InvalidInput(f"{matrix.kind}.{matrix.array}", rule, list(matrix.entries.shape))
-        return spec, mechanism
-
-    def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
+    def _begin(self, *calls: Queries | Matrix) -> tuple[Mechanism, list[list[str]]]:
+        """Check calls, and read what the ledger has: their mechanism, and each one's identities."""
+        first, slot = calls[0], calls[0].slot
+        kind = first.kind if isinstance(first, Matrix) else None
+        name = kind or "queries"
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
             rule = f"below {len(self._mechanisms)}, the plan's slots"
             raise InvalidInput(f"{name}.slot", rule, slot)
-        return self._spec, self._mechanisms[slot]
-
-    def _begin(self, slot: int) -> None:
+        mechanism, dimensions = self._mechanisms[slot], self._index.dimensions
+        form = mechanism.query_form
+        if form.matrix != kind:
+            other = f"answers queries, not one for {form.matrix}"
+            rule = f"of a mechanism that {f'counts by {kind}' if kind else other}"
+            raise InvalidInput(f"{name}.slot", rule, slot)
+        if kind is None:
+            form.require(self._spec, dimensions)
+        if len(calls) > 1 and self.whole(slot):
+            raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
+        for call in calls:
+            if call.slot != slot:
+                rule = f"{slot}, as of the other calls of the batch"
+                raise InvalidInput(f"{name}.slot", rule, call.slot)
+            expected: tuple[int, ...] = self._spec.input_shape
+            rule, array = f"rows of shape {expected}", "queries.inputs"
+            if isinstance(call, Matrix):
+                expected = form.shape(dimensions, self._space.outputs)
+                rule = f"of shape {list(expected)}, as mechanism and extractor say"
+                array = f"{kind}.{call.array}"
+            shape = call.entries.shape if isinstance(call, Matrix) else call.inputs.shape[1:]
+            if shape != expected:
+                raise InvalidInput(array, rule, list(shape))
         self._ledger.catch_up()
-        mechanism, directory = self._mechanisms[slot], self._rows.directory
+        directory = self._rows.directory
         self._call = Call(self._ledger, slot, mechanism, self._entropy, directory)
+        named = self._spec.sha256(), mechanism.fields()
+        return mechanism, [call.identities(*named) for call in calls]
 
     def _settle(
         self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None

@@ -1,6 +1,5 @@
-"""A throw-away PostgreSQL server.
-
-One for all workers of a test session, on a Unix socket in a directory that nobody else enters.
+"""A throw-away PostgreSQL server, one for all workers of a test session, on a Unix socket in a
+directory that nobody else enters.
 
 It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
 refuses to work for root; then the server runs as another user.
@@ -14,7 +13,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,34 +67,22 @@ def address(place: Place) -> str:
 
 
 def swept(folder: Path, socket: str) -> Place:
-    """The ledger of one kill in a sweep.
-
-    A file in ``folder``, or a new schema on the server at ``socket``.
-    """
-    return (
-        LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket)
-        if socket
-        else folder / "ledger.sqlite"
-    )
+    """The ledger of one kill in a sweep: a file in ``folder``, or a new schema on the server."""
+    schema = f"{folder.parent.name}_{folder.name}"
+    return LedgerUrl(OWNER, DATABASE, schema, socket=socket) if socket else folder / "ledger.sqlite"
 
 
 def copied(place: Place, name: str) -> Place:
-    """A copy of a ledger that nobody is writing.
-
-    A file of that name beside it, or a schema of that name on its server.
-    """
+    """A copy of a ledger that nobody is writing: a file beside it, or a schema on its server."""
     if isinstance(place, Path):
         return Path(shutil.copyfile(place, place.with_name(name)))
-    with psycopg.connect(host=place.socket, user=OWNER, dbname=DATABASE) as connection:
-        connection.execute(f"CREATE SCHEMA {name}".encode())
-        tables = f"SELECT tablename FROM pg_tables WHERE schemaname = '{place.schema}'"
-        for (table,) in connection.execute(tables.encode()).fetchall():
-            connection.execute(
-                f"CREATE TABLE {name}.{table} (LIKE {place.schema}.{table} INCLUDING ALL)".encode()
-            )
-            connection.execute(
-                f"INSERT INTO {name}.{table} SELECT * FROM {place.schema}.{table}".encode()
-            )
+    server = Server(Path(place.socket))
+    tables = rows(place, f"SELECT tablename FROM pg_tables WHERE schemaname = '{place.schema}'")
+    server.administer(f"CREATE SCHEMA {name}")
+    for (table,) in tables:
+        old, new = f"{place.schema}.{table}", f"{name}.{table}"
+        server.administer(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
+        server.administer(f"INSERT INTO {new} SELECT * FROM {old}")
     return replace(place, schema=name)
 
 
@@ -115,13 +102,17 @@ class Server:
 
     def schema(self, role: str = OWNER) -> LedgerUrl:
         """The address of a ledger that is not there yet."""
-        return LedgerUrl(
-            role=role, database=DATABASE, schema=f"s{uuid.uuid4().hex}", socket=str(self.home)
-        )
+        return LedgerUrl(role, DATABASE, f"s{uuid.uuid4().hex}", socket=str(self.home))
 
     def login(self, role: str) -> psycopg.Connection:
         """A connection that commits each statement."""
         return psycopg.connect(host=str(self.home), user=role, dbname=DATABASE, autocommit=True)
+
+    def set_for(self, role: str, setting: str) -> None:
+        """A setting of a superuser, who is created where there is none."""
+        with suppress(psycopg.errors.DuplicateObject):
+            self.administer(f"CREATE ROLE {role} LOGIN SUPERUSER")
+        self.administer(f"ALTER ROLE {role} SET {setting}")
 
     def administer(self, *statements: str) -> None:
         """Run SQL as the server's owner, outside any ledger's transaction."""
@@ -143,21 +134,14 @@ class Server:
         self._program("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
 
     def _program(self, name: str, *arguments: str) -> None:
-        folder, user = programs(), _user()
+        folder, user, other = programs(), _user(), dict[str, Any]()
         assert folder is not None
-        other: dict[str, Any] = (
-            {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        )
-        # Seconds, on a busy machine.
-        environment = {
-            "PATH": os.environ["PATH"],
-            "LC_ALL": "C",
-            "PGCTLTIMEOUT": "600",
-        }
+        if user is not None:
+            other = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         done = subprocess.run(
             [folder / name, *arguments],
             cwd=self.home,
-            env=environment,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C", "PGCTLTIMEOUT": "600"},  # seconds
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             **other,
@@ -175,10 +159,7 @@ def _user() -> pwd.struct_passwd | None:
 
 @contextmanager
 def new_server() -> Iterator[Server]:
-    """A new server, stopped and deleted afterwards.
-
-    Skips the test where the programs are missing.
-    """
+    """A new server, deleted afterwards. Skips the test where the programs are missing."""
     server = _create()
     try:
         server.start()
@@ -195,18 +176,8 @@ def _create() -> Server:
     user = _user()
     if user is not None:
         os.chown(server.home, user.pw_uid, user.pw_gid)
-    server._program(
-        "initdb",
-        "-D",
-        "data",
-        "-U",
-        OWNER,
-        "--auth=trust",
-        "--no-sync",
-        "--no-locale",
-        "-E",
-        "UTF8",
-    )
+    how = ("-U", OWNER, "--auth=trust", "--no-sync", "--no-locale", "-E", "UTF8")
+    server._program("initdb", "-D", "data", *how)
     with (server.home / "data" / "postgresql.conf").open("a") as file:
         file.write(f"{SETTINGS}unix_socket_directories = '{server.home}'\n")
     access = server.home / "data" / "pg_hba.conf"
@@ -222,10 +193,7 @@ def _delete(server: Server) -> None:
 
 @contextmanager
 def shared_server(meeting: Path) -> Iterator[Server]:
-    """The server of all processes that name the same directory.
-
-    The first process starts it, the last one stops it.
-    """
+    """The server of all processes that name the same directory: the last one stops it."""
     meeting.mkdir(exist_ok=True)
     known = meeting / "home"
     with (meeting / "users").open("w") as users:
@@ -239,11 +207,10 @@ def shared_server(meeting: Path) -> Iterator[Server]:
         try:
             yield server
         finally:
-            with _alone(meeting):
-                fcntl.flock(users, fcntl.LOCK_UN)
-                if _last(users):
-                    known.unlink()
-                    _delete(server)
+            with _alone(meeting), suppress(BlockingIOError):  # others are there
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                known.unlink()
+                _delete(server)
 
 
 @contextmanager
@@ -251,11 +218,3 @@ def _alone(meeting: Path) -> Iterator[None]:
     with (meeting / "door").open("w") as door:
         fcntl.flock(door, fcntl.LOCK_EX)
         yield
-
-
-def _last(users: Any) -> bool:
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

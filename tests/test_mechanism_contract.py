@@ -293,7 +293,7 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     view = View("raw", 0, 3, 3, 150, 3, 5000)
     public = PublicRows(
         3,
-        lambda: (features, labels, 63.0, None),
+        lambda: (features, labels, 63.0, view),
         lambda: (view,),
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )

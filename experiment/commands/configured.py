@@ -14,6 +14,7 @@ from typing import Any
 
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
+from ...wall.labels import has_label
 from ..config.arguments import add_options, flag, option
 from ..config.config import Config
 from ..config.options import parse
@@ -155,7 +156,7 @@ def _optimise(config: Config, options: Namespace) -> int:
     if options.json:
         print(json.dumps(describe_optimum(best, optimum)))
     else:
-        print_optimum(best, optimum, out)
+        print_optimum(optimum, out)
     return 0
 
 
@@ -186,7 +187,8 @@ def predict(args: Sequence[str]) -> int:
     answers = prediction.predict(
         config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
     )
-    print(prediction.prediction_line(answers, out))
+    answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
+    print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
     return 0
 
 
@@ -230,7 +232,9 @@ def data(args: Sequence[str]) -> int:
     config, _ = _parsed(data, args)
     from ...teacher.records.inspect import preview
 
-    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
+    mechanism = config.mechanism
+    neighbours = vars(mechanism).get("k", 1)
+    print(preview(config.data, neighbours, mechanism.rate, unit=config.privacy.unit))
     return 0
 
 

@@ -3,7 +3,7 @@
 Loads without torch, so that `--help` and `plan` answer at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -212,22 +212,20 @@ class Config(FirstFeatures, Computing):
         budget = self.budget
         return self.with_mechanisms(calibrate(priced, budget.epsilon, budget.delta, progress))
 
-    def recorded(self, plan: Plan) -> "Config":
-        """With the missing numbers that a plan, a ledger's, has for the same mechanisms.
+    def recorded(self, known: "Plan | Config") -> "Config":
+        """With the missing numbers that a ledger's plan, or a run's configuration, has for the same
+        mechanisms.
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
-        return self._completed([slot.mechanism for slot in plan.slots])
-
-    def as_given(self, known: "Config") -> "Config":
-        """With the missing numbers that another configuration, a run's, has for the same rounds."""
-        return self._completed([asdict(mechanism) for mechanism in known.mechanisms()])
-
-    def _completed(self, known: Sequence[Mapping[str, object]]) -> "Config":
+        if isinstance(known, Plan):
+            fixed = [slot.mechanism for slot in known.slots]
+        else:
+            fixed = [asdict(mechanism) for mechanism in known.mechanisms()]
         own, unit = self.mechanisms(), self.privacy.unit
-        if len(known) != len(own):
+        if len(fixed) != len(own):
             return self
-        pairs = zip(own, known, strict=True)
+        pairs = zip(own, fixed, strict=True)
         return self.with_mechanisms([m.recorded(fields, unit) for m, fields in pairs])
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> "Config":

@@ -175,6 +175,7 @@ class PrivateSide:
     ledger: LedgerUrl | None  # None: a file of the directory
     anchor: Path | LedgerUrl | None
     url: str | None  # of the service that answers in place of a teacher here
+    dataset: str | None = None  # to which the ledger belongs, where a run knows
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.search.kernels import GRID, STEPS
 from ...wall.progress import Progress, no_progress
-from .planner import Choice, Goal, Optimum, PublicRows
+from .planner import Choice, Goal, Optimum, PublicRows, View
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
-STEP = 0.05  # of the levels
-MAX_MISSES = 2  # consecutive levels that are no better end a pass of the second round
+MAX_MISSES = 2  # consecutive levels that are no better end the second round
 # sigma_label, in typical weights: 0.15 to 5.77
 LABEL_NOISE = tuple(round(0.15 * 1.5**step, 3) for step in range(10))
 COUNT_NOISE = (0.5, 1.0, 2.0)  # sigma_count, of the default sqrt(T / (6 rho))
@@ -38,27 +37,40 @@ def plan(kernel: IndKnn, goal: Goal, public: PublicRows, progress: Progress) -> 
     records = SimulatedRecords.of(
         features, labels, goal.expected_records, public.num_classes, kernel, length
     )
-    optimum = optimise(kernel, records, goal, progress)
-    return replace(optimum, chosen=replace(optimum.chosen, view=view))
+    return optimise(kernel, records, view, goal, progress)
 
 
 def optimise(
-    kernel: IndKnn, records: "SimulatedRecords", goal: Goal, progress: Progress = no_progress
+    kernel: IndKnn,
+    records: "SimulatedRecords",
+    view: View,
+    goal: Goal,
+    progress: Progress = no_progress,
 ) -> Optimum[IndKnn]:
     """See ``planner.Planner``; the records are simulated already."""
     goal.check()
     level, _ = best_level(records, kernel)
+    repeats = math.ceil(MIN_SIMULATED / len(records.labels))
     trials = []
     numbers = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
     for done, asked in enumerate(numbers, start=1):
         trial = best_noise(
-            records, kernel, goal, asked, level=level, seed=goal.seed, repeats=_repeats(records)
+            records, kernel, goal, asked, level=level, seed=goal.seed, repeats=repeats
         )
-        trials.append((asked, trial))
+        if trial.right >= goal.min_accuracy:
+            trials.append((asked * trial.right, asked, trial.mechanism))
         progress("rehearsing", done, len(numbers))
-    note = "However many queries are asked. Kernel and hashing are the configuration's."
-    chosen = _best(records, goal, trials).certified(goal)
-    return Optimum(goal, chosen, records.description, note)
+    if not trials:
+        raise goal.nothing_affordable()
+    _, asked, mechanism = max(trials, key=lambda trial: trial[0])
+    rng = np.random.default_rng([asked, REPEATS])
+    (right,) = records.ind_knn([mechanism], asked, REPEATS * repeats, rng)
+    choice = Choice(goal.epsilon, view, mechanism, asked, asked, float(asked), float(right))
+    source = (
+        f"a rehearsal among {len(records.labels)} labelled public rows, each left out of its own "
+        f"votes and standing for {records.copies:.3g} records"
+    )
+    return Optimum(goal, (choice.certified(goal),), source)
 
 
 @dataclass(frozen=True)
@@ -92,16 +104,13 @@ def best_noise(
 ) -> Trial:
     """Second round, for ``asked`` queries: the best threshold and noise.
 
-    Where budgets are short, noise calls for more neighbours and payments for fewer. Levels are
-    tried from ``level`` downwards, then upwards, then half a step around the best.
+    Where budgets are short, noise calls for more neighbours and payments for fewer: levels fall
+    from two steps above ``level`` until they are no better.
     """
     priced = Priced(replace(kernel, rho=None, sigma_count=None), asked, asked)
     (planned,) = calibrate((priced,), goal.epsilon, goal.delta)
-    best, best_level = Trial(planned, -1.0), level
-
-    def attempt(tried: float) -> bool:
-        """Whether this level is the best so far."""
-        nonlocal best, best_level
+    best, misses = Trial(planned, -1.0), 0
+    for tried in reversed(LEVELS[: LEVELS.index(level) + 3]):
         threshold = _threshold(kernel, tried)
         unit = records.typical_weight(threshold)
         candidates = [
@@ -111,21 +120,12 @@ def best_noise(
         ]
         shares = records.ind_knn(candidates, asked, repeats, np.random.default_rng(seed))
         winner = int(shares.argmax())
-        if shares[winner] <= best.right:
-            return False
-        best, best_level = Trial(candidates[winner], float(shares[winner])), tried
-        return True
-
-    downwards = [each for each in reversed(LEVELS) if each <= level]
-    upwards = [each for each in LEVELS if each > level]
-    for levels in (downwards, upwards):
-        misses = 0
-        for tried in levels:
-            misses = 0 if attempt(tried) else misses + 1
-            if misses == MAX_MISSES:
-                break
-    for tried in (best_level - STEP / 2, best_level + STEP / 2):
-        attempt(tried)
+        if shares[winner] > best.right:
+            best, misses = Trial(candidates[winner], float(shares[winner])), 0
+        else:
+            misses += 1
+        if misses == MAX_MISSES:
+            break
     return best
 
 
@@ -143,26 +143,6 @@ def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list
         replace(planned, threshold=threshold, sigma_label=label, sigma_count=sigma_count)
         for label in labels
     ]
-
-
-def _best(
-    records: "SimulatedRecords", goal: Goal, trials: Sequence[tuple[int, Trial]]
-) -> Choice[IndKnn]:
-    """The choice with the most right labels among ``trials``, (queries, trial).
-
-    The forecast is simulated with new noise. Raises BudgetRefused where none is accurate enough.
-    """
-    accurate = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
-    if not accurate:
-        raise goal.nothing_affordable()
-    asked, trial = max(accurate, key=lambda pair: pair[0] * pair[1].right)
-    rng = np.random.default_rng([asked, REPEATS])
-    (right,) = records.ind_knn([trial.mechanism], asked, REPEATS * _repeats(records), rng)
-    return Choice(goal.epsilon, trial.mechanism, asked, asked, float(asked), float(right))
-
-
-def _repeats(records: "SimulatedRecords") -> int:
-    return math.ceil(MIN_SIMULATED / len(records.labels))
 
 
 @dataclass(frozen=True)
@@ -204,15 +184,6 @@ class SimulatedRecords:
             similarity = np.exp(-beyond / (kernel.bandwidth * length) ** 2)
         np.fill_diagonal(similarity, -1)
         return cls(similarity, labels, records / len(labels), num_classes)
-
-    @property
-    def description(self) -> str:
-        """The source of the forecast, for a reader."""
-        rows = f"{len(self.labels)} labelled public rows"
-        return (
-            f"a rehearsal among {rows}, each left out of its own votes and standing for "
-            f"{self.copies:.3g} records"
-        )
 
     def without_noise(self, threshold: float) -> float:
         """Accuracy of the neighbours' weighted votes without noise and budgets."""

@@ -13,13 +13,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Generic
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
-from ...teacher.accounting.conversion import epsilon_from_rdp, round_up
+from ...teacher.accounting.conversion import epsilon_from_rdp
 from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
 from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import M, Mechanism, Priced
@@ -30,7 +30,6 @@ from ...wall.progress import Progress
 from ..linear.measure import MANY_STEPS
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
-SLACK = 0.05  # of the least accuracy: neighbours of those that are nearly good enough
 FRESH = 8  # times as many rehearsals of the last candidates, with new draws
 VALUES_ASKED = 300  # queries, where no round says how many
 AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
@@ -78,10 +77,9 @@ class View:
     """Features that the first round may look at.
 
     ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
-    spread, 0 for the features as they are; ``dimensions``: of these features, a count; ``axes``:
-    the most principal axes that a mechanism may ask for, 0 where it can not; ``rows``: public rows
-    of the rehearsal, ``classes``, ``records``: expected ones, counts; ``box``: the domain of
-    features of that name.
+    spread, 0 for the features as they are; ``axes``: the most that a mechanism may ask for, 0 where
+    it can not; ``rows``: public ones; ``records``: expected ones (counts, like ``dimensions`` and
+    ``classes``); ``box``: as in a configuration.
     """
 
     features: str
@@ -99,10 +97,8 @@ class View:
 
 @dataclass(frozen=True)
 class Score:
-    """What rehearsals expect of a round.
-
-    ``answered``: share of public rows that get a label; ``accuracy``: share of right ones among
-    these labels, R2 where labels are values; ``spread``: its standard deviation between rehearsals.
+    """What rehearsals expect of a round: the share of public rows that get a label, the accuracy of
+    these (R2 of values), and its standard deviation between rehearsals.
     """
 
     answered: float
@@ -115,39 +111,36 @@ class PublicRows:
     """Labelled public rows that look like the private ones.
 
     ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
-    vector, the view, None for the configuration's); slow, so called only where needed.
-
-    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, draws)``:
-    a round by a mechanism for each number of a range, which has draws of its own and a part of the
-    labelled rows to stand for the records; ``source``: of these rows, for a reader.
+    vector, the view); ``views``: features to choose from; both are slow, so called where needed.
+    ``rehearse(view, mechanism, draws)``: a round by a mechanism for each number of a range, which
+    has draws of its own and a part of the labelled rows to stand for the records. ``source``: of
+    these rows, for a reader.
     """
 
     num_classes: int
-    embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View | None]]
-    views: Callable[[], tuple[View, ...]] = tuple
-    rehearse: Callable[[View, Mechanism, range], Score] | None = None
+    embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View]]
+    views: Callable[[], tuple[View, ...]]
+    rehearse: Callable[[View, Mechanism, range], Score]
     source: str = ""
 
 
 @dataclass(frozen=True)
 class Choice(Generic[M]):
-    """A mechanism for a budget, and what is expected of it.
+    """A mechanism for a budget on features of the first round, and what is expected of it.
 
     ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``asked``,
     ``cap``: queries and answers that are paid for; ``answered``: expected number of labels;
-    ``accuracy``: their expected accuracy, R2 of values; ``spread``: the standard deviation of its
-    rehearsals, 0 where it was not rehearsed; ``view``: the first round's features, the
-    configuration's where None.
+    ``accuracy``, ``spread``: as in ``Score``.
     """
 
     epsilon: float
+    view: View
     mechanism: M
     asked: int
     cap: int
     answered: float
     accuracy: float
     spread: float = 0.0
-    view: View | None = None
 
     @property
     def of_values(self) -> bool:
@@ -180,22 +173,19 @@ class Choice(Generic[M]):
 class Optimum(Generic[M]):
     """The result of a search.
 
-    ``source``: of the forecasts; ``note``: a line about the price; both for a reader. ``tried``:
-    candidates, best first; ``seconds``: of the search.
+    ``tried``: the chosen one, then the others, best first; ``source``: of the forecasts, for a
+    reader; ``seconds``: of the search.
     """
 
     goal: Goal
-    chosen: Choice[M]
+    tried: tuple[Choice[M], ...]
     source: str
-    note: str = ""
-    tried: tuple[Choice[M], ...] = ()
     seconds: float = 0.0
 
-    def price(self) -> str:
-        """The certificate of the chosen one, for a reader."""
-        goal = self.goal
-        epsilon = f"epsilon {round_up(self.chosen.epsilon)} of {goal.epsilon:g}"
-        return f"Certified: {epsilon} at delta {goal.delta:g}. {self.note}".strip()
+    @property
+    def chosen(self) -> Choice[M]:
+        """With its certified epsilon."""
+        return self.tried[0]
 
 
 Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]
@@ -233,13 +223,12 @@ class Rehearser:
             raise refused
         return sorted(choices, key=self.order)
 
-    def order(self, choice: Choice[Any], slack: float = 0.0) -> tuple[bool, float]:
+    def order(self, choice: Choice[Any]) -> tuple[bool, float]:
         """The best comes first: of those that are accurate enough, where any is."""
-        return choice.accuracy < self.goal.min_accuracy - slack, -choice.worth
+        return choice.accuracy < self.goal.min_accuracy, -choice.worth
 
     def rehearsed(self, view: View, mechanism: M, draws: range) -> Choice[M]:
         """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
-        assert self.public.rehearse is not None
         goal = self.goal
         if isinstance(mechanism, SampledVotes):
             score = self.public.rehearse(view, mechanism, draws)
@@ -254,7 +243,7 @@ class Rehearser:
             rows = goal.queries if mechanism.once_a_round else asked
             answered = rows * score.answered
         accuracy = max(score.accuracy, 0.0)
-        return Choice(goal.epsilon, mechanism, asked, cap, answered, accuracy, score.spread, view)
+        return Choice(goal.epsilon, view, mechanism, asked, cap, answered, accuracy, score.spread)
 
     def _with_noise(self, mechanism: M, asked: int) -> M:
         """With its noise for the budget, solved once for each price. Raises BudgetRefused."""
@@ -302,25 +291,24 @@ class Candidates(Generic[M]):
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
         for around in self.around:
             known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
-            loose = sorted(tried, key=partial(rehearser.order, slack=SLACK))
             near = dict.fromkeys(
-                (_seen(best), m)
-                for best in (*tried[:REFINED], *loose[:REFINED])
-                for m in around(_seen(best), _shape(best.mechanism))
+                (best.view, m)
+                for best in tried[:REFINED]
+                for m in around(best.view, _shape(best.mechanism))
             )
             tried += rehearser.each([each for each in near if each not in known], draws)
             tried.sort(key=rehearser.order)
-        last = [(_seen(choice), choice.mechanism) for choice in tried[:FINAL]]
-        tried = _counting_first(goal, rehearser.each(last, fresh)) + tried[FINAL:]
-        chosen = tried[0]
+        last = [(choice.view, choice.mechanism) for choice in tried[:FINAL]]
+        chosen, *others = _counting_first(goal, rehearser.each(last, fresh)) + tried[FINAL:]
         if chosen.accuracy < goal.min_accuracy:
+            others.insert(0, chosen)
             chosen = self._strict(rehearser, chosen, fresh)
-        return Optimum(goal, rehearser.fitted(chosen), public.source, tried=tuple(tried))
+        return Optimum(goal, (rehearser.fitted(chosen), *others), public.source)
 
     def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
-        for mechanism in self.stricter(_seen(chosen), chosen.mechanism):
-            choice = rehearser.rehearsed(_seen(chosen), mechanism, fresh)
+        for mechanism in self.stricter(chosen.view, chosen.mechanism):
+            choice = rehearser.rehearsed(chosen.view, mechanism, fresh)
             if choice.answered >= 1 and choice.accuracy >= rehearser.goal.min_accuracy:
                 return choice
         raise rehearser.goal.nothing_affordable()
@@ -344,11 +332,6 @@ def _shape(mechanism: M) -> M:
     """With its noise left to the budget, unless queries are."""
     screened = isinstance(mechanism, SampledVotes)
     return mechanism if screened else replace(mechanism, **dict.fromkeys(mechanism.calibrated))
-
-
-def _seen(choice: Choice[M]) -> View:
-    assert choice.view is not None
-    return choice.view
 
 
 def affordable(mechanism: SampledVotes, passed: float, goal: Goal) -> tuple[int, int, float]:

@@ -54,48 +54,10 @@ class Labelled:
     source: str
 
 
-@dataclass(eq=False)
-class Features:
-    """One kind of features of the public and of the labelled rows, computed once.
-
-    ``plain``: float32 [n, d] of the public rows and of the labelled ones, before they are centred;
-    on their principal axes where these are many, which no view tells apart.
-    """
-
-    config: Config
-    task: Task
-    box: list[list[float]]
-    plain: tuple[np.ndarray, np.ndarray]
-    dimensions: int
-    records: int
-
-    def spec(self, whiten: int) -> ExtractorSpec:
-        """Of ``plain``, as a run's first round has it."""
-        shape = (self.plain[0].shape[1],)
-        first = FirstFeatures(features="box" if self.box else "raw", box=self.box, whiten=whiten)
-        task = replace(self.task, input_shape=shape)
-        return starting_extractor(first, task, lambda _: self.plain[0])
-
-    @cached_property
-    def directions(self) -> int:
-        """In which the public rows spread: columns may be constant, or sums of others."""
-        return principal_axes(self.plain[0][:MAX_ROWS], self.plain[0].shape[1])[1].shape[1]
-
-    def views(self) -> tuple[View, ...]:
-        """Those that fit the rows and the configuration."""
-        rows, width = len(self.plain[0]), self.plain[0].shape[1]
-        name = "box" if self.box else self.config.features
-        axes = 0 if self.box else max(1, min(self.directions, int(rows * AXES_BY_ROWS)))
-        box = tuple((low, high) for low, high in self.box)
-        plain = View(name, 0, width, axes, rows, self.task.num_classes, self.records, box)
-        if self.box:
-            return (plain,)
-        if self.config.whiten:
-            return (replace(plain, whiten=self.config.whiten),)
-        counts = sorted({min(count, axes) for count in WHITENED})
-        return tuple(
-            replace(plain, whiten=count, dimensions=self.dimensions) for count in (0, *counts)
-        )
+def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int) -> ExtractorSpec:
+    """What makes the first round's features of ``plain`` ones of PUBLIC rows, float32 [n, d]."""
+    first = FirstFeatures(features="box" if box else "raw", box=box, whiten=whiten)
+    return starting_extractor(first, replace(task, input_shape=(plain.shape[1],)), lambda _: plain)
 
 
 class Rehearsal:
@@ -119,6 +81,7 @@ class Rehearsal:
         self.labelled, self._records, self._scratch = labelled, records, scratch
         self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._voting: dict[object, ScaledVoters] = {}
+        self._box = config.box if config.features == "box" else []
         order = np.random.default_rng(config.seed).permutation(len(labelled.labels))
         self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
 
@@ -136,17 +99,32 @@ class Rehearsal:
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
 
     @cached_property
-    def features(self) -> Features:
-        """Computed once."""
-        config, (public, labelled) = self.config, self.computed
-        dimensions, box = public.shape[1], config.box if config.features == "box" else []
-        if not box and dimensions > MOST_AXES:
-            mean, axes = principal_axes(public, MOST_AXES, 0.0)
-            public, labelled = (
-                ((x - mean) @ axes.astype(np.float64)).astype(np.float32)
-                for x in (public, labelled)
-            )
-        return Features(config, self._task, box, (public, labelled), dimensions, self._records)
+    def plain(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same on their principal axes where these are many, which no view tells apart."""
+        public, labelled = self.computed
+        if self.config.features == "box" or public.shape[1] <= MOST_AXES:
+            return public, labelled
+        mean, axes = principal_axes(public, MOST_AXES, 0.0)
+        on_axes = [(x - mean) @ axes.astype(np.float64) for x in (public, labelled)]
+        return on_axes[0].astype(np.float32), on_axes[1].astype(np.float32)
+
+    @cached_property
+    def views(self) -> tuple[View, ...]:
+        """Those that fit the rows and the configuration."""
+        config, public = self.config, self.plain[0]
+        name, whiten, classes = config.features, config.whiten, self._task.num_classes
+        dimensions, rows, box = self.computed[0].shape[1], len(public), self._box
+        if box:
+            sides = tuple((low, high) for low, high in box)
+            return (View(name, 0, dimensions, 0, rows, classes, self._records, sides),)
+        # Columns may be constant, or sums of others
+        spread_in = principal_axes(public[:MAX_ROWS], public.shape[1])[1].shape[1]
+        axes = max(1, min(spread_in, int(rows * AXES_BY_ROWS)))
+        counts = sorted({min(count, axes) for count in WHITENED})
+        return tuple(
+            View(name, count, dimensions, axes, rows, classes, self._records)
+            for count in ([whiten] if whiten else [0, *counts])
+        )
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -154,22 +132,22 @@ class Rehearsal:
         return self._task.labels.encode("labels", self.labelled.labels)
 
     @cached_property
-    def embedded(self) -> tuple[np.ndarray, np.ndarray, float, View | None]:
+    def embedded(self) -> tuple[np.ndarray, np.ndarray, float, View]:
         """See ``PublicRows.embed``: as a run's first round embeds them, distances included.
 
         Where the mechanism is open, many dimensions are whitened, unless the configuration fixes
         them.
         """
         config, (public, labelled) = self.config, self.computed
-        views = self.features.views()
-        many = config.open and not config.whiten and views[0].dimensions > PLAIN
-        view = [view for view in views if view.whiten <= PLAIN][-1] if many else views[0]
+        view = self.views[0]
+        if config.open and not config.whiten and view.dimensions > PLAIN:
+            view = [view for view in self.views if view.whiten <= PLAIN][-1]
         first = replace(config, whiten=view.whiten)
         spec = starting_extractor(first, self._task, lambda _: public)
         rows = np.flatnonzero(self._few)
         features, finite = quantised(spec, labelled[rows])
         length = unit_length(spec, features.shape[1])
-        return features[finite], self.labels[rows][finite], length, view if config.open else None
+        return features[finite], self.labels[rows][finite], length, view
 
     def score(self, view: View, mechanism: Mechanism, draws: range) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
@@ -246,7 +224,8 @@ class Rehearsal:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
         key = whiten, form.axes, form.landmarks
         if key not in self._known:
-            plain, start = self.features.plain, self.features.spec(whiten)
+            plain = self.plain
+            start = on_plain(self._task, plain[0], self._box, whiten)
             spec = extractor_of_round(start, form, lambda _: plain[0])
             embedder = Embedder(spec, probe=None)
             public, rows = (embedder.embed(x)[0] for x in plain)
@@ -270,26 +249,21 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
 
     None where both have fewer than ``least``.
     """
-    rng = np.random.default_rng(seed)
-    if public.labels is not None:
-        known = np.flatnonzero(has_value(public.labels).reshape(len(public.labels), -1).all(axis=1))
-        if len(known) >= least:
-            rows = np.sort(rng.permutation(known)[:most])
-            text = f"{len(rows)} labelled public rows"
-            return Labelled(public.inputs[rows], public.labels[rows], text)
-    if len(public.test_labels) < least:
-        return None
-    rows = np.sort(rng.permutation(len(public.test_labels))[:most])
-    text = (
-        f"{len(rows)} rows of the test split, whose labels chose the method: accuracy on this "
-        "split is slightly optimistic"
+    test = (
+        "rows of the test split, whose labels chose the method: accuracy on this split is slightly "
+        "optimistic"
     )
-    return Labelled(public.test_inputs[rows], public.test_labels[rows], text)
-
-
-def has_value(labels: np.ndarray) -> np.ndarray:
-    """Which public labels are known: classes and attributes from 0, finite values."""
-    return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
+    for inputs, labels, text in (
+        (public.inputs, public.labels, "labelled public rows"),
+        (public.test_inputs, public.test_labels, test),
+    ):
+        if labels is not None:  # classes and attributes from 0, finite values
+            known = np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
+            rows = np.flatnonzero(known.reshape(len(labels), -1).all(axis=1))
+            if len(rows) >= least:
+                rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+                return Labelled(inputs[rows], labels[rows], f"{len(rows)} {text}")
+    return None
 
 
 def public_box(inputs: np.ndarray) -> list[list[float]]:

@@ -9,8 +9,8 @@ import importlib.util
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
         make_private(custodian)  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
     best, optimum = best_plan(config, console)
-    console.show(choices_table("candidates", optimum.tried))
+    console.show(choices_table(optimum.tried))
     console.say(reason(optimum))
     write_file(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
     write_file(folder.choice, to_yaml(best))
@@ -116,14 +116,24 @@ def search(
 ) -> Optimum[Any]:
     """The best choice among the kinds of ``mechanisms`` for a goal, by PUBLIC rows.
 
-    ``tried`` holds the candidates of all kinds: the chosen one, those that were rehearsed again,
-    the others, each best first. Raises InvalidInput where there is nothing to rehearse on,
-    BudgetRefused where nothing is affordable.
+    Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
+    affordable.
     """
     began, optima = time.monotonic(), list[Optimum[Any]]()
     refused: BudgetRefused | None = None
-    with stages(config, task, public, goal.expected_records, progress) as prepared:
-        rows = public_rows(task, prepared)
+    with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
+        prepared = [
+            _rehearsal(named, task, public, goal.expected_records, progress, Path(scratch))
+            for named in _by_features(config, task, public)
+        ]
+        first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
+        rows = PublicRows(
+            task.num_classes,
+            lambda: first.embedded,
+            lambda: tuple(view for stage in prepared for view in stage.views),
+            lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
+            first.labelled.source,
+        )
         for mechanism in mechanisms:
             plan = PLANNERS[mechanism.kind]
             assert plan is not None
@@ -131,18 +141,12 @@ def search(
                 optima.append(plan(mechanism, goal, rows, progress))
             except BudgetRefused as error:
                 refused = error
-        if not optima:
-            raise refused or goal.nothing_affordable()
-        best = max(optima, key=lambda optimum: optimum.chosen.worth)
-    tried = [choice for other in optima for choice in other.tried or (other.chosen,)]
-    chosen = best.chosen
-
-    def order(choice: Choice[Any]) -> tuple[bool, bool, float]:
-        """A single rehearsal that came out best did so by luck, too: those with a spread first."""
-        other = (choice.mechanism, choice.view) != (chosen.mechanism, chosen.view)
-        return other, not choice.spread, -choice.worth
-
-    tried.sort(key=order)
+    if not optima:
+        raise refused or goal.nothing_affordable()
+    best = max(optima, key=lambda optimum: optimum.chosen.worth)
+    tried = [choice for other in optima for choice in other.tried]
+    # A single rehearsal that came out best did so by luck, too: those with a spread first
+    tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
     return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
 
 
@@ -170,30 +174,6 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     return mechanisms
 
 
-@contextmanager
-def stages(
-    config: Config, task: Task, public: PublicData, records: int, progress: Progress
-) -> Iterator[list[Rehearsal]]:
-    """A rehearsal for each kind of features, which are computed when they are asked for."""
-    with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
-        yield [
-            _rehearsal(named, task, public, records, progress, Path(scratch))
-            for named in _by_features(config, task, public)
-        ]
-
-
-def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
-    """What planners see of the public rows."""
-    first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
-    return PublicRows(
-        task.num_classes,
-        lambda: first.embedded,
-        lambda: tuple(view for stage in prepared for view in stage.features.views()),
-        lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
-        first.labelled.source,
-    )
-
-
 def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
     """The configuration with each kind of features that its rows and its student allow.
 
@@ -210,20 +190,15 @@ def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]
         if task.input_shape[0] < EMBEDDED and not config.whiten:
             by_name.insert(other, replace(config, features="box", box=public_box(public.inputs)))
         return by_name
-    names = ["hog"]
+    by_name = [replace(config, features="hog")]
     if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
-        names.insert(other, STAGES)
-    by_name = [replace(config, features=name) for name in names]
-    return [named for named in by_name if _teaches(named, task)] or by_name[-1:]
-
-
-def _teaches(config: Config, task: Task) -> bool:
-    """Whether the student can be trained beside these features."""
-    try:
-        check_student(config.student, first_extractor(config, task), task)
-    except InvalidInput:
-        return False
-    return True
+        by_name.insert(other, replace(config, features=STAGES))
+    taught = []
+    for named in by_name:
+        with suppress(InvalidInput):  # its student can not be trained beside these features
+            check_student(named.student, first_extractor(named, task), task)
+            taught.append(named)
+    return taught or by_name[-1:]
 
 
 def _rehearsal(
@@ -260,8 +235,6 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
         prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
         caps = CapsConfig(asked, None if prepaid else choice.cap)
         rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
-    planned = replace(config, mechanism=mechanism, caps=caps, rounds=rounds)
-    if view is None:
-        return planned
     box = [list(side) for side in view.box]
-    return replace(planned, features=view.features, whiten=view.whiten, box=box)
+    config = replace(config, features=view.features, whiten=view.whiten, box=box)
+    return replace(config, mechanism=mechanism, caps=caps, rounds=rounds)

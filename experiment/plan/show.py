@@ -138,7 +138,7 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
     return {
         "epsilon": round_up(choice.epsilon),
         "mechanism": choice.mechanism.fields(),
-        "view": None if choice.view is None else str(choice.view),
+        "view": str(choice.view),
         "cap": choice.cap,
         "expected": {
             "asked": choice.asked,
@@ -150,25 +150,23 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
     }
 
 
-def print_optimum(config: Config, optimum: Optimum[Any], out: Path | None) -> None:
+def print_optimum(optimum: Optimum[Any], out: Path | None) -> None:
     """The candidates and the choice, on stdout; ``out``: written to."""
     from rich.console import Console as RichConsole
 
     screen = RichConsole(width=TABLE_WIDTH, highlight=False)
     if len(optimum.tried) > 1:
-        screen.print(choices_table("candidates", optimum.tried))
-    chosen = optimum.chosen
-    features = f"{config.features}, {config.whiten} whitened axes" if config.whiten else ""
+        screen.print(choices_table(optimum.tried))
+    chosen, goal = optimum.chosen, optimum.goal
     for line in (
-        optimum.price(),
-        f"From {optimum.source}; {optimum.goal.expected_records} private records expected "
-        "(--expected_records), none of them read. Every round is counted with the first round's "
-        "features; later rounds' are usually better.",
-        f"{sentence(optimum)} The search took {optimum.seconds:.0f} s.",
+        f"Certified: epsilon {round_up(chosen.epsilon)} of {goal.epsilon:g} at delta "
+        f"{goal.delta:g}.",
+        f"{reason(optimum)} {goal.expected_records} private records expected (--expected_records). "
+        "Every round is counted with the first round's features; later rounds' are usually better.",
         "",
-        f"features: {features or config.features}",
+        f"features: {chosen.view}",
         f"mechanism: {_described(chosen)}",
-        f"caps: {chosen.asked} asked, {chosen.cap} answered, in {optimum.goal.rounds} rounds",
+        f"caps: {chosen.asked} asked, {chosen.cap} answered, in {goal.rounds} rounds",
         f"expected: {_numbers(chosen)}",
         f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR"
         if out
@@ -177,23 +175,20 @@ def print_optimum(config: Config, optimum: Optimum[Any], out: Path | None) -> No
         screen.print(line, markup=False, soft_wrap=True)
 
 
-def choices_table(title: str, choices: Sequence[Choice[Any]]) -> Table:
+def choices_table(choices: Sequence[Choice[Any]]) -> Table:
     """The first SHOWN of them."""
     from rich.table import Table
 
-    if len(choices) > SHOWN:
-        title = f"{title}: the best {SHOWN} of {len(choices)}"
-    table = Table(title=title)
-    accuracy = "R2" if choices[0].of_values else "labels right"
-    for name in ("epsilon", accuracy, "+-", "asked", "answered", "features", "mechanism"):
+    table = Table(title=f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}")
+    for name in ("epsilon", "expected", "asked", "answered", "features", "mechanism"):
         table.add_column(name)
     for choice in choices[:SHOWN]:
         table.add_row(
             f"{round_up(choice.epsilon):.3f}",
-            *_accuracy(choice),
+            expected(choice),
             f"{choice.asked}",
             f"{choice.answered:.0f}",
-            "" if choice.view is None else str(choice.view),
+            str(choice.view),
             _described(choice),
         )
     return table
@@ -209,18 +204,13 @@ def _described(choice: Choice[Any]) -> str:
     return f"{choice.mechanism.kind}: {', '.join(words)}"
 
 
-def _accuracy(choice: Choice[Any]) -> tuple[str, str]:
-    """The accuracy, a share or R2, and its spread, empty where none was rehearsed."""
-    if choice.of_values:
-        return f"{choice.accuracy:.3f}", f"{choice.spread:.3f}" if choice.spread else ""
-    return f"{choice.accuracy:.1%}", f"{100 * choice.spread:.1f}" if choice.spread else ""
-
-
 def expected(choice: Choice[Any]) -> str:
-    """The accuracy of a choice, for a reader."""
-    accuracy, spread = _accuracy(choice)
-    text = f"{accuracy} (+-{spread})" if spread else accuracy
-    return f"R2 {text}" if choice.of_values else f"{text} of the labels right"
+    """The accuracy of a choice and its spread, for a reader."""
+    if choice.of_values:
+        text, spread = f"R2 {choice.accuracy:.3f}", f" +-{choice.spread:.3f}"
+    else:
+        text, spread = f"{choice.accuracy:.1%} right", f" +-{100 * choice.spread:.1f}"
+    return text + (spread if choice.spread else "")
 
 
 def _numbers(choice: Choice[Any]) -> str:
@@ -233,7 +223,7 @@ def sentence(optimum: Optimum[Any]) -> str:
     best, goal = optimum.chosen, optimum.goal
     others = [c for c in optimum.tried if c.mechanism.kind != best.mechanism.kind]
     text = (
-        f"{best.mechanism.kind} is chosen: {expected(best)} expected for "
+        f"{best.mechanism.kind} is chosen: labels {expected(best)} are expected for "
         f"{goal.expected_records} records at epsilon {goal.epsilon:g}"
     )
     if others:

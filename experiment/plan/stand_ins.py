@@ -7,7 +7,7 @@ rows a rehearsal is therefore pessimistic.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -33,7 +33,7 @@ class StandInNoise(Entropy):
     ``leading``: the same for each query's largest count, [q, 1].
     """
 
-    rng: np.random.Generator
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
     excess: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
     leading: np.ndarray = field(default_factory=lambda: np.zeros((1, 1)))
 
@@ -61,10 +61,12 @@ class ScaledVoters(Voters):
 
     A query's votes are those of the part of the rows nearest to it that would vote among the
     records. k votes for classes of shares p vary by k p; by k^2 p / r where r rows stand for them.
-    ``known``: what was counted already, since candidates share it.
+    ``known``: what was counted already, since candidates share it; ``noise``: of sums.
     """
 
+    index: ExactIndex = field(repr=False)
     records: int = 1
+    noise: StandInNoise = field(default_factory=StandInNoise, repr=False)
     known: dict[object, np.ndarray] = field(default_factory=dict, repr=False)
 
     def radii(self, share: float) -> np.ndarray:
@@ -113,11 +115,8 @@ class ScaledVoters(Voters):
         entropy: Entropy,
     ) -> np.ndarray:
         """See ``Voters.sampled_ball_votes``: expected votes, rounded."""
-        factor, key = (
-            sample_rate * self.records / len(self.labels),
-            squared_radii.tobytes(),
-        )
-        if key not in self.known:
+        factor = sample_rate * self.records / len(self.labels)
+        if (key := squared_radii.tobytes()) not in self.known:
             count = partial(ball_votes, self.queries, squared_radii, self.num_classes)
             self.known[key] = self.index.total(count, self.labels)
         votes = factor * self.known[key]
@@ -126,19 +125,19 @@ class ScaledVoters(Voters):
         entropy.leading = entropy.excess.max(axis=1, keepdims=True)
         return np.rint(votes).astype(np.int64)
 
-
-@dataclass
-class ZeroNoise(StandInNoise):
-    """Draws zeros and notes the scale of the noise that it was asked for."""
-
-    scale: float = 0.0
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        """Zeros, int64 [q, width]."""
-        self.scale = sigma
-        return np.zeros((len(keys), width), dtype=np.int64)
+    def _total(self, count: Callable[..., np.ndarray], *public: object) -> np.ndarray:
+        """Of the rows, multiplied up. Parts of these say how much their sum varies."""
+        parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
+        features, factor = self.index.features, self.records / len(self.labels)
+        sums = np.stack(
+            [
+                ExactIndex(features[part], part).total(partial(count, *public), self.labels[part])
+                for part in parts
+            ]
+        )
+        spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
+        self.noise.excess = (factor - factor**2) * spread
+        return np.rint(factor * sums.sum(axis=0)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -158,20 +157,12 @@ class RehearsingTeacher:
 
     def count(self, matrix: Matrix) -> NoisyCounts:
         """See ``Teacher.count``; nothing is charged."""
-        silent, (stage,) = ZeroNoise(self.rng), self.mechanism.stages
-        parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
-        sums = np.stack([self._sums(matrix, part, stage, silent) for part in parts])
-        factor = self.records / len(self.labels)
-        spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
-        left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
-        deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
-        noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
+        noise, (stage,) = StandInNoise(self.rng), self.mechanism.stages
+        index, one = ExactIndex(self.features, np.arange(len(self.labels))), matrix.entries[None]
+        voters = ScaledVoters(
+            index, self.labels, self.classes, one, self.length, records=self.records, noise=noise
+        )
+        drawn = self.mechanism.draw(stage, voters, ["rehearsal"], noise)
         rows = self.mechanism.query_form.centroids or 1
-        return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
-
-    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: ZeroNoise) -> np.ndarray:
-        index = ExactIndex(self.features[part], np.arange(len(part)))
-        one = matrix.entries[np.newaxis]
-        voters = Voters(index, self.labels[part], self.classes, one, self.length)
-        drawn: np.ndarray = self.mechanism.draw(stage, voters, ["rehearsal"], silent)[0]
-        return drawn.astype(np.float64)
+        receipt = Receipt(1, 0, {stage: 1}, {stage: 0}, 0, "")
+        return NoisyCounts(drawn.reshape(rows, -1), receipt)

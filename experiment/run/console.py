@@ -50,23 +50,21 @@ class Console:
             self._bar = self._bar or self._start(what, total)
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif done < total and now - self._written >= EVERY:
-            self._written = now
-            left = (now - self._began) * (total - done) / done if done else 0.0
-            time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
-            self.say(f"{what}: {done} of {total}" + (f", about {time_left} left" if done else ""))
+            self._written, left = now, ""
+            if done:
+                seconds = (now - self._began) * (total - done) / done
+                minutes = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+                left = f", about {minutes} left"
+            self.say(f"{what}: {done} of {total}{left}")
         if done >= total:
             self._stop()
 
     def _start(self, what: str, total: int) -> Progress:
-        from rich import progress
+        from rich import progress as rich
 
-        columns = (
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        bar = progress.Progress(*columns, console=self._console, transient=True)
+        left = rich.TimeRemainingColumn(elapsed_when_finished=True)
+        columns = rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn()
+        bar = rich.Progress(*columns, left, console=self._console, transient=True)
         bar.start()
         bar.add_task(what, total=total)
         return bar

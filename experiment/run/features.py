@@ -154,7 +154,9 @@ def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> Ex
     and with the features of public rows that it asks for.
     """
     if asks.landmarks:
-        rows, finite = quantised(spec, spread_out(plain(spec), asks.landmarks))
+        known = plain(spec)  # of them, some at equal distances in their order
+        places = np.linspace(0, len(known) - 1, min(asks.landmarks, len(known))).astype(np.int64)
+        rows, finite = quantised(spec, known[places])
         return replace(spec, landmarks=rows[finite].tobytes())
     if asks.axes is None:
         return spec
@@ -162,11 +164,6 @@ def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> Ex
     if not axes.size:
         raise InvalidInput("public rows", "at least 2, of different features", "no spread")
     return _on_axes(spec, center, axes)
-
-
-def spread_out(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, at equal distances in their order."""
-    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
 
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:

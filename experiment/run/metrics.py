@@ -144,23 +144,21 @@ def uneven(summary: dict) -> str:
     balanced, worst = summary.get("balanced_accuracy"), summary.get("worst_class")
     if balanced is None or worst is None:
         return ""
-    if abs(balanced - summary["test_accuracy"]) <= UNEVEN and worst >= SELDOM:
-        return ""
-    return f"balanced {100 * balanced:.2f}%, worst class {100 * worst:.2f}%"
+    even = abs(balanced - summary["test_accuracy"]) <= UNEVEN and worst >= SELDOM
+    return "" if even else f"balanced {100 * balanced:.2f}%, worst class {100 * worst:.2f}%"
 
 
 def result_line(summary: dict, run_dir: Path) -> str:
     """A finished run in one line: the student's score, the guarantee, the report's path."""
-    errors = summary.get("test_errors")
-    accuracy = summary["test_accuracy"]
+    errors, accuracy = summary.get("test_errors"), summary["test_accuracy"]
     score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     score += f" ({hidden})" if (hidden := uneven(summary)) else ""
-    against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
-    epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
-    against += for_unit(summary.get("unit", "row"))
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
-    chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
-    return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
+    score += f" (round {kept} kept)" if kept not in (None, rounds) else ""
+    against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
+    against += for_unit(summary.get("unit", "row"))
+    epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
+    return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
 
 
 def labels_of(data: DataConfig, outputs: int) -> LabelSpace:

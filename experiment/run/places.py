@@ -129,7 +129,7 @@ def resumed(config: Config, folder: RunFolder) -> Config:
     if not folder.config.exists():
         return config
     known = load_config(folder.config)
-    config = config.as_given(known)
+    config = config.recorded(known)
     before, now = _json(known), _json(config)
     if differing := [name for name in now if before[name] != now[name]]:
         raise LabelwallError(

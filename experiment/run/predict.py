@@ -15,7 +15,6 @@ from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
-from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from ..config.groups import PublicSide, Round
@@ -60,7 +59,7 @@ def predict(
     rows = {"public": public, "asked": asked.inputs}
     features = PublicFeatures(settings.computing, rows, console.progress)
     first = starting_extractor(settings.first, task, features.plain)
-    with teacher_of(side, task, side.directory or Path(), entropy, console) as teacher:
+    with teacher_of(side, task, entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = Ledger(exported).state.plan
         assert plan is not None
@@ -105,13 +104,6 @@ def _by_matrices(
     public, asked = (features.quantised(extractor, name) for name in ("public", "asked"))
     place.mkdir(exist_ok=True)
     return ask_matrices(teacher, current, extractor, place, public[chosen], asked)[0]
-
-
-def prediction_line(answers: Answers, out: Path) -> str:
-    """What ``predict`` wrote, in one line."""
-    answered = int(has_label(answers.labels).sum())
-    counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
-    return f"{counts}: {out}"
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:

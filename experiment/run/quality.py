@@ -1,7 +1,5 @@
 """What released values alone say about a round: how many labels are right, and which round is best.
-
-All of it is post-processing of released values and public rows: it costs nothing, and neither
-private rows nor test labels enter.
+Neither private rows nor test labels enter, so it costs nothing.
 """
 
 import math
@@ -83,8 +81,7 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     """
     rng, total = np.random.default_rng(0), float(counts.sum())
     spread = noise * math.sqrt(counts.size)  # of the total
-    votes = max(total, spread, 1.0)
-    scores = []
+    votes, scores = max(total, spread, 1.0), list[float]()
     for _ in range(DRAWS):
         draw = rng.normal(0.0, max(noise, 1e-9), counts.shape)
         labels, _outcomes = inherit(counts + draw, cells, margin)
@@ -96,8 +93,13 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
         seen = (counts - draw)[rows[:, 0] > 0].sum()
         scores.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
     share = min(1.0, max(0.0, float(np.mean(scores))))
-    few = math.sqrt(max(share * (1 - share), 1e-4) / votes)
-    return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
+    error = math.hypot(noise * math.sqrt(2 * len(counts)) / votes, _chance(share, votes))
+    return Estimate(share, error, COUNTS)
+
+
+def _chance(share: float, rows: float) -> float:
+    """The standard error of a share of so many rows."""
+    return math.sqrt(max(share * (1 - share), 1e-4) / rows)
 
 
 def by_probabilities(sure: np.ndarray, range_: tuple[float, float]) -> Estimate:
@@ -107,8 +109,7 @@ def by_probabilities(sure: np.ndarray, range_: tuple[float, float]) -> Estimate:
     moves by more than MOST_ERROR is none.
     """
     share, (low, high) = float(sure.mean()), range_
-    chance = math.sqrt(max(share * (1 - share), 1e-4) / len(sure))
-    error = math.hypot(chance, max(PROBABILITY_ERROR, (high - low) / 2))
+    error = math.hypot(_chance(share, len(sure)), max(PROBABILITY_ERROR, (high - low) / 2))
     return Estimate(share, error, PROBABILITIES, HIDDEN if high - low > 2 * MOST_ERROR else "")
 
 
@@ -122,10 +123,8 @@ def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
 
 def by_agreement(cleaned: Cleaned) -> Estimate | None:
     """How many held-out labels a student of the others gives; None where none was held out."""
-    if cleaned.agreement is None:
-        return None
     share = cleaned.agreement
-    return Estimate(share, math.sqrt(max(share * (1 - share), 1e-4) / cleaned.judged), AGREEMENT)
+    return None if share is None else Estimate(share, _chance(share, cleaned.judged), AGREEMENT)
 
 
 def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
@@ -134,8 +133,7 @@ def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
         return False
     if later.by != earlier.by:
         return later.by == UNKNOWN
-    chance = SURE * math.hypot(later.error, earlier.error)
-    return later.right < earlier.right - chance
+    return later.right < earlier.right - SURE * math.hypot(later.error, earlier.error)
 
 
 def worse_rounds(estimates: Sequence[Estimate | None]) -> set[int]:

@@ -43,15 +43,10 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
             teacher.add(usable)
     counts = bad_rows(ingested, side.unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
-    lines = [
-        f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable",
-        f"left out: {bad or 'none'}",
-    ]
-    if dry_run and present:
-        lines.append(f"{present} of the usable have an id that is present: remove those first")
-    elif dry_run:
-        lines.append("no id is present")
-    return _report(lines, f"{len(usable.ids)} added", dry_run)
+    read = f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable"
+    known = f"{present} of the usable have an id that is present: remove those first"
+    lines = (read, f"left out: {bad or 'none'}", known if present else "no id is present")
+    return _report(lines if dry_run else lines[:2], f"{len(usable.ids)} added", dry_run)
 
 
 def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
@@ -64,8 +59,8 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
         if not dry_run:
             remove_for_all(teacher, side.directory or Path(), ids)
     named = "ids" if side.unit == "row" else "persons"
-    lines = [f"{len(ids)} {named}, {present} of them present"]
-    return _report(lines, f"{present} removed", dry_run)
+    line = f"{len(ids)} {named}, {present} of them present"
+    return _report([line], f"{present} removed", dry_run)
 
 
 def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
@@ -90,19 +85,16 @@ def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
         raise MissingData(f"`{name}_file` must be an existing text file. Found {file!r}.")
     words = [*text.split(","), *(Path(file).read_text().splitlines() if file else ())]
     words = [word.strip() for word in words if word.strip()]
-    if persons:
-        codes = np.unique(codes_of(words))
-        if NOBODY in codes or not len(codes):
-            rule = f"ids of at most {MAX_LENGTH} characters"
-            raise InvalidInput("persons", rule, "something else")
-        return codes
+    rule = f"ids of at most {MAX_LENGTH} characters" if persons else "whole numbers of 64 bits"
     try:
-        numbers = [int(word) for word in words] + [*map(readers.stable_hash, options.images)]
-        if numbers:
-            return np.unique(np.array(numbers, dtype=np.int64))
+        numbers = [int(word) for word in words] if rows else []
+        numbers += map(readers.stable_hash, options.images)
+        ids = np.unique(codes_of(words) if persons else np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError):
-        pass
-    raise InvalidInput("ids", "whole numbers of 64 bits", "something else")
+        ids = np.array([], dtype=np.int64)
+    if not len(ids) or (persons and NOBODY in ids):
+        raise InvalidInput(name, rule, "something else")
+    return ids
 
 
 @contextmanager
@@ -115,10 +107,8 @@ def _teacher(side: PrivateSide, console: Console) -> Iterator[tuple[Teacher, Tas
             "`custodian_dir` must hold a data set that is in use. Found none: the first run reads "
             "the data source itself."
         )
-    task, budgets = describe(side.data), (POOLED, EACH)
-    with local_teacher(
-        side, task, side.directory, SystemEntropy(), console, adversaries=budgets
-    ) as teacher:
+    task, budgets, entropy = describe(side.data), (POOLED, EACH), SystemEntropy()
+    with local_teacher(side, task, entropy, console, budgets) as teacher:
         yield teacher, task
 
 

@@ -68,17 +68,17 @@ def run(
     require_affordable(config.plan())
     require_devices(config.student)
     folder.create()
-    side, task = config.private_side(), describe(config.data)
+    task = describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
     extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
     features = PublicFeatures(config, rows, console.progress)
-    directory = custodian or custodian_place(side, run_dir)
+    directory = custodian or custodian_place(config.private_side(), run_dir)
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
-    served = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
-    child = served if isolate else None
-    with teacher_of(side, task, directory, entropy, console, known, child) as teacher:
+    side = replace(config.private_side(), directory=directory, dataset=known)
+    child = to_yaml(replace(config, custodian_dir=str(directory), teacher=None))
+    with teacher_of(side, task, entropy, console, child if isolate else None) as teacher:
         teacher.export(folder.ledger)
         config = _fixed(config, folder, console, len(public.inputs))
         record(config, folder)

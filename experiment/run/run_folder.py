@@ -20,7 +20,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
 CLASSIFIER = "linear.safetensors"  # files of a round's folder
-PROBABILITIES = "probabilities.npy"
+PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 
@@ -132,11 +132,3 @@ class RunFolder:
         if not path.exists():
             write_file(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
-
-    def load_probabilities(self, number: int) -> np.ndarray | None:
-        """Class probabilities of a round's rows, float32 [n, c], in the order of its answers.
-
-        None where its mechanism released none.
-        """
-        path = self.round(number) / PROBABILITIES
-        return np.load(path, allow_pickle=False) if path.exists() else None

@@ -48,7 +48,7 @@ def serve(
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if each else POOLED
-    opened = custody(side, side.directory, entropy.unsafe, None, [against], Console())
+    opened = custody(side, side.directory, entropy.unsafe, [against], Console())
     with closing(opened) as custodian:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it

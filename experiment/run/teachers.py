@@ -52,28 +52,21 @@ class Answering(Protocol):
 
 @contextmanager
 def teacher_of(
-    side: PrivateSide,
-    task: Task,
-    directory: Path,
-    entropy: Entropy,
-    console: Console,
-    known_dataset: str | None = None,
-    isolated: str | None = None,
+    side: PrivateSide, task: Task, entropy: Entropy, console: Console, isolated: str | None = None
 ) -> Iterator[Answering]:
     """The teacher that a configuration names.
 
-    With a URL it is that service. Otherwise it works on the custodian's ``directory``: in this
-    process, or in a child process, which serves the configuration ``isolated`` (YAML).
+    With a URL it is that service. Otherwise it works on the custodian's directory: in this process,
+    or in a child process, which serves the configuration ``isolated`` (YAML).
 
     Raises InvalidInput for a URL together with ``isolated`` and without a key; LedgerMismatch where
-    the teacher has another plan, another kind of entropy, or another data set than
-    ``known_dataset``.
+    the teacher has another plan, kind of entropy or data set.
     """
     if side.url is not None and isolated:
         rule = "left out with a teacher's URL, which is a process of its own"
         raise InvalidInput("isolate", rule, True)
     if side.url is None and not isolated:
-        with local_teacher(side, task, directory, entropy, console, known_dataset) as teacher:
+        with local_teacher(side, task, entropy, console) as teacher:
             yield teacher
         return
     if side.data.split:
@@ -85,16 +78,12 @@ def teacher_of(
             rule = "an API key in the environment, from `labelwall keys add`"
             raise InvalidInput(KEY, rule, None)
         with closing(RemoteTeacher(url, key, progress=console.progress)) as remote:
-            _require_same(remote.budget(), side, entropy.unsafe, console, known_dataset)
+            _require_same(remote.budget(), side, entropy.unsafe, console)
             yield remote
 
 
 def _require_same(
-    budget: dict[str, Any],
-    side: PrivateSide,
-    unsafe: bool,
-    console: Console,
-    known_dataset: str | None,
+    budget: dict[str, Any], side: PrivateSide, unsafe: bool, console: Console
 ) -> None:
     """Raises LedgerMismatch for a service of another ``budget`` than the configuration says."""
     plan = Plan.from_json(budget["plan"])
@@ -103,7 +92,7 @@ def _require_same(
             "the service has another budget, mechanism, caps or rounds than the configuration. "
             "Ask its custodian."
         )
-    if known_dataset not in (None, budget["dataset"]):
+    if side.dataset not in (None, budget["dataset"]):
         raise LedgerMismatch(
             "the run folder's ledger belongs to another data set than the service's. Choose "
             "another run_dir."
@@ -118,18 +107,17 @@ def _require_same(
 def local_teacher(
     side: PrivateSide,
     task: Task,
-    directory: Path,
     entropy: Entropy,
     console: Console,
-    known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
 ) -> Iterator[Teacher]:
-    """A teacher in this process over the custodian's ``directory``; it has opened no record yet.
+    """A teacher in this process over the custodian's directory; it has opened no record yet.
 
     Raises as ``custody``.
     """
-    known, computing = (entropy.unsafe, known_dataset, adversaries, console), side.computing
-    with closing(custody(side, directory, *known)) as custodian:
+    assert side.directory is not None
+    computing, unsafe = side.computing, entropy.unsafe
+    with closing(custody(side, side.directory, unsafe, adversaries, console)) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
@@ -146,7 +134,6 @@ def custody(
     side: PrivateSide,
     directory: Path,
     unsafe: bool,
-    known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
     console: Console | None = None,
 ) -> Custodian:
@@ -163,7 +150,7 @@ def custody(
         unsafe=unsafe,
         anchor=side.anchor,
         ledger_url=side.ledger,
-        known_dataset=known_dataset,
+        known_dataset=side.dataset,
         adversaries=adversaries,
     )
     if console is not None and (begun := custodian.ledger.anchor_begun):

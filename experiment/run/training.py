@@ -25,7 +25,7 @@ from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
 from .metrics import round_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
-from .run_folder import CLASSIFIER, RunFolder
+from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
 
 
 class TrainingRows:
@@ -172,7 +172,8 @@ def released(
     soft = None
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
-        chances = folder.load_probabilities(earlier)
+        path = folder.round(earlier) / PROBABILITIES
+        chances = np.load(path, allow_pickle=False) if path.exists() else None
         counted = outcomes != Outcome.CAP_REACHED
         if earlier in worse:
             counted &= ~has_label(labels[rows])

@@ -161,14 +161,14 @@ class _MemoryLedger(Ledger):
         token = secrets.token_bytes(TOKEN_BYTES)
         reservation = Reservation(0, tuple(identities), 1, serials, remaining, token)
         bounds = upper_bound(reservation.granted, reservation.remaining)
-        self._enter(payment_row(HOLD, slot, 0, token, bounds))
+        self._enter(payment_row(HOLD, slot, 0, token, serials, bounds))
         return reservation
 
     def record_prepaid(
         self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]:
         batch = self.individual_budgets.batches.get(0, 0) + 1
-        self._enter(payment_row(SETTLE, 0, batch, reservation.token, payments))
+        self._enter(payment_row(SETTLE, 0, batch, reservation.token, reservation.serials, payments))
         self.values.update(results)
         return tuple(results)
 

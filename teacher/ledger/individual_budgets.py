@@ -151,16 +151,19 @@ class IndividualBudgets:
         return amounts
 
 
-def payment_row(kind: str, slot: int, batch: int, token: bytes, amounts: np.ndarray) -> Row:
+def payment_row(
+    kind: str, slot: int, batch: int, token: bytes, serials: np.ndarray, amounts: np.ndarray
+) -> Row:
     """The row of a reservation (HOLD), or of the payments in its place (SETTLE).
 
     ``batch``: batches of the slot with recorded answers, this one included if it has any; 0 of a
     reservation. ``token``: random, so distinct even after an older database was restored.
-    ``amounts``: int64 [m] units by serial, stored as differences of the serials of those who pay,
-    then what they pay, compressed.
+    ``serials``, ``amounts``: int64 [m], distinct records and units, stored as differences of the
+    serials of those who pay, then what they pay, compressed.
     """
-    serials = np.flatnonzero(amounts)
-    paid = np.concatenate([np.diff(serials, prepend=0), amounts[serials]])
+    order = np.argsort(serials)
+    paying = order[amounts[order] != 0]
+    paid = np.concatenate([np.diff(serials[paying], prepend=0), amounts[paying]])
     return kind, slot, batch, token + encode_integers(paid)
 
 

@@ -199,8 +199,8 @@ class Ledger(StoredLedger):
                     connection, "charge", {"slot": slot, "release": release, "count": 1}
                 )
             token = secrets.token_bytes(TOKEN_BYTES)
-            bound = self._by_serial(serials, upper_bound(granted, remaining))
-            self._append_private(connection, payment_row(HOLD, slot, 0, token, bound))
+            bound = serials, upper_bound(granted, remaining)
+            self._append_private(connection, payment_row(HOLD, slot, 0, token, *bound))
         return Reservation(seq, granted, count, serials, remaining, token)
 
     def record_prepaid(
@@ -223,17 +223,12 @@ class Ledger(StoredLedger):
                 self._name_extractor(connection)
                 stored = {identity: results[identity] for identity in unanswered}
                 self._append(connection, "release", {"charge": reservation.seq, "results": stored})
-            paid = self._by_serial(reservation.serials, payments)
-            settled = slot, self.state.batches.get(slot, 0), reservation.token, paid
-            self._append_private(connection, payment_row(SETTLE, *settled))
+            paid = reservation.token, reservation.serials, payments
+            row = payment_row(SETTLE, slot, self.state.batches.get(slot, 0), *paid)
+            self._append_private(connection, row)
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 tables.compact_budgets(connection, self.individual_budgets, slot)
         return unanswered
-
-    def _by_serial(self, serials: np.ndarray, amounts: np.ndarray) -> np.ndarray:
-        everyone = np.zeros(len(self.individual_budgets.ids), dtype=np.int64)
-        everyone[serials] = amounts
-        return everyone
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
         results, refused = self.state.results, self.state.refused

@@ -79,7 +79,7 @@ def test_rows_are_classified_by_the_shares_of_their_classes(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Shares that name no classes are refused in one line."""
-    assert run() == 0
+    assert run("--student.steps", "200") == 0
     x, y = tiny.rows(300, 9)
     wrong = {"half.json": '{"0": 1}', "list.json": "[1, 2, 3]"}
     for name, text in {"shares.json": '{"0": 1, "1": 0, "2": 0}', **wrong}.items():

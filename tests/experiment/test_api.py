@@ -17,7 +17,7 @@ from tests.experiment import tiny
 NAMES = np.array(["ant", "bee", "cat"])
 QUICK: dict[str, Any] = {
     "mechanism": {"kind": "reverse_knn", "centroids": 9},
-    "student": {"steps": 40, "doubtful_folds": 0, "calibration_folds": 0},
+    "student": {"steps": 40, "doubtful_folds": 0},
     "features": "raw",
     "threads": 1,
 }

@@ -1,25 +1,17 @@
 """One's own data have one budget; nothing private read does not look like a result."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from labelwall import pipeline
 from labelwall.teacher.custodian import LEDGER
 from tests.experiment import tiny
+from tests.experiment.checks import summary
 
 RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.doubtful_folds", "0"]
 RUN += ["--threads", "1", "--workers", "1"]
-pytestmark = pytest.mark.usefixtures("one_budget")
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder", "one_budget")
 
 
 def ledgers() -> list[str]:
@@ -78,27 +70,20 @@ def test_changed_private_files_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert pipeline.main(command) == 0
     assert pipeline.main(command) == 0
     assert "private files changed" not in capsys.readouterr().err
-    with np.load("data.npz") as stored:
-        rows = dict(stored)
-    np.savez("data.npz", **rows | {"private_x": rows["private_x"] + 1})
+    tiny.change(private_x=tiny.rows(200, 1)[0] + 1)
     assert pipeline.main(command) == 0
     assert "private files changed since the last run" in capsys.readouterr().err
 
 
-def test_no_private_rows_do_not_look_like_a_result(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_private_rows_do_not_look_like_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     """A file whose private rows are all gone: the counts are noise, and no estimate is given."""
-    with np.load("data.npz") as stored:
-        rows = dict(stored)
-    none = {name: rows[name][:0] for name in rows if name.startswith("private")}
-    np.savez("data.npz", **{n: v for n, v in rows.items() if n != "public_y"} | none)
+    x, y = tiny.rows(0, 1)
+    tiny.change(private_x=x, private_y=y, private_id=y, public_y=None)
     assert pipeline.main([*RUN, "--epsilon", "1"]) == 0
     text = capsys.readouterr().err
     assert "round 1: the released counts do not tell the records from none" in text
     assert "labels unknown" in text
-    summary = json.loads(Path("runs/data/summary.json").read_text())
-    assert summary["rounds"][0]["estimate"]["by"] == "nothing"
+    assert summary("runs/data")["rounds"][0]["estimate"]["by"] == "nothing"
 
 
 @pytest.mark.parametrize("command", [["plan"], RUN[:1]])

@@ -38,19 +38,14 @@ def test_a_round_repeats_its_choice_and_another_seed_or_round_makes_another(
     assert not np.array_equal(choose_queries(8, 1, status, 40, features), first)
 
 
-def test_typical_rows_are_dense_and_cover_every_cloud() -> None:
+def test_typical_rows_are_dense_cover_every_cloud_and_come_before_the_others() -> None:
     features, distance = blobs(1)
     rows = typical_rows(features, 40, seed=3)
     assert len(set(rows)) == 40
     assert np.bincount(rows // 150, minlength=4).min() >= 5
     assert distance[rows].mean() < distance.mean() - 0.1  # at random the means would be alike
-
-
-def test_typical_rows_are_asked_before_the_others_and_all_are_there_in_the_end() -> None:
-    features, distance = blobs(2)
-    rows = typical_rows(features, 600, seed=3)
-    assert sorted(rows) == list(range(600))
-    half = int(600 * TYPICAL_SHARE)
+    rows, half = typical_rows(features, 600, seed=3), int(600 * TYPICAL_SHARE)
+    assert sorted(rows) == list(range(600))  # all are there in the end
     assert distance[rows[:half]].mean() < distance[rows[half:]].mean()
 
 

@@ -3,7 +3,6 @@ a person gets wrong is one line, before anything is charged.
 """
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,8 @@ from PIL import Image
 from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import load_config
+from tests.experiment import tiny
+from tests.experiment.checks import summary
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
@@ -35,11 +36,11 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     command = ["run", "--data", "data.npz", "--epsilon", "8", *QUICK]
     assert pipeline.main(command) == 0
     assert "runs/data/report.html" in capsys.readouterr().out
-    summary = json.loads(Path("runs/data/summary.json").read_text())
-    assert 0 < summary["epsilon"] <= 8
-    assert (summary["best_round"], len(summary["rounds"])) == (1, 1)
-    assert summary["rounds"][0]["estimate"]["by"] == "probabilities"
-    assert summary["test_accuracy"] > 0.5
+    told = summary("runs/data")
+    assert 0 < told["epsilon"] <= 8
+    assert (told["best_round"], len(told["rounds"])) == (1, 1)
+    assert told["rounds"][0]["estimate"]["by"] == "probabilities"
+    assert told["test_accuracy"] > 0.5
     assert pipeline.main(command) == 0  # the same run, which is finished
     assert pipeline.main([*command, "--seed", "5"]) == 2  # another
     assert "(seed). Choose another --run_dir" in capsys.readouterr().err
@@ -59,7 +60,7 @@ def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str])
     files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
     assert pipeline.main(["run", *files, "--label", "kind", "--epsilon", "8", *QUICK]) == 0
     (run_dir,) = [path for path in Path("runs").iterdir() if path.suffix == ""]
-    accuracy = json.loads((run_dir / "summary.json").read_text())["test_accuracy"]
+    accuracy = summary(str(run_dir))["test_accuracy"]
     assert accuracy > 0.5
     # A table is classified as it is, columns in another order; the file alone knows their scales.
     lines = [line.split(",") for line in Path("test.csv").read_text().splitlines()]
@@ -97,12 +98,10 @@ def test_options_override_a_configuration(folder: Path) -> None:
 
 
 def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with np.load("data.npz") as stored:
-        rows = dict(stored)
-    np.savez("odd.npz", **rows | {"public_x": np.where(rows["public_x"] > 2, np.nan, 1.0)})
-    np.savez("without.npz", **{n: v for n, v in rows.items() if n != "test_y"})
-    assert "public_x" in refused(capsys, "--data", "odd.npz")
-    assert "an npz file with test_y" in refused(capsys, "--data", "without.npz")
+    tiny.change(public_x=np.where(tiny.rows(40, 2)[0] > 2, np.nan, 1.0))
+    assert "public_x" in refused(capsys, "--data", "data.npz")
+    tiny.change(test_y=None)
+    assert "an npz file with test_y" in refused(capsys, "--data", "data.npz")
     assert "expected one argument" in refused(capsys, "--private", "--public", "b")
 
 
@@ -151,8 +150,7 @@ def test_images_of_all_kinds_run_to_the_end(
     options = named(image_folders)
     hog = ["--features", "hog", "--student.backbone", "small_cnn", "--run_dir", "out ☃"]
     assert pipeline.main(["run", *options, *hog, "--epsilon", "8", *QUICK]) == 0
-    summary = json.loads(Path("out ☃", "summary.json").read_text())
-    assert summary["epsilon"] <= 8
+    assert summary("out ☃")["epsilon"] <= 8
     assert "Hündin 犬" in Path("out ☃", "MODEL_CARD.md").read_text()
     assert "broken" not in "".join(
         path.read_text(errors="replace") for path in Path("out ☃").rglob("*") if path.is_file()

@@ -6,36 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall import pipeline
-from tests.experiment.checks import QUICK
+from tests.experiment import tiny
+from tests.experiment.checks import QUICK, RUN, check_one_error, run, shown, summary
 from tests.ledgers import contents, extractors, parsed
 from tests.programs.kill_runner import kills
-
-
-def run(*options: str) -> int:
-    return pipeline.main(
-        ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *options]
-    )
 
 
 def test_two_rounds_end_to_end_and_resumption(
     folder: Path, drawn: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run() == 0
-    summary = json.loads((folder / "out/summary.json").read_text())
-    capsys.readouterr()
-    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert summary["epsilon"] == plan["epsilon"]
-    assert summary["delta"] == 1e-5
-    assert [r["asked"] for r in summary["rounds"]] == [12, 12]
+    told = summary()
+    assert told["delta"] == 1e-5
+    assert [r["asked"] for r in told["rounds"]] == [12, 12]
     # Round 2 votes in the student's features
-    assert [r["extractor"] for r in summary["rounds"]] == ["raw", "mlp"]
-    assert all(
-        set(r) >= {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
-        for r in summary["rounds"]
-    )
-    assert 0 <= summary["test_accuracy"] <= 1
+    assert [r["extractor"] for r in told["rounds"]] == ["raw", "mlp"]
+    names = {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
+    assert all(set(r) >= names for r in told["rounds"])
+    assert 0 <= told["test_accuracy"] <= 1
     assert len(list((folder / "out").glob("round_*/events.tfevents"))) == 2
 
     log = parsed(folder / "out/ledger.sqlite")
@@ -44,22 +32,17 @@ def test_two_rounds_end_to_end_and_resumption(
     assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
     charges = [body for kind, body in log if kind == "charge"]
     assert sum(body["count"] for body in charges if body["release"] == "screen") == 24
-    asked = [
-        set(np.load(folder / f"out/round_{number}/answers.npz")["rows"].tolist())
-        for number in (1, 2)
-    ]
-    assert not asked[0] & asked[1]
+    first, second = (np.load(f"out/round_{number}/answers.npz")["rows"] for number in (1, 2))
+    assert not set(first) & set(second)
 
     before = {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()}
     assert run() == 0  # finished: nothing is asked, charged or trained again
     assert {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()} == before
 
-    command = ["audit", "out/ledger.sqlite", "--json", "--expect_head", summary["ledger_head"]]
-    assert pipeline.main(command) == 0
-    finding = json.loads(capsys.readouterr().out.splitlines()[-1])
+    command = ["audit", "out/ledger.sqlite", "--json", "--expect_head", told["ledger_head"]]
+    finding = json.loads(shown(capsys, *command))
     assert finding["consistent"]
-    assert finding["epsilon"] == summary["epsilon"]
-    assert finding["entries"] == len(log)
+    assert (finding["epsilon"], finding["entries"]) == (told["epsilon"], len(log))
 
 
 def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
@@ -77,15 +60,11 @@ def test_a_run_folder_is_of_one_run_and_one_data_set(
     assert {p.name for p in custodian.iterdir()} >= {"ledger.sqlite", "dataset.json"}
     assert custodian.stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
-    capsys.readouterr()
-    assert run(*QUICK, "--seed", "1") == 2
-    assert "seed" in capsys.readouterr().err
+    check_one_error([*RUN, *QUICK, "--seed", "1"], "seed", capsys)
     custodian.rename(folder / "elsewhere")
     assert run(*QUICK, "--run_dir", "other") == 0
     (folder / "other.custodian").rename(custodian)
-    capsys.readouterr()
-    assert run(*QUICK) == 2
-    assert "another data set" in capsys.readouterr().err
+    check_one_error([*RUN, *QUICK], "another data set", capsys)
 
 
 def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path) -> None:
@@ -99,31 +78,22 @@ def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path)
 
 @pytest.mark.parametrize("private", ["empty", "one class", "bad rows"])
 def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
-    with np.load("data.npz") as stored:
-        arrays = dict(stored)
-    x, y, ids = arrays["private_x"], arrays["private_y"], arrays["private_id"]
-    if private == "empty":
-        arrays |= {"private_x": x[:0], "private_y": y[:0], "private_id": ids[:0]}
-    elif private == "one class":
-        arrays |= {"private_x": x[y == 0], "private_y": y[y == 0], "private_id": ids[y == 0]}
-    else:
-        arrays |= {
-            "private_x": np.where(y[:, None] == 1, np.nan, x),
-            "private_y": np.where(y == 2, 99, y),
-        }
-    np.savez("data.npz", **arrays)
+    (x, y), ids = tiny.rows(200, 1), np.arange(200)
+    if private == "bad rows":
+        x, y = np.where(y[:, None] == 1, np.nan, x), np.where(y == 2, 99, y)
+    kept = slice(0) if private == "empty" else slice(None) if private == "bad rows" else y == 0
+    tiny.change(private_x=x[kept], private_y=y[kept], private_id=ids[kept])
     # Without records a query passes with probability 0.43: of 36 all fail once in 10^8, of 12 once
     # in 900.
     rounds = "[{queries: 36}, {queries: 4}]"
     assert run("--mechanism.threshold", "0", "--rounds", rounds, *QUICK) == 0
-    summary = json.loads((folder / "out/summary.json").read_text())
-    assert [r["asked"] for r in summary["rounds"]] == [36, 4]
+    assert [r["asked"] for r in summary()["rounds"]] == [36, 4]
 
 
 @pytest.mark.slow
 def test_kill_at_every_commit(tmp_path: Path) -> None:
     """SIGKILL at any commit boundary: the same command finishes it, and pays nothing twice."""
-    deaths = kills("run_kill_sweep", tmp_path / "runs")
+    deaths = kills("run_kill_sweep", tmp_path / "runs", 1)
     assert deaths[-1]["status"] == 0  # the sweep went on until a run was not killed any more
     assert len(deaths) > 20
     for kill in deaths:

@@ -40,46 +40,32 @@ def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -
     return True
 
 
-def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
-    """Answer, and die before the ``point``-th statement."""
-    with killed_before(point, "teacher/ledger", WATCHED):
-        answer(place, anchor, "doomed", notes)
-
-
-def swept_kill(
-    folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str
-) -> tuple[bool, dict]:
-    """One kill and what it left."""
+def kill(folder: Path, point: int, socket: str, anchor_socket: str) -> tuple[bool, dict]:
+    """One kill and what it left; the two orders take turns."""
     place, notes = swept(folder, socket), folder / "notes"
-    name = f"{folder.parent.name}_{point}"
+    name, copy_first = f"{folder.parent.name}_{point}", point // int(sys.argv[2]) % 2 == 1
     anchor: Place = folder / "anchor"
     if anchor_socket:
         anchor = LedgerUrl(OWNER, DATABASE, f"anchor_{name}", socket=anchor_socket)
     Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
     assert answer(place, anchor, "first")
     copy = copied(place, f"copy_{name}")
-    finished = is_finished(lambda: doomed(place, anchor, point, notes))
+
+    def doomed() -> None:
+        with killed_before(point, "teacher/ledger", WATCHED):
+            answer(place, anchor, "doomed", notes)
+
+    finished = is_finished(doomed)
     ahead = len(rows(place, "SELECT * FROM entries")) > len(rows(copy, "SELECT * FROM entries"))
     first, second = (copy, place) if copy_first else (place, copy)
-    went_on = [
-        answer(here, anchor, query) for here, query in ((first, "a"), (second, "b"), (first, "c"))
-    ]
-    noted = notes.read_text().split() if notes.exists() else []
+    asked = (first, "a"), (second, "b"), (first, "c")
     return finished, {
         "copy_first": copy_first,
         "ahead": ahead,
-        "noted": noted,
-        "went_on": went_on,
+        "noted": notes.read_text().split() if notes.exists() else [],
+        "went_on": [answer(here, anchor, query) for here, query in asked],
     }
 
 
-def main(root: Path, stride: int, socket: str, anchor_socket: str) -> None:
-    def kill(folder: Path, point: int) -> tuple[bool, dict]:
-        copy_first = point // stride % 2 == 1  # the two orders take turns
-        return swept_kill(folder, point, copy_first, socket, anchor_socket)
-
-    sweep(root, stride, kill)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    sweep(kill)

@@ -34,21 +34,18 @@ def kills(program: str, root: Path, *arguments: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def sweep(
-    root: Path, stride: int, scenario: Callable[[Path, int], tuple[bool, dict[str, Any]]]
-) -> None:
-    """Print what ``scenario(folder, point)`` finds at every ``stride``-th point, until it says that
-    no kill was met.
-
-    It returns whether the work was finished, and its findings.
+def sweep(kill: Callable[..., tuple[bool, dict[str, Any]]]) -> None:
+    """The program ROOT STRIDE [ARGUMENTS]: print what ``kill(folder, point, *arguments)`` finds at
+    every STRIDE-th point, until it says that the work was finished, and no kill was met.
     """
+    root, stride, *arguments = sys.argv[1:]
     point, finished = 1, False
     while not finished:
-        folder = root / str(point)
+        folder = Path(root) / str(point)
         folder.mkdir()
-        finished, findings = scenario(folder, point)
+        finished, findings = kill(folder, point, *arguments)
         print(json.dumps({"point": point, **findings}), flush=True)
-        point += stride
+        point += int(stride)
 
 
 class Witness(SystemEntropy):

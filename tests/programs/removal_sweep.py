@@ -1,7 +1,5 @@
 """SIGKILL a service with per-analyst budgets at every step of a removal.
 
-    python -m tests.programs.removal_sweep FOLDER SOCKET
-
 There are three analysts: two are at work when a record is removed, the third has cached embeddings.
 Each time a forked service removes another record and dies before the n-th step: before the
 transaction, between two analysts, before the last mark is deleted. Then another service opens the
@@ -10,13 +8,11 @@ same directory, and all analysts' teachers have to agree, in memory and on disk.
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from labelwall.teacher import analysts
 from labelwall.teacher.features import cache as embeddings
@@ -47,11 +43,6 @@ def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:
         assert made.service.analysts is not None
         made.service.analysts.of(name).teacher.use_extractor(tiny.SPEC)
     return made
-
-
-def prepared(folder: Path, place: Place) -> None:
-    """Let an analyst embed the records who is not at work when one is removed."""
-    service(folder, place, (LATE,))
 
 
 def removing(folder: Path, place: Place, last: int) -> None:
@@ -98,19 +89,15 @@ def examine(folder: Path, place: Place, identity: int) -> int:
     return 2 if any(votes) or any(cached) or (folder / analysts.UNFINISHED).exists() else 1
 
 
-def main(folder: Path, server: str) -> None:
-    torch.set_num_threads(1)
-    place = swept(folder, server)
-    forked(lambda: prepared(folder, place))
-
-    def kill(_: Path, point: int) -> tuple[bool, dict[str, int]]:
-        """The point is a step, and the record's id."""
-        status = forked(lambda: removing(folder, place, point))
-        gone = forked(lambda: examine(folder, place, point))
-        return status != -signal.SIGKILL, {"status": status, "gone": gone}
-
-    sweep(folder, 1, kill)
+def kill(own: Path, point: int, socket: str) -> tuple[bool, dict[str, int]]:
+    """The point is a step, and the record's id; the service's folder is the same each time."""
+    folder, place = own.parent, swept(own.parent, socket)
+    if point == 1:  # an analyst who is not at work when a record is removed has embedded it
+        assert forked(lambda: service(folder, place, (LATE,)) and None) == 0
+    status = forked(lambda: removing(folder, place, point))
+    gone = forked(lambda: examine(folder, place, point))
+    return status != -signal.SIGKILL, {"status": status, "gone": gone}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    sweep(kill)

@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib
 import sqlalchemy as sa
-import torch
 
 import labelwall.experiment.report.report
 import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
@@ -76,6 +75,5 @@ def kill(folder: Path, point: int) -> tuple[bool, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     matplotlib.use("Agg")
-    sweep(Path(sys.argv[1]), 1, kill)
+    sweep(kill)

@@ -3,8 +3,6 @@
 SCENARIO is a mechanism. With individual budgets another process may be at work on the same ledger,
 and asks one of the same queries: it has reserved before the first statement, and draws and pays
 "after" the kill, or "during" the first draw of the one that is killed.
-
-    python -m tests.programs.teacher_sweep FOLDER STRIDE SOCKET SCENARIO
 """
 
 import json
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.database import open_database
@@ -191,18 +188,13 @@ def examine(folder: Path, socket: str) -> dict[str, Any]:
     }
 
 
-def main(root: Path, stride: int, socket: str) -> None:
-    torch.set_num_threads(1)
-
-    def kill(folder: Path, point: int) -> tuple[bool, dict]:
-        company = Company(folder, socket) if WHEN else None
-        first = company.go if company and WHEN == "during" else nothing
-        finished = is_finished(lambda: doomed(folder, socket, point, first))
-        beside = company is None or company.is_answered(folder, socket)
-        return finished, {"beside": beside, **examine(folder, socket)}
-
-    sweep(root, stride, kill)
+def kill(folder: Path, point: int, socket: str, _: str) -> tuple[bool, dict]:
+    company = Company(folder, socket) if WHEN else None
+    first = company.go if company and WHEN == "during" else nothing
+    finished = is_finished(lambda: doomed(folder, socket, point, first))
+    beside = company is None or company.is_answered(folder, socket)
+    return finished, {"beside": beside, **examine(folder, socket)}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    sweep(kill)

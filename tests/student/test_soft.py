@@ -1,4 +1,4 @@
-"""Probabilities in the place of labels: learned by every objective, resumed, and checked."""
+"""Probabilities in the place of labels: learned by every objective and resumed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.student import held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, targets
-from labelwall.student.held_out import drop_doubtful
 from labelwall.student.train import TrainedStudent, outputs, train
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
@@ -82,16 +80,3 @@ def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> N
     others = SOFT[:, ::-1].copy()
     again = _train(tmp_path / "folder", soft=others)
     assert again.weights == _train(tmp_path / "fresh", soft=others).weights
-
-
-def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
-    config = replace(CONFIG, backbone="mlp", doubtful_folds=2, doubtful_steps=20)
-    labels = cases.TRUTH.astype(np.int64)
-    half = SOFT.copy()
-    half[60:] = np.nan
-    usual, kept = (drop_doubtful(config, POOL, labels, seed=1, soft=s) for s in (None, half))
-    assert (usual.labels[:60] == -1).any()
-    np.testing.assert_array_equal(kept.labels[:60], labels[:60])
-    np.testing.assert_array_equal(kept.labels[60:], usual.labels[60:])
-    assert (kept.agreement, kept.judged) == (usual.agreement, usual.judged)

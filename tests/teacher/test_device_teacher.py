@@ -13,6 +13,7 @@ from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import no_progress
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
 
@@ -56,24 +57,19 @@ def test_an_absent_device_is_refused_before_anything_is_charged(
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
 
 
-def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
-    records, counted = tiny.records(), []
+def test_embeddings_of_another_device_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, counted, embed = tiny.records(), [], Embedder.embed
 
-    def embedded(device: str) -> None:
-        embedder = Embedder(tiny.RAW, probe=None)
-        embedder.device = device
-        embed_records(tmp_path, records, tiny.RAW, embedder, lambda *done: None)
-
-    def counting(
-        self: Embedder, inputs: np.ndarray, progress: object
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> object:
         counted.append(len(inputs))
         return embed(self, inputs)
 
-    embed = Embedder.embed
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Embedder, "embed", counting)
-        for device in ("cpu", "cuda", "cpu", "cuda"):
-            embedded(device)
+    monkeypatch.setattr(Embedder, "embed", counting)
+    for device in ("cpu", "cuda", "cpu", "cuda"):
+        embedder = Embedder(tiny.RAW, probe=None)
+        embedder.device = device
+        embed_records(tmp_path, records, tiny.RAW, embedder, no_progress)
     assert counted == [len(records.ids)] * 2
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2

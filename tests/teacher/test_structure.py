@@ -2,15 +2,14 @@
 and fails on its fault.
 
 - Charged first: at every draw the ledger, read from its file, has already paid for it, and no cap
-is passed.
+  is passed.
 - Fresh: two equal calls draw differently, whatever global seeds say, across instances and forked
-processes.
+  processes.
 - Row by row: before the first draw, nothing public depends on the private rows, and no record's
-features on another's.
+  features on another's.
 
 Chance enters twice: fresh draws coincide with probability below 2^-100 a comparison, and a tape
-under fresh keys screens 11
-to 117 of 128 queries positively but once in 10^18.
+under fresh keys screens 11 to 117 of 128 queries positively but once in 10^18.
 """
 
 import os
@@ -26,11 +25,14 @@ import torch
 from labelwall.teacher.audits.harness import Pair
 from labelwall.teacher.audits.votes import JOINT, run
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from tests.ledgers import Watching
 from tests.make import LEDGER, Make, alike, build
+from tests.programs.kill_runner import forked
 from tests.teacher.audits import faulty_teachers as faults
 
 pytestmark = pytest.mark.fresh_noise
@@ -40,9 +42,7 @@ LABELS = np.arange(9) % 2
 
 
 def charged_first(make: Make, directory: Path) -> bool:
-    """Whether a teacher pays before each draw and never draws past a cap. 40 queries, caps 30 and
-    5.
-    """
+    """Whether a teacher pays before each draw and never draws past caps: of 40, 30 and 5."""
     watching = Watching(directory / "t" / LEDGER)
     teacher = build(
         make, directory / "t", ROWS, LABELS, MECHANISM, asked=30, answered=5, entropy=watching
@@ -77,18 +77,10 @@ def fresh(draw: Callable[[], np.ndarray]) -> bool:
 
 def _forked(draw: Callable[[], np.ndarray]) -> bytes:
     read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, draw().tobytes())
-        finally:
-            os._exit(0)
+    assert forked(lambda: os.write(write, draw().tobytes()) and None) == 0
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        received = pipe.read()
-    os.waitpid(child, 0)
-    assert received
-    return received
+        return pipe.read()
 
 
 KEYS = [secrets.token_hex(8) for _ in range(128)]
@@ -158,16 +150,9 @@ def test_the_mechanism_draws_from_the_entropy_it_is_given() -> None:
 
 
 def _drawn(mechanism: PrivateKnn, stage: str, entropy: Entropy) -> np.ndarray:
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.search.cpu import ExactIndex
-
     index = ExactIndex(np.zeros((6, 1), dtype=np.int8), np.arange(6))
-    return mechanism.draw(
-        stage,
-        Voters(index, np.arange(6) % 2, 2, np.zeros((128, 1), dtype=np.int8)),
-        KEYS,
-        entropy,
-    )
+    voters = Voters(index, np.arange(6) % 2, 2, np.zeros((128, 1), dtype=np.int8))
+    return mechanism.draw(stage, voters, KEYS, entropy)
 
 
 def row_by_row(make: Make, directory: Path, extra: np.ndarray) -> bool:

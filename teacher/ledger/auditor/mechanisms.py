@@ -51,12 +51,12 @@ class Priced:
 @dataclass(frozen=True)
 class Known:
     """A kind: types of the ``fields`` that decide a price or a result, its ``releases`` in the
-    order in which a query meets them, names of the other publishable fields.
+    order in which a query meets them; in ``free``, names of the other publishable fields.
     """
 
     fields: dict[str, Any]
     releases: Callable[[Fields], list[Priced]]
-    free: tuple[str, ...] = ()
+    free: str = ""
 
 
 def _require(rule: bool, text: str) -> None:
@@ -207,7 +207,7 @@ SPREAD = {
 }
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
 LINEAR = {"noise_multiplier": number(1e-3, 900)}  # times the sensitivity within the curves' range
-STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
+STEPS_OF_SUMS = "steps clip axes gain"
 CELLS = {
     "centroids": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
@@ -217,53 +217,43 @@ CELLS = {
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(
-        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), ("screen_ratio",)
+        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), "screen_ratio"
     ),
     "private_radius": Known(
         {**SCREEN, "threshold": integer(0, 10**6 - 1), **WINNER, **GAMMA},
         _private_radius,
-        ("share", "screen_ratio"),
+        "share screen_ratio",
     ),
     "ind_knn": Known(
         {"rho": number(1e-9, 1e6), "sigma_count": number(1e-3, 1e6)},
         _individual,
-        (
-            *("kernel", "threshold", "bandwidth", "near", "sigma_label"),
-            *("tables", "bits", "hash_seed", "reuse"),
-        ),
+        "kernel threshold bandwidth near sigma_label tables bits hash_seed reuse",
     ),
-    "reverse_knn": Known(CELLS, _cells, ("margin", "row_neighbours")),
-    "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
-    "naive_knn": Known(WINNER, _winner, ("k",)),
-    "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),
-    "gnmax": Known(WINNER, _winner, ("teachers", "classifier")),
+    "reverse_knn": Known(CELLS, _cells, "margin row_neighbours"),
+    "private_linear": Known(LINEAR, _sums(CLASSES), f"{STEPS_OF_SUMS} margin"),
+    "naive_knn": Known(WINNER, _winner, "k"),
+    "lnmax": Known({"scale": NOISE}, _laplace, "teachers classifier"),
+    "gnmax": Known(WINNER, _winner, "teachers classifier"),
     "confident_gnmax": Known(
-        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), ("classifier", "screen_ratio")
+        {**TEACHERS, **SCREEN, **WINNER}, _screened("teachers"), "classifier screen_ratio"
     ),
-    "radius": Known(
-        {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
-    ),
+    "radius": Known({"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), "noise"),
     "batch_knn": Known(
         {"conversion": Literal["grid", "interactive", "none"], **EPSILON, **ACCOUNTING},
         _batch(_nearest),
-        (
-            *("k", "conversion_share", "records", "records_share", "candidates"),
-            *("candidate_accounting", "noise"),
-        ),
+        "k conversion_share records records_share candidates candidate_accounting noise",
     ),
     "private_knn_attributes": Known(
-        {"k": integer(1, 10_000), **COUNTS, **GAMMA}, _attributes("k"), ("threshold", "margin")
+        {"k": integer(1, 10_000), **COUNTS, **GAMMA}, _attributes("k"), "threshold margin"
     ),
-    "gnmax_attributes": Known(
-        {**TEACHERS, **COUNTS}, _attributes("teachers"), ("threshold", "margin")
-    ),
-    "private_linear_attributes": Known(LINEAR, _sums(ATTRIBUTES), (*STEPS_OF_SUMS, "margin")),
+    "gnmax_attributes": Known({**TEACHERS, **COUNTS}, _attributes("teachers"), "threshold margin"),
+    "private_linear_attributes": Known(LINEAR, _sums(ATTRIBUTES), f"{STEPS_OF_SUMS} margin"),
     "private_linear_value": Known(LINEAR, _sums(ONE_VALUE), STEPS_OF_SUMS),
     "private_knn_mean": Known(
-        {**SPREAD, "sigma_mean": SMALLER_NOISE}, _mean, ("cells", "window", "screen_ratio")
+        {**SPREAD, "sigma_mean": SMALLER_NOISE}, _mean, "cells window screen_ratio"
     ),
     "private_knn_median": Known(
-        {**SPREAD, **EPSILON, "cells": integer(2, 1024)}, _median, ("window", "screen_ratio")
+        {**SPREAD, **EPSILON, "cells": integer(2, 1024)}, _median, "window screen_ratio"
     ),
 }
 # What is the same for all rows of a person together as for one row (docs/privacy.md, section 22).
@@ -327,7 +317,7 @@ def priced(mechanism: object) -> list[Priced]:
     if type(kind) is not str or kind not in KINDS:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
     known = KINDS[kind]
-    free = dict.fromkeys(known.free, int | float | str | bool | None)
+    free = dict.fromkeys(known.free.split(), int | float | str | bool | None)
     return known.releases(
         require(kind, mechanism, schema(kind, {"kind": str, **free, **known.fields}))
     )

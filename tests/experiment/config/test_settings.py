@@ -128,7 +128,7 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number)
     assert new.recorded(new.plan()).plan() == new.plan()
     given = configured(replace(mechanism, **{name: 3}))
     assert given.recorded(plan).plan() == given.plan() != plan
-    assert new.as_given(given).plan() == given.plan()
+    assert new.recorded(given).plan() == given.plan()
 
 
 def test_only_the_entries_of_a_run_take_all_of_a_configuration() -> None:

@@ -123,10 +123,3 @@ def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
     return planner(mechanism, goal, public, no_progress)
-
-
-class Quiet:
-    """A console that shows nothing."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Nothing."""

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.ind_knn import SimulatedRecords, best_level, optimise, threshold_at
-from labelwall.experiment.plan.planner import Goal
-from labelwall.experiment.plan.search import best_plan, mechanisms_for, planned_config
+from labelwall.experiment.plan.planner import Goal, View
+from labelwall.experiment.plan.search import planned_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.ledger.individual_budgets import FULL
@@ -25,13 +24,13 @@ from tests.experiment.plan.planning import (
     PRIVATE,
     PUBLIC,
     TEST,
-    Quiet,
     embedded,
 )
 from tests.seeded_noise import SeededNoise
 
 LENGTH = unit_length(planning.EMBEDDER.spec, DIMENSIONS)
 GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2)
+VIEW = View("raw", 0, DIMENSIONS, DIMENSIONS, TEST, CLASSES, PRIVATE)
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(
     config = load_config(config_file)
     config = replace(config, mechanism=replace(config.mechanism, **kernel))
     records = simulated(config.mechanism)
-    found = optimise(config.mechanism, records, GOAL)
+    found = optimise(config.mechanism, records, VIEW, GOAL)
     planned = planned_config(config, found.chosen)
     plan, best, mechanism = planned.plan(), found.chosen, found.chosen.mechanism
     assert 0.99 < found.chosen.epsilon == certified_epsilon(plan) <= 1
@@ -84,7 +83,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(
     assert best.answered == best.cap == best.asked
     assert [r.queries for r in planned.rounds] == [best.asked // 2, best.asked // 2]
     assert best.accuracy == pytest.approx(asked_for_real(mechanism, best.asked), abs=0.08)
-    less = optimise(config.mechanism, records, replace(GOAL, epsilon=0.25)).chosen
+    less = optimise(config.mechanism, records, VIEW, replace(GOAL, epsilon=0.25)).chosen
     assert less.right < best.right
     for name, factor in (
         ("threshold", 0.5),
@@ -116,31 +115,15 @@ def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
 ) -> None:
     kernel, goal = IndKnn(threshold=0.4), replace(GOAL, epsilon=0.2)
     records = simulated(kernel)
-    free = optimise(kernel, records, goal).chosen
+    free = optimise(kernel, records, VIEW, goal).chosen
     floor = free.accuracy + 0.06
-    better = optimise(kernel, records, replace(goal, min_accuracy=floor)).chosen
+    better = optimise(kernel, records, VIEW, replace(goal, min_accuracy=floor)).chosen
     assert better.accuracy > free.accuracy + 0.02
     assert better.asked < free.asked
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        optimise(kernel, records, replace(goal, min_accuracy=0.999))
-
-
-def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -> None:
-    config = load_config(config_file)
-    own = replace(
-        config,
-        rounds=[RoundConfig(9), RoundConfig(9, replace(config.mechanism, rho=0.002))],
-        mechanism=replace(config.mechanism, rho=0.001),
-    )
-    with pytest.raises(InvalidInput, match="all rounds share"):
-        mechanisms_for(own)
+        optimise(kernel, records, VIEW, replace(goal, min_accuracy=0.999))
     with pytest.raises(InvalidInput, match="expected_records"):
-        optimise(config.mechanism, simulated(config.mechanism), replace(GOAL, expected_records=1))
-    with np.load(tmp_path / "data.npz") as data:
-        few = {name: data[name][:99] for name in data.files}
-    np.savez(tmp_path / "data.npz", **few)
-    with pytest.raises(InvalidInput, match=r"data\.test.*at least 100"):
-        best_plan(replace(config, expected_records=500), Quiet())
+        optimise(kernel, records, VIEW, replace(goal, expected_records=1))
 
 
 UNIT = 40.0

@@ -20,6 +20,7 @@ from labelwall.experiment.plan.planner import (
     bit_rdp,
 )
 from labelwall.experiment.plan.search import best_plan
+from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -28,7 +29,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.wall.errors import BudgetRefused
 from labelwall.wall.progress import no_progress
-from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, planned, staged
+from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, planned, staged
 from tests.seeded_noise import SeededNoise
 
 VIEW = View("raw", 0, 20, 20, 300, 3, 5000)
@@ -125,7 +126,7 @@ def test_the_fast_price_of_an_argmax_is_within_one_percent() -> None:
 def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> PublicRows:
     """400 labelled rows that stand for so many records, in one view."""
     stage = staged(tmp_path, mechanism, TEST, records)
-    view = stage.features.views()[0]
+    view = stage.views[0]
     return PublicRows(CLASSES, tuple, lambda: (view,), stage.score, "rows")
 
 
@@ -136,8 +137,6 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     """``analytic``: right labels by a search whose rates were computed and not drawn."""
     goal, stage = Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2), rows_of(tmp_path, kind())
     best = planned(kind(), goal, stage).chosen
-    assert stage.rehearse is not None
-    assert best.view is not None
     plan = best.plan(goal)
     assert 0.97 * 3 < certified_epsilon(plan) == best.epsilon <= 3
     assert [release.cap for release in plan.releases()] == [best.asked, best.cap]
@@ -201,7 +200,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     from labelwall.wall.messages import ABSTAINED, Queries
 
     config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
-    planned, optimum = best_plan(config, Quiet(), min_accuracy=0.9)
+    planned, optimum = best_plan(config, Console(quiet=True), min_accuracy=0.9)
     expected = optimum.chosen
     task, public = describe(planned.data), read_public(planned.data)
     plain = PublicFeatures(planned, public, no_progress).plain

@@ -77,6 +77,8 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert kinds == {"reverse_knn", "private_linear"}
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
     assert "test split" in table["source"]  # the public rows of these data have no labels
+    config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
+    assert places.decided(load_config(config), folder).open  # before it began: another search
 
 
 def test_a_run_keeps_its_choice(
@@ -95,13 +97,6 @@ def test_a_run_keeps_its_choice(
     assert pipeline.main([*command, "--quiet"]) == 0
     assert pipeline.main([*command, "--quiet", "--budget.epsilon", "3"]) == 2
     assert "other settings (budget)" in capsys.readouterr().err
-
-
-def test_another_budget_before_the_run_began_is_another_search(config: Path) -> None:
-    folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
-    config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
-    assert places.decided(load_config(config), folder).open
 
 
 def test_a_folder_with_another_run_is_refused_before_a_search(
@@ -157,13 +152,6 @@ def test_bad_input_is_one_line(
     assert pipeline.main(["run", "--config", str(config), "--quiet", option]) == 2
     (found,) = capsys.readouterr().err.splitlines()
     assert line in found
-
-
-def test_nothing_to_rehearse_on(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    x, y = planning.vectors(3, 20)
-    np.savez(config.parent / "data.npz", public_x=x, test_x=x, test_y=y)
-    assert pipeline.main(["plan", "--config", str(config)]) == 2
-    assert "at least 100 labelled public or test rows" in capsys.readouterr().err
 
 
 def test_values_are_compared_by_r2(tmp_path: Path) -> None:
@@ -246,7 +234,7 @@ def test_options_of_the_search_are_refused_without_it(
     assert pipeline.main(["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]) == 2
     assert "`out` must be given together with --optimise" in capsys.readouterr().err
     with pytest.raises(InvalidInput, match="min_accuracy"):
-        auto.best_plan(load_config(named), planning.Quiet(), min_accuracy=1.0)
+        auto.best_plan(load_config(named), Console(quiet=True), min_accuracy=1.0)
 
 
 def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grids, opened):
@@ -257,7 +245,7 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
         "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
     )
     with opened() as paths, pytest.raises(InvalidInput, match="at least 100 labelled"):
-        auto.best_plan(replace(load_config(config), expected_records=500), planning.Quiet())
+        auto.best_plan(replace(load_config(config), expected_records=500), Console(quiet=True))
     assert [path for path in paths if path.startswith(image_folders["test"])]
     assert not [path for path in paths if path.startswith(image_folders["private"])]
 

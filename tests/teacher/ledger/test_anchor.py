@@ -4,12 +4,13 @@ dies, a disk is full, or files are lost, damaged, linked or locked."""
 import os
 import stat
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import LedgerUrl, Place, database
+from labelwall.teacher.ledger import Place, database
 from labelwall.teacher.ledger import anchor as anchor_file
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -20,7 +21,6 @@ from tests.make import plan_of
 from tests.postgres import copied, rows
 from tests.teacher.ledger.test_ledger import plan
 
-URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
 
@@ -75,14 +75,6 @@ def test_one_of_two_copies_goes_on(place: Place, anchor: Place, copy_first: bool
         is_refused(second, anchor, early[second])
 
 
-def test_an_anchored_ledger_in_use_is_audited(tmp_path: Path, anchor: Place) -> None:
-    """The auditor knows the table of nonces, which no export has."""
-    place = in_use(tmp_path / "ledger.sqlite", anchor)
-    assert isinstance(place, Path)
-    assert len(rows(place, "SELECT nonce FROM nonces")) == 1
-    assert not [problem for problem in audit(place).problems if "the file" in problem]
-
-
 @pytest.mark.parametrize("charged", [0, 1, 2])
 def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(
     place: Place, anchor: Place, charged: int
@@ -133,14 +125,11 @@ def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(
     assert ledger.anchor_begun == 2
     goes_on(ledger, "a")
     assert Ledger(place, anchor).anchor_begun is None
-    elsewhere = (
-        anchor.with_name("typo")
-        if isinstance(anchor, Path)
-        else LedgerUrl.parse(URL.format("typo", anchor.socket))
-    )
+    is_file = isinstance(anchor, Path)
+    elsewhere = anchor.with_name("typo") if is_file else replace(anchor, schema="typo")
     with pytest.raises(LedgerMismatch, match=r"there is no anchor .*typo.* but the ledger has one"):
         Ledger(place, elsewhere)
-    assert not (isinstance(elsewhere, Path) and elsewhere.exists())
+    assert not (is_file and elsewhere.exists())
     goes_on(Ledger(place, anchor), "b")
 
 
@@ -148,6 +137,9 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     place: Place, anchor: Place, tmp_path: Path
 ) -> None:
     before = stored(in_use(place, anchor))
+    assert len(rows(place, "SELECT nonce FROM nonces")) == 1
+    if isinstance(place, Path):  # whose table of nonces the auditor knows
+        assert not [problem for problem in audit(place).problems if "the file" in problem]
     ledger = Ledger(place)
     ledger.export(tmp_path / "export.sqlite")
     for work in (
@@ -285,10 +277,8 @@ def test_a_server_whose_commits_may_be_lost_holds_no_anchor(
     server = request.getfixturevalue("postgres")
     place, anchor = tmp_path / "ledger.sqlite", server.schema()
     in_use(place, anchor)
-    server.administer(
-        "CREATE ROLE lax LOGIN SUPERUSER", "ALTER ROLE lax SET synchronous_commit = off"
-    )
+    server.set_for("lax", "synchronous_commit = off")
     with pytest.raises(LedgerMismatch, match="synchronous_commit"):
-        Ledger(place, LedgerUrl("lax", "postgres", anchor.schema, socket=anchor.socket))
+        Ledger(place, replace(anchor, role="lax"))
     with pytest.raises(LedgerMismatch, match=r"the anchor .* can not be reached"):
-        Ledger(place, LedgerUrl("owner", "nowhere", anchor.schema, socket=anchor.socket))
+        Ledger(place, replace(anchor, database="nowhere"))

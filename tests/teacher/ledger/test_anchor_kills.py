@@ -25,9 +25,8 @@ from tests.teacher.ledger.test_ledger import plan
 
 T = TypeVar("T")
 ONE = st.integers(0, 3)
-STEPS: dict[
-    str, tuple[object, str, bool]
-] = {  # what is called, and whether it is done before the end
+# What is called, and whether it is done before the end.
+STEPS: dict[str, tuple[object, str, bool]] = {
     "appended": (Ledger, "_append", True),
     "not committed": (anchor_file, "take_nonce", True),
     "committed": (anchor_file, "move", False),
@@ -42,10 +41,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(step: str) -> Iterator[None]:
-    """End the work inside at a step.
-
-    After an entry, before the commit, and before, within and after the anchor's move.
-    """
+    """End the work inside: after an entry, before the commit, or around or within the move."""
     owner, name, after = STEPS[step]
     real = getattr(owner, name)
 
@@ -195,15 +191,19 @@ class Forks(RuleBasedStateMachine):
         chosen = self.copies[number % len(self.copies)]
         chosen.ledger, chosen.drawn = None, []
 
-    @rule(number=ONE)
-    def charge(self, number: int) -> None:
-        self._charge(number)
-
-    @rule(number=ONE, step=st.sampled_from(sorted(STEPS)))
-    def charge_and_die(self, number: int, step: str) -> None:
-        """The charge may be committed and anchored; what is not drawn is not in ``drawn``."""
-        with killed_at(step):
-            self._charge(number, draws=False)
+    @rule(number=ONE, step=st.none() | st.sampled_from(sorted(STEPS)))
+    def charge(self, number: int, step: str | None) -> None:
+        """Where the process dies, the charge may be committed and anchored, and is not drawn."""
+        chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
+        self.queries, charge = self.queries + 1, None
+        with killed_at(step) if step else nullcontext():
+            charge = self._do(chosen, lambda ledger: ledger.charge(0, "screen", [query]))
+        if charge is not None and step is None:
+            assert chosen.ledger is not None
+            chosen.drawn.append((charge, query))
+            self.drawn.append(list(chosen.ledger.state.hashes))
+            # Each charge is drawn once.
+            assert len({chain[-1] for chain in self.drawn}) == len(self.drawn)
 
     @rule(number=ONE, step=st.none() | st.sampled_from(sorted(STEPS)))
     @precondition(lambda self: any(copy.drawn for copy in self.copies))
@@ -218,17 +218,6 @@ class Forks(RuleBasedStateMachine):
     def read(self, number: int) -> None:
         chosen = self.copies[number % len(self.copies)]
         self._do(chosen, lambda ledger: ledger.in_custody(lambda _: None))
-
-    def _charge(self, number: int, draws: bool = True) -> None:
-        chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
-        self.queries += 1
-        charge = self._do(chosen, lambda ledger: ledger.charge(0, "screen", [query]))
-        if charge is not None and draws:
-            assert chosen.ledger is not None
-            chosen.drawn.append((charge, query))
-            self.drawn.append(list(chosen.ledger.state.hashes))
-            # Each charge is drawn once.
-            assert len({chain[-1] for chain in self.drawn}) == len(self.drawn)
 
     def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
         """The result of the copy's process, None where it was refused.
@@ -246,12 +235,9 @@ class Forks(RuleBasedStateMachine):
             chosen.ledger, chosen.drawn = None, []
             raise
         self.seen.append(list(chosen.ledger.state.hashes))
-        self._one_chain(self.seen + self.drawn)
+        longest = max(self.seen + self.drawn, key=len)
+        assert all(chain == longest[: len(chain)] for chain in self.seen + self.drawn)
         return found
-
-    def _one_chain(self, chains: list[list[str]]) -> None:
-        longest = max(chains, key=len)
-        assert all(chain == longest[: len(chain)] for chain in chains)
 
 
 TestForks = pytest.mark.slow(Forks.TestCase)

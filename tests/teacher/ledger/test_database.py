@@ -1,61 +1,65 @@
 """Both engines: one writer at a time, durable commits, closed private tables."""
 
 import json
-import subprocess
-import sys
+import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import LedgerUrl, Place
+from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger import database as database_file
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
-from tests.ledgers import use_extractor
-from tests.postgres import Server, address, new_server
-from tests.programs import PROGRAMS, REPOSITORY
+from tests.ledgers import identity, use_extractor
+from tests.postgres import Server, new_server
+from tests.programs.kill_runner import started
 from tests.teacher.ledger.test_ledger import plan
-
-CHARGING = PROGRAMS / "charging.py"
 
 
 def create(place: Place, asked: int = 5, anchor: Place | None = None) -> Ledger:
     return Ledger.create(place, dataset="d", plan=plan(asked=asked), unsafe=False, anchor=anchor)
 
 
+def charging(place: Place, anchor: Place | None, name: str, noted: Path) -> None:
+    """Charge 20 queries, one by one, and record each answer."""
+    ledger, granted = Ledger(place, anchor), []
+    use_extractor(ledger)
+    for number in range(20):
+        query = identity(f"{name}{number}")
+        charge = ledger.charge(0, "screen", [query])
+        if charge.granted:
+            ledger.record(charge, {query: 1})
+        granted += charge.granted
+    noted.write_text(json.dumps(granted))
+
+
 @pytest.mark.parametrize("anchored", ["", "file", "server"])
 def test_processes_that_share_a_ledger_never_pass_its_cap(
     place: Place, anchored: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Each of two processes charges 20 queries, one by one, and records them; also under an anchor.
-
-    The cap is 30, so the faster one leaves 10 to the other.
-    """
+    """Two processes; also under an anchor. The cap is 30, so the faster one leaves 10."""
     anchor: Place | None = tmp_path / "anchor.json" if anchored == "file" else None
     if anchored == "server":
         anchor = request.getfixturevalue("postgres").schema()
     ledger = create(place, asked=30, anchor=anchor)
     use_extractor(ledger)
-    command, under = [sys.executable, CHARGING, address(place), "20"], []
-    if anchor is not None:
-        under = [address(anchor)]
-    both = [
-        subprocess.Popen([*command, name, *under], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        for name in "ab"
-    ]
-    granted = [json.loads(process.communicate()[0]) for process in both]
+    noted = [tmp_path / name for name in "ab"]
+    both = [started(lambda path=path: charging(place, anchor, path.name, path)) for path in noted]
+    assert [os.waitpid(process, 0)[1] for process in both] == [0, 0]
+    granted = [json.loads(path.read_text()) for path in noted]
     assert sum(map(len, granted)) == 30
     assert all(granted)
     ledger.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")
     assert (finding.problems, finding.charged) == ([], {"0/screen": 30})
     assert ledger.charge(0, "screen", ["more"]).granted == ()
-    assert set(ledger.state.results) == {identity for names in granted for identity in names}
+    assert set(ledger.state.results) == {query for names in granted for query in names}
 
 
 def test_a_transaction_is_exclusive_before_it_reads(place: Place) -> None:
@@ -98,31 +102,23 @@ def test_a_writer_that_never_ends_is_an_error_not_a_halt(
 
 def test_the_isolation_level_is_the_one_that_was_argued_for(postgres: Server) -> None:
     create(url := postgres.schema())
-    postgres.administer(
-        "CREATE ROLE strict LOGIN SUPERUSER",
-        "ALTER ROLE strict SET default_transaction_isolation = 'serializable'",
-    )
-    with open_database(
-        LedgerUrl("strict", "postgres", url.schema, socket=url.socket)
-    ).transaction() as connection:
+    postgres.set_for("strict", "default_transaction_isolation = 'serializable'")
+    with open_database(replace(url, role="strict")).transaction() as connection:
         assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
 
 
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
 def test_a_role_whose_commits_may_be_lost_is_refused(postgres: Server, value: str) -> None:
     create(url := postgres.schema()).charge(0, "screen", ["a"])
-    role = f"hasty_{value}"
-    postgres.administer(
-        f"CREATE ROLE {role} LOGIN SUPERUSER", f"ALTER ROLE {role} SET synchronous_commit = {value}"
-    )
-    hasty = LedgerUrl(role, "postgres", url.schema, socket=url.socket)
+    postgres.set_for(f"hasty_{value}", f"synchronous_commit = {value}")
+    hasty = replace(url, role=f"hasty_{value}")
     with pytest.raises(
         LedgerMismatch, match=f"`synchronous_commit` .* must be on.* Found '{value}'"
     ):
         Ledger(hasty)
     with pytest.raises(LedgerMismatch, match="synchronous_commit"):
-        create(LedgerUrl(role, "postgres", postgres.schema().schema, socket=url.socket))
-    postgres.administer(f"ALTER ROLE {role} SET synchronous_commit = remote_apply")
+        create(postgres.schema(hasty.role))
+    postgres.set_for(hasty.role, "synchronous_commit = remote_apply")
     assert Ledger(hasty).state.spent == {(0, "screen"): 1}
 
 
@@ -191,7 +187,7 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         assert ledger.charge(0, "screen", ["b"]).granted == ("b",)
     with pytest.raises(LedgerMismatch):
         # A role that may not write is no custodian's.
-        Ledger(LedgerUrl("auditor", "postgres", url.schema, socket=url.socket))
+        Ledger(replace(url, role="auditor"))
 
 
 def test_a_password_is_the_client_librarys_affair_and_is_never_shown(

@@ -38,11 +38,6 @@ def named(place: Place) -> list[str]:
     return [body for (body,) in found]
 
 
-def exported(ledger: Ledger, folder: Path) -> Path:
-    ledger.export(folder / "export.sqlite")
-    return folder / "export.sqlite"
-
-
 def test_two_extractors_by_turns_are_stored_once(ledger: Ledger, place: Place) -> None:
     """An entry is 77 bytes, whatever it names; what a caller let the ledger grow counts both."""
     before = ledger.written
@@ -70,7 +65,8 @@ def test_a_charge_names_its_own_extractor_whatever_another_process_named(
         key = identity(f"{number}")
         ledger.record(ledger.charge(0, "screen", [key]), {key: 1})
     assert named(place) == [f'{{"sha256":"{spec.sha256()}"}}' for spec in (ONE, TWO, ONE, TWO)]
-    finding = audit(exported(first, tmp_path))
+    first.export(tmp_path / "export.sqlite")
+    finding = audit(tmp_path / "export.sqlite")
     assert (finding.problems, finding.charged["0/screen"]) == ([], 4)
 
 
@@ -88,13 +84,14 @@ def test_a_missing_or_changed_extractor_is_refused(
     """When the ledger is opened, when an open one names it again, and by the auditor."""
     values = {"sha256": ONE.sha256()} if ":sha256" in DAMAGE[name] else {}
     rows(place, DAMAGE[name], **values)
-    before = len(positions(place))
+    before = len(rows(place, "SELECT seq FROM entries"))
     with pytest.raises(LedgerMismatch, match="extractor"):
         Ledger(place)
     with pytest.raises(LedgerMismatch, match="extractor"):
         use_both(ledger)
-    assert len(positions(place)) <= before + 3
-    finding = audit(exported(ledger, tmp_path))
+    assert len(rows(place, "SELECT seq FROM entries")) <= before + 3
+    ledger.export(tmp_path / "export.sqlite")
+    finding = audit(tmp_path / "export.sqlite")
     assert not finding.consistent
     assert finding.epsilon is None
 
@@ -106,7 +103,7 @@ def test_a_ledger_without_the_table_is_refused(
     for work in (
         lambda: Ledger(place),
         lambda: use_both(ledger),
-        lambda: exported(ledger, tmp_path),
+        lambda: ledger.export(tmp_path / "export.sqlite"),
     ):
         with pytest.raises(LedgerMismatch, match="not readable"):
             work()
@@ -115,10 +112,6 @@ def test_a_ledger_without_the_table_is_refused(
 def use_both(ledger: Ledger) -> None:
     for spec in (ONE, TWO):
         answer(ledger, spec, spec.sha256())
-
-
-def positions(place: Place) -> list[tuple[int]]:
-    return rows(place, "SELECT seq FROM entries")
 
 
 def test_a_stray_row_is_refused_where_its_extractor_comes(ledger: Ledger, place: Place) -> None:

@@ -23,7 +23,7 @@ def test_kill_under_load(tmp_path, socket):
 
 @PLACES
 def test_a_removal_that_is_killed_between_two_analysts(tmp_path, socket):
-    deaths = kills("removal_sweep", tmp_path / "service" / "removal", socket)
+    deaths = kills("removal_sweep", tmp_path / "service" / "removal", 1, socket)
     assert deaths[-1]["status"] == 0, deaths
     # the transaction, two teachers, their caches and the third one's, the directory's mark
     assert len(deaths) > 8

@@ -152,9 +152,9 @@ def private_uses(source: str) -> list[str]:
 
 
 def test_only_the_teachers_records_ask_for_private_rows():
-    """Beside them the published sets alone have a reader's name, for what each of them defines, and
-    the custodian's directory is found by the path of the private rows, which are not opened; rows
-    that a program has in memory are written to it.
+    """Beside them the published sets alone have a reader's name, for what each of them defines;
+    rows that a program has in memory are written by their names; and the custodian's directory is
+    found by the path of the private rows, which are not opened.
     """
     files = [REPOSITORY / "pipeline.py"]
     for folder in ("wall", "teacher", "student", "experiment"):

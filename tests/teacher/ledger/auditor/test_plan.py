@@ -81,7 +81,7 @@ def auditor_takes(slot: dict[str, Any]) -> bool:
 def test_both_lists_hold_the_same_kinds_and_fields() -> None:
     assert set(KINDS) == set(MECHANISMS) == set(EXAMPLES)
     for kind, mechanism in MECHANISMS.items():
-        audited = ["kind", *KINDS[kind].fields, *KINDS[kind].free]
+        audited = ["kind", *KINDS[kind].fields, *KINDS[kind].free.split()]
         assert sorted(audited) == sorted(field.name for field in fields_of(mechanism))
     assert {kind for kind, mechanism in MECHANISMS.items() if mechanism.persons} == PERSONS
 
@@ -117,7 +117,7 @@ def test_a_mechanism_of_any_price_is_taken_by_both_or_by_neither(
 @given(st.data())
 def test_fields_without_a_rule_have_no_price(kind: str, data: st.DataObject) -> None:
     """Whatever the registry takes for them, the releases stay; the auditor takes any scalar."""
-    name, value = data.draw(st.sampled_from(KINDS[kind].free)), values(data)
+    name, value = data.draw(st.sampled_from(KINDS[kind].free.split())), values(data)
     slot = recorded(EXAMPLES[kind])
     slot["mechanism"][name] = value
     finite = not isinstance(value, float) or math.isfinite(value)  # as all numbers of a file are
