@@ -153,11 +153,13 @@ def class_weights(
         if how.steps > 1 and missed(refined) > least + TOLERANCE * path.noise:
             break
         best = refined
-    if known is not None:
-        best = explained(known, later, best, NOISE * factor)
-    if path.first is path.asked[0]:  # one sum does not tell the shares apart
-        return best, None, (1.0, 1.0, 1.0)
-    doubt = _doubt(path, factor)
+    single = path.first is path.asked[0]
+    doubt = (1.0, 1.0, 1.0) if single else _doubt(path, factor)
+    if known is not None:  # sums that are mostly noise would only harm it
+        alone = doubt is None or doubt[1] <= 0
+        best = known.weights if alone else explained(known, later, best, NOISE * factor)
+    if single:  # one sum does not tell the shares apart
+        return best, None, doubt
     if doubt is not None and known is not None:  # its own probabilities are right among the labels
         best_factor, low, high = doubt
         doubt = 1.0, low / max(best_factor, 1e-9), high / max(best_factor, 1e-9)

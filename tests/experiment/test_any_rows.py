@@ -95,3 +95,21 @@ def test_rows_are_classified_by_the_shares_of_their_classes(
         mentioned = "a JSON file with a number for each class: 0, 1, 2"
         check_one_error([*CLASSIFY, "--shares", shares], mentioned, capsys)
         assert not Path("labels.csv").exists()
+
+
+@pytest.mark.parametrize("use", ["train", "metrics"])
+def test_labels_of_public_rows_are_learned_or_serve_metrics(
+    folder: Path, use: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is learned is said before anything is asked, and no metric is of rows that were."""
+    with np.load("data.npz") as stored:
+        rows = {name: stored[name] for name in stored.files}
+    rows["public_y"] = tiny.rows(len(rows["public_x"]), 2)[1]
+    np.savez("data.npz", **rows)
+    assert pipeline.main([*RUN[:-1], "--public_labels", use]) == 0
+    said, metrics = capsys.readouterr().err, RunFolder(Path("out")).metrics(1)
+    assert metrics is not None
+    assert ("public labels alone: " in said) == (use == "train")
+    assert (metrics["label_accuracy"] is None) == (use == "train")
+    assert predict() == 0  # answered for nothing: the same sums are asked
+    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"sum": 0}
