@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..wall.errors import InvalidInput, MissingData
-from .config.own import SPLITS
+from .config.own import CURES, SPLITS
 
 PARTS = {
     "private": ("private_x", "private_y"),
@@ -70,8 +70,7 @@ class Data:
             return {name: str(value) for name, value in given.items()} | self._label
         for name in SPLITS:
             if getattr(self, name) is None:
-                cure = "Public rows are unlabelled ones of the same kind that need no protection."
-                raise InvalidInput(name, "given, with the other two", None, cure)
+                raise InvalidInput(name, "given, with the other two", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
             return self._tables(place, private)
         return self._arrays(place, private)

@@ -67,6 +67,12 @@ OWN: dict[str, Any] = {
         type=_count,
     ),
 }
+CURES = {  # what to do where rows of a kind are lacking
+    "private": "It holds the labelled rows to protect.",
+    "public": "Public rows need neither labels nor protection: published data, rows of volunteers, "
+    "or synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
+    "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
+}
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -176,7 +182,7 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
         places = {name: str(path / name) for name in SPLITS}
     for name, value in places.items():
         if value is None:
-            raise InvalidInput(name, "given, with the other two, or --data FILE", None)
+            raise InvalidInput(name, "given, with the other two, or --data FILE", None, CURES[name])
         if name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
     absolute = {name: str(Path(str(value)).absolute()) for name, value in places.items()}
