@@ -69,8 +69,8 @@ OWN: dict[str, Any] = {
 }
 CURES = {  # what to do where rows of a kind are lacking
     "private": "It holds the labelled rows to protect.",
-    "public": "Public rows need neither labels nor protection: published data, rows of volunteers, "
-    "or synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
+    "public": "Public rows need neither labels nor protection: published ones, of volunteers, or "
+    "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
