@@ -2,7 +2,7 @@
 
 run      ask, train, send features back, for every round; prints the price first
 plan     what a configuration costs, before anything private is read
-compare  run several methods on the same split, students and budgets; one table and plots
+compare  run several methods on the same split, students and budgets; one table and a plot
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 classify a student's labels and probabilities for new images or vectors, as a CSV file
@@ -27,7 +27,8 @@ COMMANDS = (
     *("data", "init", "serve", "keys"),
 )
 FILES = ("audit", "classify", "export", "report", "keys")  # their functions are in another file
-PRIVATE = ("run", "predict", "records", "data", "serve", "keys")  # they read or write private files
+# They read or write private files.
+PRIVATE = ("run", "compare", "predict", "records", "data", "serve", "keys")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -232,7 +232,9 @@ def data(args: Sequence[str]) -> int:
     config, _ = _parsed(data, args)
     from ...teacher.records.inspect import preview
 
-    print(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit))
+    mechanism = config.mechanism
+    neighbours = vars(mechanism).get("k", 1)
+    print(preview(config.data, neighbours, mechanism.rate, unit=config.privacy.unit))
     return 0
 
 

@@ -9,33 +9,27 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from ...student.data import Pool
 from ...student.devices import require_devices
 from ...student.linear import LINEAR, LinearRows
 from ...student.train import predict, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.accounting.conversion import round_up
-from ...teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd, PrivateClassification
-from ...teacher.baselines.noisy_sgd import train_privately
-from ...teacher.baselines.private_classifiers import fit_privately, require_diffprivlib
-from ...teacher.features.embedder import Embedder
+from ...teacher.baselines.config import PrivateClassification
+from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.sources import open_records
-from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.files import whole
-from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
+from ..plan.search import decided
 from ..run.console import Console
-from ..run.features import embedder_of, starting_extractor
 from ..run.rounds import run
+from ..run.run_folder import RunFolder
+from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
 from .table import plot, render, summarise
 
@@ -54,24 +48,36 @@ def compare(
         text = "two methods or budgets of the comparison would share a folder."
         raise LabelwallError(f"{text} Give them different names.")
     for cell in cells:
-        if cell.runs:
+        if cell.runs and not cell.config.open:
             require_affordable(cell.config.solved(console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
-    known = [_stored(cell, out) for cell in cells]  # before anything is written
-    custodian = Path(f"{out}.custodian")
+    results = [_stored(cell, out) for cell in cells]  # before anything is written
+    custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
     make_private(custodian)
-    results, public = list[dict[str, Any]](), read_public(cells[0].config.data)
-    for number, (cell, result) in enumerate(zip(cells, known, strict=True), start=1):
-        console.say(f"cell {number} of {len(cells)}: {cell.folder}")
-        results.append(result or _result(cell, out, custodian, public, entropy, console))
-        rows = summarise(results)
-        (out / "comparison.json").write_text(
-            json.dumps({"table": rows, "cells": results}, indent=2)
-        )
-        (out / "comparison.md").write_text(render(rows) + "\n")
+    console.say(spent(cells))
+    for place, cell in enumerate(cells):
+        console.say(f"cell {place + 1} of {len(cells)}: {cell.folder}")
+        results[place] = results[place] or _result(cell, out, custodian, public, entropy, console)
+        known = [result for result in results if result is not None]
+        rows = summarise(known)
+        (out / "comparison.json").write_text(json.dumps({"table": rows, "cells": known}, indent=2))
+        (out / "comparison.md").write_text(f"{render(rows)}\n\n{spent(cells)}\n")
         (out / "accuracy_by_epsilon.svg").write_bytes(plot(rows))
-    return summarise(results)
+    return rows
+
+
+def spent(cells: list[Cell]) -> str:
+    """What a comparison costs the records, in one line."""
+    budgets = [cell.config.budget for cell in cells if cell.epsilon is not None]
+    epsilon, delta = sum(b.epsilon for b in budgets), sum(b.delta for b in budgets)
+    text = f"{len(budgets)} releases of the same records spend the sum, epsilon {epsilon:g} at "
+    text += f"delta {delta:.3g}, whichever is used, beside other runs on them"
+    if any(cell.baseline for cell in cells):
+        text += "; epsilons of baselines are claims"
+    if any(cell.reference == "non_private" for cell in cells):
+        text += "; students of all private labels have no privacy: this folder is the custodian's"
+    return f"{text}."
 
 
 def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
@@ -92,14 +98,20 @@ def _result(
     """A cell's result, which is stored."""
     place, started = out / cell.folder, _cpu_seconds()
     place.mkdir(parents=True, exist_ok=True)
-    if cell.baseline is not None:
-        outcome = _baseline(cell.config, cell.baseline, public, console)
-    elif cell.reference is not None:
-        outcome = _reference(cell, public, place)
-    else:
-        own = custodian / cell.folder
-        summary = run(cell.config, place / "run", entropy=entropy, console=console, custodian=own)
-        outcome = _answered(cell.config, summary)
+    try:
+        if cell.baseline is not None:
+            config, baseline = cell.config, cell.baseline
+            if cell.rehearsed:
+                config, baseline = rehearsed(config, baseline, public, console)
+            outcome = trained(config, baseline, public, console)
+        elif cell.reference is not None:
+            outcome = _reference(cell, public, place)
+        else:
+            outcome = _answered(
+                cell.config, place / "run", custodian / cell.folder, entropy, console
+            )
+    except BudgetRefused as error:
+        outcome = {"epsilon": cell.epsilon, "refused": str(error)}
     name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
     seconds = round(_cpu_seconds() - started, 1)
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
@@ -114,8 +126,15 @@ def _cpu_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _answered(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """What a finished run says."""
+def _answered(
+    config: Config, folder: Path, custodian: Path, entropy: Entropy, console: Console
+) -> dict[str, Any]:
+    """What a run says, as `labelwall run` makes it."""
+    if config.open:
+        config = decided(config, RunFolder(folder), custodian, console)
+    summary: dict[str, Any] = run(
+        config, folder, entropy=entropy, console=console, custodian=custodian
+    )
     rounds = summary["rounds"]
     kept, once = rounds[summary["best_round"] - 1], config.mechanism_of(len(rounds)).once_a_round
     return {
@@ -126,64 +145,6 @@ def _answered(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "label_errors": kept.get("label_errors"),
         "errors": summary.get("test_errors"),
     }
-
-
-def _baseline(
-    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
-) -> dict[str, Any]:
-    """A model trained privately on the records, judged on the public test split.
-
-    ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
-    have no seed.
-    """
-    classes, budget = describe(config.data).num_classes, config.budget
-    inputs, labels, tests = _baseline_rows(config, baseline, public)
-    facts: dict[str, Any] = {}
-    if isinstance(baseline, NoisySgd | LinearNoisySgd):
-        model = train_privately(
-            baseline,
-            inputs,
-            labels,
-            num_classes=classes,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            seed=config.seed,
-            progress=lambda done, total: console.progress("training privately", done, total),
-        )
-        epsilon, claim, predicted = model.epsilon, model.claim, model.predict(tests)
-        facts["noise_multiplier"] = model.noise_multiplier
-    else:
-        rows, asked = (x.numpy().astype(np.float64) for x in (inputs, tests))
-        fitted = fit_privately(
-            baseline, rows, labels.numpy(), num_classes=classes, epsilon=budget.epsilon
-        )
-        epsilon, claim, predicted = fitted.epsilon, fitted.claim, fitted.predict(asked)
-    right = float((predicted == public.test_labels).mean())
-    unknown = {"labels": None, "label_accuracy": None}
-    return {"epsilon": round_up(epsilon), "claim": claim, **unknown, **facts, "accuracy": right}
-
-
-def _baseline_rows(
-    config: Config, baseline: AnyBaseline, public: PublicData
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """PRIVATE inputs and labels, and inputs of the test split: images, standardised by statistics
-    of the public rows, for noisy_sgd, otherwise the first round's features, -1..1.
-    """
-    task = describe(config.data)
-    if isinstance(baseline, NoisySgd):
-        if len(task.input_shape) != 3:
-            rule = "another baseline for feature vectors"
-            raise InvalidInput("baseline.kind", rule, baseline.kind)
-        records, scaled = open_records(config.data, task), Preprocessing.of_public(public.inputs)
-        labels = torch.from_numpy(records.labels)
-        return scaled(records.inputs), labels, scaled(public.test_inputs)
-    embedder, records = _embedder(config, public), open_records(config.data, task)
-    features, finite = embedder.embed(records.inputs)
-    rows, tests = (
-        torch.from_numpy(x.astype(np.float32) / np.float32(LARGEST))
-        for x in (features[finite], embedder.embed(public.test_inputs)[0])
-    )
-    return rows, torch.from_numpy(records.labels[finite]), tests
 
 
 def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
@@ -204,7 +165,7 @@ def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
     pool = Pool(inputs, space, statistics.mean, statistics.std)
     if student.backbone == LINEAR:
         if inputs.ndim == 4:
-            embedder = _embedder(config, public)
+            embedder = first_embedder(config, public)
             inputs, tests = embedder.features(inputs), embedder.features(tests)
         linear = LinearRows.of(inputs, tests, space)
         pool, tests = linear.pool, linear.test
@@ -218,13 +179,3 @@ def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
         "label_accuracy": None if score["accuracy"] is None else 1.0,
         **score,
     }
-
-
-def _embedder(config: Config, public: PublicData) -> Embedder:
-    """What computes the first round's features."""
-
-    def of(spec: ExtractorSpec) -> Embedder:
-        return embedder_of(config, spec, public.inputs)
-
-    task = describe(config.data)
-    return of(starting_extractor(config, task, lambda spec: of(spec).features(public.inputs)))

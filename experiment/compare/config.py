@@ -75,16 +75,23 @@ class Methods:
 class Cell:
     """One method at one budget with one seed.
 
-    ``config``: of the run; of a baseline or a reference what runs share with it.
+    ``config``: of the run; of a baseline or a reference what runs share with it. ``rehearsed``:
+    whether a baseline's features and learning rate are chosen on labelled public rows.
     """
 
     method: str
     config: Config
     baseline: AnyBaseline | None = None
     reference: Reference | None = None
+    rehearsed: bool = False
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput where a baseline's epsilon would not hold, or not be comparable."""
+        """Raises InvalidInput where a baseline's epsilon would not hold, or not be comparable, and
+        for a custodian's directory, which is each cell's own.
+        """
+        for own in ("teacher", "custodian_dir", "ledger", "anchor"):
+            if (given := getattr(self.config, own)) is not None:
+                raise InvalidInput(own, "left out, as each cell has its own", given)
         if self.baseline is None:
             return
         name, data = f"methods[{self.method}].baseline", self.config.data

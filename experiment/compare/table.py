@@ -22,14 +22,15 @@ def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         groups.setdefault((result["method"], result["budget"]), []).append(result)
     rows = []
     for (method, _), group in groups.items():
-        scores, epsilons = [score(result) for result in group], [r["epsilon"] for r in group]
+        scores = [score(result) for result in group if "refused" not in result]
+        epsilons = [result["epsilon"] for result in group]
         row = {
             "method": method,
             "epsilon": None if None in epsilons else max(epsilons),
             "claim": group[0].get("claim"),
             "seeds": len(group),
-            "low": min(scores),
-            "high": max(scores),
+            "low": min(scores, default=None),
+            "high": max(scores, default=None),
         }
         rows.append(row | {name: _median([r.get(name) for r in group]) for name in MEDIANS})
     return rows
@@ -68,13 +69,16 @@ def render(rows: list[dict[str, Any]]) -> str:
 
 def _scores(row: dict[str, Any]) -> str:
     """The cells of labels and test rows: errors of values, or shares of right classes."""
+    if row["low"] is None:
+        return "nothing affordable |" + " | |" * bool(row["errors"])
     if errors := row["errors"]:
         right = f"{row['label_errors']['rmse']:.4g}" if row["label_errors"] else ""
         spread = f"({row['low']:.3f} to {row['high']:.3f})"
         return f"{right} | {errors['rmse']:.4g} | {errors['mae']:.4g} | {errors['r2']:.3f} {spread}"
     labels, low, high = row["label_accuracy"], 100 * row["low"], 100 * row["high"]
     right = "" if labels is None else f"{100 * labels:.1f}%"
-    return f"{right} | {100 * row['accuracy']:.2f}% ({low:.2f} to {high:.2f})"
+    spread = f" ({low:.2f} to {high:.2f})" if row["seeds"] > 1 else ""
+    return f"{right} | {100 * row['accuracy']:.2f}%{spread}"
 
 
 def plot(rows: list[dict[str, Any]]) -> bytes:
@@ -87,8 +91,10 @@ def plot(rows: list[dict[str, Any]]) -> bytes:
 
     def draw(axes: "Axes") -> None:
         for place, method in enumerate(methods):
-            points = [row for row in rows if row["method"] == method]
+            points = [r for r in rows if r["method"] == method and r["low"] is not None]
             points.sort(key=lambda row: row["epsilon"])
+            if not points:
+                continue
             at, scores = zip(*((row["epsilon"], unit * score(row)) for row in points), strict=True)
             bars = [
                 [unit * abs(row[end] - score(row)) for row in points] for end in ("low", "high")
@@ -107,5 +113,5 @@ def plot(rows: list[dict[str, Any]]) -> bytes:
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
 
-    label = f"{what} the test split (median and range)"
+    label = f"{what} the test split"
     return svg(draw, height=4.2, x="epsilon", y=label, legend=3)

@@ -46,6 +46,13 @@ def parse(
     given, files, dotted = read(args, command, does, options, {"": Config, **groups})
     for name, kind in groups.items():
         setattr(given, name, build(kind, dotted.pop(name, {}), name))
+    return config_of(settings_by(given, files, dotted)), given
+
+
+def settings_by(
+    given: Namespace, files: Mapping[str, Any], dotted: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All settings of a run that ``read`` found; ``given`` gets the run's ``name``."""
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
     data = dotted.get("data", {})
     if not given.config and (names_rows(own) or not dotted):
@@ -53,7 +60,7 @@ def parse(
     else:
         settings = merged(files, overrides(own))
     given.name = run_name(own, given.config)
-    return config_of(merged(settings, dotted)), given
+    return merged(settings, dotted)
 
 
 def read(
@@ -83,7 +90,8 @@ def read(
     add_options(parser, options)
     if Config in groups.values():
         section = parser.add_argument_group("your data, without a configuration file")
-        add_options(section, {f"--{name}": known for name, known in OWN.items()})
+        own = {f"--{name}": known for name, known in OWN.items()}
+        add_options(section, {name: known for name, known in own.items() if name not in options})
     if HELP & set(args):
         _add_settings(parser, args, groups)
         print(parser.format_help(), end="")

@@ -124,7 +124,7 @@ def search(
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
             _rehearsal(named, task, public, goal.expected_records, progress, Path(scratch))
-            for named in _by_features(config, task, public)
+            for named in by_features(config, task, public)
         ]
         first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
         rows = PublicRows(
@@ -163,7 +163,12 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
         mechanisms = [config.mechanism]
     else:
         kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
-        mechanisms = [m for m in kinds if m.label_space == config.data.labels]
+        among = getattr(config.mechanism, "among", None)
+        fits = [m for m in kinds if m.label_space == config.data.labels]
+        mechanisms = [m for m in fits if among in (None, m.kind)]
+        if fits and not mechanisms:
+            rule = f"null, or one of {', '.join(m.kind for m in fits)}"
+            raise InvalidInput("mechanism.among", rule, among)
     if not mechanisms:
         rule = f"named for data.labels: {config.data.labels}, which no search knows"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
@@ -174,7 +179,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     return mechanisms
 
 
-def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
+def by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
     """The configuration with each kind of features that its rows and its student allow.
 
     The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism

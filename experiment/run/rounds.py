@@ -23,7 +23,7 @@ from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe, read_public
-from ...wall.datasets.tables import scaling
+from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
@@ -185,6 +185,6 @@ def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary:
         taught = folder.load_training_labels(kept)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
-    table = scaling(data) if data.source == "table" else None
+    table = encoding(data) if data.source == "table" else None
     network = spec.backbone, spec.input_shape, spec.mean, spec.std
     return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)

@@ -18,13 +18,7 @@ import numpy as np
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.messages import canonical_json
 from .contest import SLOWEST_SIGMA
-from .conversion import (
-    epsilon_from_rdp,
-    epsilons_from_rdp,
-    float_above,
-    gaussian_delta,
-    round_up,
-)
+from .conversion import epsilon_from_rdp, epsilons_from_rdp, float_above, gaussian_delta, round_up
 from .curves import ORDERS, ROUND_UP, check_release, pure_epsilon, release_rdp
 from .plan import Plan, Release
 from .pld import closed_epsilon, composed_mu, gaussian_pair, pld_epsilon
@@ -50,12 +44,10 @@ class Certificate:
 
 
 def certificates(plan: Plan) -> dict[str, Certificate]:
-    """Every certificate of the plan's caps, by name (stable, machine-readable).
+    """Every certificate of the plan's caps, by name (stable, machine-readable): docs/privacy.md.
 
-    - ``tight``: exact curves (screening, contest with three outcomes), RDP.
-    - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
-    - ``pld``: privacy loss distribution (pld.py). Absent where a release has neither Gaussian noise
-      nor a pure epsilon.
+    ``pure_added`` is absent where no release is pure, ``pld`` where one has neither Gaussian noise
+    nor a pure epsilon.
 
     Raises InvalidInput for an unknown curve or a parameter outside its range. Takes about a second
     the first time, more for much noise on an argmax (contest.py).

@@ -56,12 +56,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from .discrete_gaussian import (
-    log_excess,
-    log_mixed_ratio,
-    log_moment_excess,
-    log_pmf,
-)
+from .discrete_gaussian import log_excess, log_mixed_ratio, log_moment_excess, log_pmf
 
 _LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
 _BLOCK = 1 << 16  # contests in a block

@@ -1,23 +1,18 @@
 """Privacy loss distributions: the certificate `pld` of a fixed list (docs/privacy.md, section 19).
 
-A release is a post-processing of a pair of laws, with the record and without. So any interleaving
-of the list post-processes the product of the pairs (adaptive composition). The two directions are
-composed apart and the larger epsilon counts. A pure epsilon-DP release is dominated by randomised
-response, a release with noise N_Z(0, sigma^2) and an integer shift D of L2 norm at most Delta by
-two pairs, of which the better one is taken.
+A release post-processes a pair of laws, with the record and without, so any interleaving of the
+list post-processes the product of the pairs. The two directions are composed apart and the larger
+epsilon counts. A pure epsilon-DP release has randomised response as its pair, one with noise N_Z(0,
+sigma^2) and an integer shift D of L2 norm at most Delta the better one of two:
 
-**Continuous pairs.** N_Z(mu, sigma^2) with an integer mu is, but for a relative error that is
-chosen, what rounding at scale t makes of a continuous N(mu, sigma^2 - t^2). So the release
-post-processes N(0, 1) against N(m, 1) with m = Delta / sqrt(sigma^2 - t^2), also after Poisson
-sampling. Unsampled pairs compose to one of m^2 = sum of cap m^2, with a closed formula.
-
-**Discrete pairs**, where t^2 is no small part of sigma^2: N_Z(0, sigma^2)^m against its shift by D
-with |D|^2 <= m, m in {1, 2, 3}: then D is a sign vector, and fewer entries are a marginal of more.
-w = sum of the signed entries is sufficient, its likelihood ratio is
-l(w) = exp((2 w - m) / (2 sigma^2)). Hockey-stick divergences are jointly convex, so the sampled
-release is dominated by ((1 - gamma) Q + gamma Q', Q) where the first data set has the record, and
-by the reverse where the second has it. For m >= 4 several shapes of D share a norm, none
-dominating: no discrete pair.
+- *continuous*: N(0, 1) against N(m, 1), m = Delta / sqrt(sigma^2 - t^2), t the scale of a rounding
+  whose relative error is chosen. Unsampled ones compose to one of m^2 = sum of cap m^2, which has a
+  closed formula;
+- *discrete*, where t^2 is no small part of sigma^2: N_Z(0, sigma^2)^m against its shift by D with
+  |D|^2 <= m, m in {1, 2, 3}: then D is a sign vector, and fewer entries are a marginal of more.
+  w = sum of the signed entries is sufficient, l(w) = exp((2 w - m) / (2 sigma^2)) its likelihood
+  ratio. The sampled release is dominated by ((1 - gamma) Q + gamma Q', Q) where the first data set
+  has the record, by the reverse where the second has it (joint convexity).
 
 **Discretisation goes up.** An atom of loss s between grid points e <= s <= e + h is split over both
 so that its mass under both laws is kept; merging the two parts gives the atom back, so the pair is

@@ -34,10 +34,7 @@ _values = HALF | {"k": 3, "threshold": 2, "cells": 4, "window": 1, "sigma_screen
 _linear = sums.gradients, _with(noise_multiplier=1.0)
 # For each kind its cases, and its probes.
 ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
-    "private_knn": (
-        votes.votes,
-        _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF),
-    ),
+    "private_knn": (votes.votes, _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF)),
     "private_radius": (votes.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
     "ind_knn": (conversations.conversations, conversations.probes),
     "reverse_knn": (sums.cells, _cells),

@@ -100,5 +100,9 @@ PrivateClassification = DpLogisticRegression | DpNaiveBayes | DpForest
 AnyBaseline = Annotated[
     NoisySgd | LinearNoisySgd | PrivateClassification, Field(discriminator="kind")
 ]
-for _known in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest):
+BASELINES: dict[str, type[AnyBaseline]] = {
+    known.kind: known
+    for known in (NoisySgd, LinearNoisySgd, DpLogisticRegression, DpNaiveBayes, DpForest)
+}
+for _known in BASELINES.values():
     describe(_known, "baseline")

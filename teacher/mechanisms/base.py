@@ -145,11 +145,6 @@ class Mechanism(metaclass=ABCMeta):
         return ()
 
     @property
-    def sample(self) -> tuple[int, float]:
-        """(records that vote at most, probability that a record is sampled), for the custodian."""
-        return 1, 1.0
-
-    @property
     def rate(self) -> float:
         """The probability with which a record is sampled for a release; 1 where all may vote."""
         return float(vars(self).get("sample_rate", 1.0))

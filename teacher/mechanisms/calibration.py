@@ -37,10 +37,7 @@ RANGE = 60 * math.log(2)  # of a level's logarithm: more than any mechanism's ra
 
 
 def calibrate(
-    entries: Sequence[Priced[M]],
-    epsilon: float,
-    delta: float,
-    progress: Progress = no_progress,
+    entries: Sequence[Priced[M]], epsilon: float, delta: float, progress: Progress = no_progress
 ) -> list[M]:
     """The mechanisms with their missing noise, so that all of them together cost ``epsilon``.
 

@@ -90,11 +90,7 @@ def value_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.nda
     return residuals
 
 
-RESIDUALS = {
-    "class": class_residuals,
-    "attributes": attribute_residuals,
-    "value": value_residuals,
-}
+RESIDUALS = {"class": class_residuals, "attributes": attribute_residuals, "value": value_residuals}
 
 
 def _softmax(logits: np.ndarray, unit: int) -> np.ndarray:

@@ -52,9 +52,11 @@ class Auto(Mechanism):
 
     Args:
         kind: `auto`: mechanism, features and their settings are searched for on public rows.
+        among: the kind that is searched alone; all that fit the labels when null.
     """
 
     kind: Literal["auto"] = "auto"
+    among: str | None = None
 
     stages = ()
     open = True

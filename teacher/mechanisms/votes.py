@@ -205,10 +205,6 @@ class PrivateKnn(SampledVotes):
     kind: Literal["private_knn"] = "private_knn"
     k: int = nearest(300)
 
-    @property
-    def sample(self) -> tuple[int, float]:
-        return self.k, self.sample_rate
-
     def expected_votes(self, records: int) -> float:
         return min(float(self.k), self.sample_rate * records)
 

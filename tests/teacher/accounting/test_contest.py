@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.contest import _log_tail, argmax_log_excess, reach
+from labelwall.teacher.accounting.contest import argmax_log_excess, reach
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
 
 ARGMAX = {"sigma": 25.0, "sample_rate": 0.15}
@@ -92,17 +92,6 @@ def test_argmax_is_the_worst_of_all_contests_with_all_tie_orders(sigma, gamma):
         assert alone <= min(without_swap * (1 + 1e-4), gaussian)
 
 
-def test_the_supremum_sits_inside_the_table():
-    """Cutting the contests off at one sigma loses much of it.
-
-    The enumeration has to reach all integers.
-    """
-    gamma, sigma, near = 0.3, 1.2, range(-1, 1)
-    base, swapped = (outcome_laws(sigma, shift, 12, near) for shift in ((0, 0), (1, -1)))
-    claim = np.logaddexp(0.0, argmax_log_excess(2.0, sigma, gamma))
-    assert worst_divergence(base, swapped, gamma, 2.0) < 0.9 * claim
-
-
 @pytest.mark.parametrize(("sigma", "gamma"), [(0.01, 0.1), (0.5, 1.0), (0.5, 0.1), (1000.0, 0.2)])
 def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
     orders = np.array([1.5, 2.0, 16.0, 512.0])
@@ -113,15 +102,6 @@ def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
         gaussian = gaussian_rdp(orders, **noise, sensitivity=math.sqrt(2 if swap else 1))
         assert (curves[-1] <= gaussian).all()
     assert (curves[0] <= curves[1] * (1 + 1e-7)).all()
-
-
-@pytest.mark.parametrize("gamma", [0.01, 0.3, 1.0])
-@pytest.mark.parametrize("order", [1.05, 7.0, 300.5])
-def test_the_reach_is_the_first_length_of_its_steps_that_suffices(order, gamma):
-    length = math.ceil(order) + 1
-    while _log_tail(order, 12.5, gamma, length) > -60:
-        length += max(1, length // 100)
-    assert reach(order, 12.5, gamma) == length
 
 
 def test_the_tail_bound_covers_the_mass_it_stands_for():

@@ -177,17 +177,6 @@ def test_nothing_is_certified_where_nothing_is_proved(releases, delta):
     assert pld_epsilon(releases, delta) is None
 
 
-def test_pure_releases_are_randomised_responses():
-    pure = Release("r", "pure", {"epsilon": 0.1}, 3)
-    chances = np.array(
-        [math.comb(3, i) * math.exp(0.1 * i) / (1 + math.exp(0.1)) ** 3 for i in range(4)]
-    )
-    losses = 0.1 * np.array([2 * i - 3 for i in range(4)])
-    known = pld_epsilon([pure], 0.01)
-    assert (chances * np.maximum(1 - np.exp(known - losses), 0)).sum() <= 0.01
-    assert known < 0.3
-
-
 def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
     """Hockey-stick divergence of ``copies`` randomised responses and one N_Z(0, sigma^2).
 

@@ -16,11 +16,7 @@ from labelwall.teacher.audits.cases import PROBE_DELTA, audit, cases, probes
 from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED
 from labelwall.teacher.audits.harness import EmpiricalFinding
 from labelwall.teacher.audits.votes import JOINT
-from labelwall.teacher.mechanisms.attributes import (
-    GRID,
-    GnmaxAttributes,
-    PrivateKnnAttributes,
-)
+from labelwall.teacher.mechanisms.attributes import GRID, GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, IndKnn

@@ -16,9 +16,7 @@ from labelwall.teacher.audits.sums import of_record
 from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.attributes import (
-    PrivateKnnAttributes,
-)
+from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
@@ -29,13 +27,7 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import (
-    AGGREGATE,
-    SCREEN,
-    Gnmax,
-    PrivateKnn,
-    PrivateRadius,
-)
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, Gnmax, PrivateKnn, PrivateRadius
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -4,13 +4,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from labelwall.teacher.audits.harness import (
-    EXPLORED,
-    OUTCOMES,
-    explored,
-    fresh_keys,
-    sum_codes,
-)
+from labelwall.teacher.audits.harness import EXPLORED, OUTCOMES, explored, fresh_keys, sum_codes
 
 
 def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: float) -> float:

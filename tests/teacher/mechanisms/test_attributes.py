@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
     GRID,
@@ -20,16 +19,8 @@ from labelwall.teacher.mechanisms.attributes import (
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.label_kinds import pack, unpack
+from labelwall.wall.label_kinds import pack
 from labelwall.wall.messages import Outcome
-from tests.make import ZeroNoise
-
-ATTRIBUTES, N = 4, 40
-KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sample_rate=1.0)
-GNMAX = GnmaxAttributes(tau=2, sigma_vote=1.5, teachers=3)
-KEYS = [str(i) for i in range(6)]
 
 
 def every(c: int) -> np.ndarray:
@@ -89,27 +80,3 @@ def test_an_attribute_is_present_above_the_threshold_and_unsaid_within_the_margi
     near = [3 * vote, 3 * vote + 1]
     assert mechanism.outcome({COUNTS: near}) == (Outcome.ABSTAINED, [-1, -1])
     assert replace(mechanism, margin=0.0).outcome({COUNTS: near}) == (Outcome.ANSWERED, [0, 1])
-
-
-@pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)
-def test_clipped_votes_of_the_nearest_or_of_each_classifier_are_added_up(
-    mechanism: PrivateKnnAttributes | GnmaxAttributes,
-) -> None:
-    rng, silent = np.random.default_rng(3), ZeroNoise()
-    features, queries = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (N, len(KEYS)))
-    codes, ids = rng.integers(0, 1 << ATTRIBUTES, N), np.arange(N)
-    bits = unpack(codes, ATTRIBUTES)
-    trained = train_ensemble(features, bits, ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
-    index = ExactIndex(features, ids)
-    voters = Voters(index, codes, ATTRIBUTES, queries, ensembles={3: trained})
-    drawn = mechanism.draw(COUNTS, voters, KEYS, silent)
-    inputs = np.hstack([queries / 63, np.ones((len(KEYS), 1))])
-    says = [inputs @ weights > 0.5 for weights in trained.weights]
-    for j, query in enumerate(queries.astype(int)):
-        distance = ((features - query) ** 2).sum(axis=1)
-        chosen = [bits[i] for i in np.lexsort((ids, distance))[:7]]
-        if mechanism is GNMAX:
-            chosen = [said[j].astype(int) for said in says]
-        votes = [slowly(voter.tolist(), 2) for voter in chosen]
-        assert drawn[j].tolist() == [sum(column) for column in zip(*votes, strict=True)]
-    assert silent.drawn == [("gaussian", 1.5 * GRID, COUNTS, len(KEYS), ATTRIBUTES)]

@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from labelwall.teacher.mechanisms import gradient
-from labelwall.teacher.mechanisms.gradient import (
-    ceil_sqrt,
-    exponentials,
-    gradient_sums,
-)
+from labelwall.teacher.mechanisms.gradient import ceil_sqrt, gradient_sums
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrices import (
     CLIP,
@@ -112,9 +108,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_a_sum_is_that_of_big_integers(
-    problem: Problem,
-) -> None:
+def test_a_sum_is_that_of_big_integers(problem: Problem) -> None:
     x, labels, weights, *rest = problem
     parts = [
         oracle(row, label, weights.tolist(), *rest)
@@ -180,10 +174,3 @@ def test_many_classes_that_tie_are_within_the_bound_of_the_squares() -> None:
     for unit in (c // 2, c // 2 + 1, 3 * c // 2, MAX_UNIT):
         found = total(x, np.array([c - 1]), weights, unit, 1)
         assert found.tolist() == oracle([0], c - 1, weights.tolist(), unit, 1)
-
-
-def test_the_exponential_is_a_fixed_table() -> None:
-    table = exponentials()
-    assert (len(table), table[0], table[-1]) == (4097, 2**24, 0)
-    assert (np.diff(table) <= 0).all()
-    np.testing.assert_allclose(table[:-1] / 2**24, np.exp(-np.arange(4096) / 256), atol=2**-24)

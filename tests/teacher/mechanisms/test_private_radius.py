@@ -7,19 +7,13 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.mechanisms.voters import EVERYWHERE, Voters
-from labelwall.teacher.mechanisms.votes import (
-    AGGREGATE,
-    LANDMARKS,
-    SCREEN,
-    PrivateRadius,
-)
+from labelwall.teacher.mechanisms.votes import LANDMARKS
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor
-from tests.make import ZeroNoise
 from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
@@ -54,20 +48,6 @@ def test_a_sample_keeps_each_record_alone(monkeypatch: pytest.MonkeyPatch) -> No
         assert (thinned(counts, 0.3, keys, "screen", tape) == expected).all()
     assert (thinned(counts, 1.0, keys, "screen", tape) == counts).all()
     assert thinned(counts[:0], 0.3, [], "screen", tape).shape == (0, 4)
-
-
-def test_the_class_with_most_records_within_the_radius_wins_where_there_are_enough() -> None:
-    """Without noise, and everybody in the sample; four of five records are within."""
-    features = np.array([[0], [1], [-2], [2], [3]], dtype=np.int8)
-    labels, queries = np.array([0, 1, 1, 1, 0]), np.zeros((1, 1), dtype=np.int8)
-    voters = Voters(ExactIndex(features, np.arange(5)), labels, 2, queries, landmarks=b"\x02")
-    for threshold, passes in ((2, 1), (3, 0)):
-        noise = {"sigma_screen": 1.3, "sigma_vote": 1.7, "sample_rate": 0.4, "share": 1.0}
-        mechanism, silent = PrivateRadius(threshold=threshold, **noise), ZeroNoise()
-        stages = (SCREEN, AGGREGATE)
-        drawn = [mechanism.draw(stage, voters, ["k"], silent).tolist() for stage in stages]
-        assert drawn == [[passes], [1]]
-        assert [draw[1:] for draw in silent.drawn] == [(1.3, SCREEN, 1, 1), (1.7, AGGREGATE, 1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -61,15 +60,6 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
     index = ExactIndex(features, np.arange(n))
     drawn = Voters(index, labels, CLASSES, cells[None]).cell_votes(neighbours)[0]
     assert drawn.tolist() == expected.ravel().tolist()
-
-
-def test_the_price_depends_on_sigma_over_the_root_of_neighbours_alone() -> None:
-    one = certificates(plan_of(ReverseKnn(centroids=900, neighbours=1, sigma=40.0), 2))
-    for near in (2, 3):
-        scaled = ReverseKnn(centroids=7, neighbours=near, sigma=40.0 * math.sqrt(near))
-        many = certificates(plan_of(scaled, 2))
-        assert many["tight"].epsilon == pytest.approx(one["tight"].epsilon, rel=1e-9)
-        assert many["pld"].epsilon == pytest.approx(one["pld"].epsilon, rel=0.01)
 
 
 def weights(seed: int) -> np.ndarray:

@@ -1,0 +1,141 @@
+"""A comparison's models that are trained privately on the records themselves, and on PUBLIC rows
+to choose their settings.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...teacher.accounting.conversion import round_up
+from ...teacher.baselines.config import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
+from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
+from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
+from ...teacher.features.embedder import Embedder
+from ...teacher.records.sources import open_records
+from ...teacher.search.int8_matmul import LARGEST
+from ...wall.datasets.config import PublicData
+from ...wall.datasets.sources import describe
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ...wall.preprocessing import Preprocessing
+from ..config.config import Config
+from ..config.own import MIN_ROWS
+from ..plan.rehearsal import MAX_LABELLED, labelled_rows
+from ..plan.search import by_features
+from ..run.console import Console
+from ..run.features import embedder_of, starting_extractor
+
+RATES = (0.25, 1.0, 4.0)  # of the default learning rate, that are rehearsed
+# Inputs of a model, and which of the rows are finite
+Inputs = Callable[[np.ndarray], tuple[torch.Tensor, np.ndarray]]
+
+
+def trained(
+    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
+) -> dict[str, Any]:
+    """A model trained privately on the records, judged on the public test split.
+
+    ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
+    have no seed.
+    """
+    task, inputs = describe(config.data), _inputs(config, baseline, public)
+    records = open_records(config.data, task)
+    rows, finite = inputs(records.inputs)
+    labels = torch.from_numpy(records.labels[finite])
+    model = _fitted(config, baseline, rows[finite], labels, task.num_classes, console)
+    facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
+    if isinstance(model, PrivateModel):
+        facts["noise_multiplier"] = model.noise_multiplier
+    right = float((_predicted(model, inputs(public.test_inputs)[0]) == public.test_labels).mean())
+    return {"epsilon": round_up(model.epsilon), "claim": model.claim, **facts, "accuracy": right}
+
+
+def rehearsed(
+    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
+) -> tuple[Config, AnyBaseline]:
+    """With the features and the learning rate that are best on labelled PUBLIC rows.
+
+    Half of them, drawn as often as there are records, stand for the records. As given where fewer
+    than MIN_ROWS have labels, or where the baseline has no learning rate.
+    """
+    labelled = labelled_rows(public, MIN_ROWS, MAX_LABELLED, config.seed)
+    if labelled is None or not isinstance(baseline, GradientDescent):
+        return config, baseline
+    task, rng = describe(config.data), np.random.default_rng(config.seed)
+    codes = task.labels.encode("labels", labelled.labels)
+    asked, known = np.array_split(rng.permutation(len(codes)), 2)
+    drawn = rng.choice(known, baseline.expected_records)
+    tried = list[tuple[float, Config, AnyBaseline]]()
+    images = isinstance(baseline, NoisySgd)
+    for named in [config] if images else by_features(config, task, public):
+        rows = _inputs(named, baseline, public)(labelled.inputs)[0]
+        for factor in RATES:
+            other = replace(baseline, learning_rate=factor * baseline.learning_rate)
+            labels = torch.from_numpy(codes[drawn])
+            model = _fitted(named, other, rows[drawn], labels, task.num_classes, console)
+            right = float((_predicted(model, rows[asked]) == codes[asked]).mean())
+            tried.append((right, named, other))
+    _, chosen, settings = max(tried, key=lambda each: each[0])
+    return chosen, settings
+
+
+def _inputs(config: Config, baseline: AnyBaseline, public: PublicData) -> Inputs:
+    """Images, standardised by statistics of the public rows, for noisy_sgd, otherwise the first
+    round's features, -1..1.
+    """
+    if isinstance(baseline, NoisySgd):
+        if public.inputs.ndim != 4:
+            rule = "another baseline for feature vectors"
+            raise InvalidInput("baseline.kind", rule, baseline.kind)
+        scaled = Preprocessing.of_public(public.inputs)
+        return lambda rows: (scaled(rows), np.ones(len(rows), dtype=bool))
+    embedder = first_embedder(config, public)
+
+    def embedded(rows: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        features, finite = embedder.embed(rows)
+        return torch.from_numpy(features.astype(np.float32) / np.float32(LARGEST)), finite
+
+    return embedded
+
+
+def first_embedder(config: Config, public: PublicData) -> Embedder:
+    """What computes the first round's features."""
+
+    def of(spec: ExtractorSpec) -> Embedder:
+        return embedder_of(config, spec, public.inputs)
+
+    task = describe(config.data)
+    return of(starting_extractor(config, task, lambda spec: of(spec).features(public.inputs)))
+
+
+def _fitted(
+    config: Config,
+    baseline: AnyBaseline,
+    rows: torch.Tensor,
+    labels: torch.Tensor,
+    classes: int,
+    console: Console,
+) -> PrivateModel | PrivateClassifier:
+    epsilon = config.budget.epsilon
+    if not isinstance(baseline, NoisySgd | LinearNoisySgd):
+        wide = rows.numpy().astype(np.float64)
+        return fit_privately(baseline, wide, labels.numpy(), num_classes=classes, epsilon=epsilon)
+    return train_privately(
+        baseline,
+        rows,
+        labels,
+        num_classes=classes,
+        epsilon=epsilon,
+        delta=config.budget.delta,
+        seed=config.seed,
+        progress=lambda done, total: console.progress("training privately", done, total),
+    )
+
+
+def _predicted(model: PrivateModel | PrivateClassifier, rows: torch.Tensor) -> np.ndarray:
+    if isinstance(model, PrivateModel):
+        return model.predict(rows)
+    return model.predict(rows.numpy().astype(np.float64))
