@@ -44,6 +44,10 @@ class Config(FirstFeatures, Computing):
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
+        public_labels: what labels of public rows serve, where these have classes: reported metrics
+            and the choice of a method alone (metrics), or training as well (train, the default for
+            one's own data): private_linear's sums then say what a classifier of these labels
+            misses, and the student learns them beside the released labels.
         seed: public randomness alone (which queries, network initialisation, batches); never the
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
@@ -68,6 +72,7 @@ class Config(FirstFeatures, Computing):
     caps: CapsConfig = field(default_factory=CapsConfig)
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
+    public_labels: Literal["metrics", "train"] = "metrics"
     seed: int = 0
     teacher: str | None = None
     custodian_dir: str | None = None
@@ -134,12 +139,18 @@ class Config(FirstFeatures, Computing):
             once, form = mechanism.once_a_round, mechanism.query_form
             rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
         guess = self.records(0) or None
-        return PublicSide(rounds, self, self.student, typical, guess, self.seed, self)
+        student, taught = self.student, self.taught
+        return PublicSide(rounds, self, student, taught, typical, guess, self.seed, self)
 
     @property
     def open(self) -> bool:
         """Whether the mechanism is still to be chosen (experiment/plan/search.py)."""
         return any(mechanism.open for mechanism in self.mechanisms())
+
+    @property
+    def taught(self) -> bool:
+        """Whether labels of public rows are learned."""
+        return self.public_labels == "train" and self.data.labels == "class"
 
     def _check_open(self) -> None:
         own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]

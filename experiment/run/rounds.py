@@ -28,7 +28,7 @@ from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
 from ..config.settings import to_yaml
-from .asking import Experiment, ask
+from .asking import Experiment, ask, public_alone
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
@@ -81,9 +81,14 @@ def run(
         config = _fixed(config, folder, console, len(public.inputs))
         record(config, folder)
         settings = config.public_side()
+        taught = public.labels if settings.taught else None
+        if taught is not None:  # no metric is of rows that were trained on
+            public = replace(public, labels=None)
         experiment = Experiment(
-            settings, folder, task, public, extractor, features, teacher, console
+            settings, folder, task, public, extractor, features, teacher, console, taught
         )
+        if taught is not None and (alone := public_alone(experiment)):
+            console.say(alone)
         rounds = [_round(experiment, current) for current in settings.rounds]
         return _summarise(experiment, rounds, config.data)
 
