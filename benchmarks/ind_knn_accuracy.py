@@ -79,7 +79,6 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
             answer_prepaid(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
             earlier.add(keys, part.queries)
             labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
-        ledger.close()
     return np.array(labels)
 
 

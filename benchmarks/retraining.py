@@ -85,7 +85,6 @@ def stream(
                 teacher.remove(everybody.ids[number * MOVED : (number + 1) * MOVED])
                 teacher.add(part(everybody, first + number * MOVED, MOVED))
                 seconds["updates"] += time.process_time() - began
-        ledger.close()
     shares = {
         "query": seconds["answers"] / len(queries.labels),
         "update": seconds["updates"] / max(1, updates),

@@ -21,7 +21,8 @@ from torch import nn
 
 from ..wall import networks
 from ..wall.datasets import arrays, readers
-from ..wall.datasets.tables import Scaling, is_table, read_table
+from ..wall.datasets.columns import Encoding
+from ..wall.datasets.tables import is_table, read_table
 from ..wall.errors import InvalidInput, MissingData, shape_text
 from ..wall.guarantee import Unit
 from ..wall.label_kinds import label_space
@@ -81,7 +82,7 @@ class StudentInfo:
     """A student without its weights: the JSON object in its file.
 
     ``backbone``, ``input_shape``, ``mean``, ``std``: as in ExtractorSpec. ``labels``: what it
-    predicts. ``table``: the columns of its vectors, where they come from a table, and their scales.
+    predicts. ``table``: how the columns of a table become its vectors, where they come from one.
     ``shares``: of the classes among the rows that it was trained on, which its answers go with.
     ``version``: of the labelwall that wrote it. ``kind``: how the file's tensors are read.
 
@@ -97,7 +98,7 @@ class StudentInfo:
     std: tuple[Positive, ...]
     labels: Annotated[LabelSpace, PlainValidator(_space)]
     privacy: Privacy
-    table: Scaling | None = None
+    table: Encoding | None = None
     shares: tuple[Positive, ...] | None = None
     version: Text = field(default_factory=own_version)
     kind: Literal["network"] = "network"
@@ -113,10 +114,7 @@ class StudentInfo:
             raise _damaged("mean, std")
         if self.shares is not None and len(self.shares) != self.labels.outputs:
             raise _damaged("shares")
-        if table is not None and (
-            {sum(table.widths), len(table.mean), len(table.deviation)} != {*shape}
-            or len(table.widths) != len(table.features)
-        ):
+        if table is not None and (len(table.mean),) != shape:
             raise _damaged("table")
 
     def spec(self, weights: bytes) -> ExtractorSpec:
@@ -245,14 +243,16 @@ class StudentModel:
 
         ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
         any size, vectors [n, d], or for a student of a table the path of another one with its
-        columns, which are scaled as ``info.table`` says. Images are cut, resized and converted as a
+        columns; of an array the columns are ``info.table``'s entries, not scaled: the numbers
+        themselves, where all columns are of numbers. Images are cut, resized and converted as a
         run's public rows are. Raises InvalidInput for vectors of another width, images for a
         student of vectors and the other way round, a table without one of the columns, and a file
         that is no readable image, which it names.
         """
         shape = self.info.input_shape
         if isinstance(inputs, str | Path) and self.info.table and is_table(Path(inputs)):
-            return self.rows(self.info.table.inputs("inputs", read_table("inputs", inputs)))
+            columns = read_table("inputs", inputs).columns
+            return self.rows(self.info.table.entries("inputs", columns))
         if isinstance(inputs, str | Path):
             return self.rows([inputs])
         if not isinstance(inputs, np.ndarray):
@@ -305,13 +305,16 @@ def load(path: str | Path) -> StudentModel:
 
 def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
     """A student of its parts; ``weights``: safetensors bytes. Raises InvalidInput."""
-    return StudentModel(preprocessed(info.spec(weights)), info, weights)
+    return StudentModel(preprocessed(info.spec(weights), info.table), info, weights)
 
 
-def preprocessed(spec: ExtractorSpec) -> Preprocessed:
-    """A spec's network with its preprocessing, in eval mode, without gradients."""
-    preprocess = Preprocessing(spec.mean, spec.std)
-    return Preprocessed(networks.load(spec), preprocess).eval()
+def preprocessed(spec: ExtractorSpec, table: Encoding | None = None) -> Preprocessed:
+    """A spec's network with its preprocessing, in eval mode, without gradients.
+
+    ``table``: of which the network's inputs are the entries, not scaled.
+    """
+    scale = (table.mean, table.deviation) if table else (spec.mean, spec.std)
+    return Preprocessed(networks.load(spec), Preprocessing(*scale)).eval()
 
 
 def outputs(module: Preprocessed, inputs: np.ndarray, width: int) -> np.ndarray:

@@ -28,12 +28,7 @@ class Call:
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        slot: int,
-        mechanism: Mechanism,
-        entropy: Entropy,
-        directory: Path,
+        self, ledger: Ledger, slot: int, mechanism: Mechanism, entropy: Entropy, directory: Path
     ) -> None:
         self._ledger, self._slot, self._mechanism = ledger, slot, mechanism
         self._entropy, self._directory = entropy, directory

@@ -52,7 +52,6 @@ class Custodian:
             )
 
     def close(self) -> None:
-        self.ledger.close()
         self._lock.close()
 
 

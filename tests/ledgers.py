@@ -53,8 +53,7 @@ class Watching(SystemEntropy):
         return super().inclusion(probability, keys, release, ids)
 
     def _watch(self, keys: Sequence[str], release: str) -> None:
-        state = (ledger := Ledger(self._place)).state
-        ledger.close()
+        state = Ledger(self._place).state
         assert state.plan is not None
         if state.plan.slots[0].releases[0].prepaid:
             last = "SELECT kind FROM private ORDER BY position DESC LIMIT 1"

@@ -82,7 +82,7 @@ def build(
     """
     directory.mkdir()
     plan, size = plan_of(mechanism, asked, answered), max(asked, 1)
-    ledger_in(directory, plan, unsafe=False).close()
+    ledger_in(directory, plan, unsafe=False)
     records = Records(rows, labels, np.arange(len(rows)) - len(rows))
     return teach(directory, plan, records, ExtractorSpec("raw", (2,), 2), entropy, size, make)
 

@@ -202,7 +202,6 @@ def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> No
         failures.append(str(error))
     assert not any("private row" in failure for failure in failures)
     assert any(broken._ledger.state.spent.values())
-    broken._ledger.close()
     resumed = teacher(tmp_path / "broken", name)
     answers, receipt = ask(resumed, name, rows)
     assert answers == expected or CASES[name].charging is Charging.PREPAID

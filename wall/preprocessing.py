@@ -12,9 +12,10 @@ LARGEST_PIXEL = 255  # becomes 1
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Pixels are divided by 255, then each channel is (x - mean) / std. Vectors stay as they are.
+    """Pixels are divided by 255, then each channel is (x - mean) / std.
 
-    ``mean``, ``std``: by channel, on the 0..1 scale; constants, or statistics of PUBLIC rows.
+    ``mean``, ``std``: by channel, on the 0..1 scale; constants, or statistics of PUBLIC rows. Of
+    vectors by entry; they stay as they are where there is none.
     """
 
     mean: tuple[float, ...] = ()
@@ -34,18 +35,18 @@ class Preprocessing:
 
     def __call__(self, inputs: np.ndarray | torch.Tensor) -> torch.Tensor:
         """float32 [n, c, h, w] of images uint8 [n, h, w, c], or float32 [n, c, h, w] of 0..1;
-        vectors float32 [n, d] as they are.
+        vectors float32 [n, d], as they are where there is no mean.
         """
         x = unit_scale(inputs)
-        return self.standardise(x) if x.ndim == 4 else x
+        return self.standardise(x) if x.ndim == 4 or self.mean else x
 
     def standardise(self, x: torch.Tensor) -> torch.Tensor:
-        """(x - mean) / std of images float32 [n, c, h, w] on the 0..1 scale."""
+        """(x - mean) / std of images float32 [n, c, h, w] in 0..1, or of vectors [n, d]."""
         sizes = len(self.mean), len(self.std)
         if sizes != (x.shape[1], x.shape[1]):
             raise InvalidInput("extractor.mean, std", f"{x.shape[1]} numbers each", sizes)
         middle, spread = (
-            torch.tensor(values, device=x.device).view(1, -1, 1, 1)
+            torch.tensor(values, device=x.device).view(1, -1, *[1] * (x.ndim - 2))
             for values in (self.mean, self.std)
         )
         return (x - middle) / spread

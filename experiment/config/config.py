@@ -1,7 +1,4 @@
-"""The configuration of a run.
-
-Loads without torch, so that `--help` and `plan` answer at once.
-"""
+"""The configuration of a run. Loads without torch, so that `--help` and `plan` answer at once."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -47,6 +44,10 @@ class Config(FirstFeatures, Computing):
         choice: which public rows are asked: typical ones (dense rows of every cluster of the
             round's features), or random ones.
         student: the public-side network and its training.
+        public_labels: what labels of public rows serve, where these have classes: reported metrics
+            and the choice of a method alone (metrics), or training as well (train, the default for
+            one's own data): private_linear's sums then say what a classifier of these labels
+            misses, and the student learns them beside the released labels.
         seed: public randomness alone (which queries, network initialisation, batches); never the
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
@@ -71,6 +72,7 @@ class Config(FirstFeatures, Computing):
     caps: CapsConfig = field(default_factory=CapsConfig)
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
+    public_labels: Literal["metrics", "train"] = "metrics"
     seed: int = 0
     teacher: str | None = None
     custodian_dir: str | None = None
@@ -137,12 +139,18 @@ class Config(FirstFeatures, Computing):
             once, form = mechanism.once_a_round, mechanism.query_form
             rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
         guess = self.records(0) or None
-        return PublicSide(rounds, self, self.student, typical, guess, self.seed, self)
+        student, taught = self.student, self.taught
+        return PublicSide(rounds, self, student, taught, typical, guess, self.seed, self)
 
     @property
     def open(self) -> bool:
         """Whether the mechanism is still to be chosen (experiment/plan/search.py)."""
         return any(mechanism.open for mechanism in self.mechanisms())
+
+    @property
+    def taught(self) -> bool:
+        """Whether labels of public rows are learned."""
+        return self.public_labels == "train" and self.data.labels == "class"
 
     def _check_open(self) -> None:
         own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]
@@ -176,9 +184,8 @@ class Config(FirstFeatures, Computing):
         return mechanism.for_unit(self.privacy.unit)
 
     def slots(self) -> list[int]:
-        """The plan's slot that pays for each round.
-
-        The shared mechanism's slot comes first, then one for each round with its own mechanism.
+        """The plan's slot that pays for each round: first that of the shared mechanism, then one
+        for each round with its own.
         """
         own = [r.mechanism is not None for r in self.rounds]
         first_own = 0 if all(own) else 1
@@ -200,10 +207,7 @@ class Config(FirstFeatures, Computing):
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
     def solved(self, progress: Progress = no_progress) -> "Config":
-        """With every number that the budget decides (teacher/mechanisms/calibration.py).
-
-        From public numbers alone. May take a minute, of which ``progress`` is told.
-        """
+        """With every number that the budget decides, which may take a minute."""
         priced = self.priced()
         if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
@@ -238,10 +242,7 @@ class Config(FirstFeatures, Computing):
         return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
 
     def priced(self) -> list[Priced]:
-        """What each slot of the plan pays for, in order.
-
-        Raises InvalidInput for a cap that its mechanism does not have.
-        """
+        """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
         return [self._priced(rounds) for rounds in self._paid()]
 
     def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:

@@ -197,6 +197,7 @@ class PublicSide:
     rounds: list[Round]
     first: FirstFeatures
     student: StudentConfig
+    taught: bool  # whether labels of public rows are learned
     typical: bool  # whether typical rows are asked, not random ones
     records: int | None  # a PUBLIC guess of the number of private records
     seed: int  # of public randomness

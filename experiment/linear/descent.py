@@ -10,8 +10,11 @@ multiplied by the factor under which PUBLIC rows, whose labels the probabilities
 the gradients that the records had in the later half of the steps.
 
 Where noise hides the classes from these gradients, PUBLIC rows tell more of them: the classifier is
-moved half the way to one of Gaussian classes, while that explains the gradients about as well. A
-single step is a sum of each class: its classifier is of Gaussian classes alone.
+moved half the way to one of Gaussian classes, while that explains the gradients about as well; all
+the way, where there was a single step.
+
+Where PUBLIC rows have labels, the descent begins at the classifier that these give, and sums say
+what that misses. Its end is a prior: the labels and the gradients move it (labelled.py).
 """
 
 import math
@@ -19,13 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, softmax
 
 from ...wall.matrices import FRACTION, MAX_WEIGHT
-from .gaussian_classes import gaussian_classes, of_sums
+from .labelled import Labelled, explained
 from .measure import FitSettings, Gradient, Measurements
-from .shift import Moment, Shares, shifted
+from .moments import Moment
+from .shift import Shares, shifted
 
 # Of the logits that the model has: the factor under which they are true, and this with one
 # deviation of its noise taken off, and added.
@@ -39,6 +44,8 @@ MAX_ENTRIES = 10_000_000  # of the probabilities of PUBLIC rows that tell the fa
 FACTORS = 0.0, 3.0  # of logits
 # Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).
 REFINEMENTS = 2  # at most; later ones drift from the classes to the rows' clusters
+MIN_WITHIN = 0.3  # least share of an axis' variance that is within classes
+MIN_SHARE = 1e-6  # of a class
 TOLERANCE = 0.1  # of the noise: by how much a refined classifier may miss the gradients more
 
 
@@ -74,8 +81,14 @@ class Descent:
         return self.deviation**2 * self.gradient.size
 
 
-def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Descent | None:
-    """Gradient descent with momentum; None where no sum was answered."""
+def descend(
+    measure: Measurements, inputs: np.ndarray, how: FitSettings, start: np.ndarray | None = None
+) -> Descent | None:
+    """Gradient descent with momentum; None where no sum was answered.
+
+    The first sum, at weights of 0, counts records and classes. With a ``start``, float64 [d + 1,
+    c], the descent begins there after it.
+    """
     state = velocity = np.zeros((inputs.shape[1], how.outputs))
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     later: list[tuple[Gradient, np.ndarray, np.ndarray]] = []
@@ -84,7 +97,11 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
         measured = measure.at(state)
         if measured is None:
             break
-        first, gradient = first or measured, measured.mean
+        gradient = measured.mean
+        if first is None and start is not None and how.steps > 1:
+            first, state = measured, start
+            continue
+        first = first or measured
         if how.labels == "class":  # residuals of classes add up to 0
             gradient = gradient - gradient.mean(axis=1, keepdims=True)
         rate = min(NOISE * (1 - MOMENTUM) / (math.sqrt(how.steps) * measured.deviation), MAX_RATE)
@@ -110,43 +127,77 @@ def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Desc
 
 
 def class_weights(
-    measure: Measurements, inputs: np.ndarray, how: FitSettings
+    measure: Measurements, inputs: np.ndarray, how: FitSettings, known: Labelled | None = None
 ) -> tuple[np.ndarray, Shares | None, Doubt | None] | None:
     """Softmax regression: (weights of inputs of length 1, float64 [d + 1, c], for the classes'
     shares among PUBLIC rows; the shares, where they were compared with the records'; how sure its
     probabilities should be).
     """
-    path = descend(measure, inputs, how)
+    path = descend(measure, inputs, how, None if known is None else known.weights)
     if path is None:
         return None
-    asked = [
-        (p, _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, clip))
-        for p, clip in path.probabilities(_softmax)
-    ]
+    later = _moment(path, path.gradient, path.deviation, path.asked)
 
     def missed(weights: np.ndarray) -> float:
-        likely = _softmax(path.inputs @ weights)
-        residuals = np.zeros_like(likely)
-        for p, kept in asked:  # kept: of the residual p - label, by label
-            part = likely * kept
-            residuals += p * part.sum(axis=1, keepdims=True) - part
-        return float((path.missed(residuals / len(asked)) ** 2).sum())
+        return float(later.missed(torch.softmax(later.inputs @ torch.tensor(weights), dim=1)))
 
     def scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:
         factor = _best(lambda factor: missed(factor * weights))
         return factor * weights, factor
 
-    if how.steps == 1:
-        return scaled(of_sums(inputs, path.gradient, path.deviation))[0], None, (1.0, 1.0, 1.0)
     best, factor = scaled(path.average)
     least = missed(best)
-    for _ in range(REFINEMENTS):
-        classes, _ = scaled(gaussian_classes(inputs, _softmax(inputs @ best)))
-        refined, _ = scaled((best + classes) / 2)
-        if missed(refined) > least + TOLERANCE * path.noise:
+    for _ in range(REFINEMENTS if known is None else 0):
+        classes, _ = scaled(gaussian_classes(path.inputs, _softmax(path.inputs @ best)))
+        refined = classes if how.steps == 1 else scaled((best + classes) / 2)[0]
+        if how.steps > 1 and missed(refined) > least + TOLERANCE * path.noise:
             break
         best = refined
-    return *_for_public(path, asked, best), _doubt(path, factor)
+    if known is not None:
+        best = explained(known, later, best, NOISE * factor)
+    if path.first is path.asked[0]:  # one sum does not tell the shares apart
+        return best, None, (1.0, 1.0, 1.0)
+    doubt = _doubt(path, factor)
+    if doubt is not None and known is not None:  # its own probabilities are right among the labels
+        best_factor, low, high = doubt
+        doubt = 1.0, low / max(best_factor, 1e-9), high / max(best_factor, 1e-9)
+    moments = _moment(path, path.first.mean, path.first.deviation, [path.first]), later
+    offsets, shares = shifted(path.inputs @ best, moments)
+    return np.vstack([best[:-1], best[-1] + offsets / inputs[0, -1]]), shares, doubt
+
+
+def _moment(
+    path: Descent, gradient: np.ndarray, deviation: float, asked: Sequence[Gradient]
+) -> Moment:
+    """A mean ``gradient`` of the records at the weights that were ``asked``."""
+    said = [(_softmax(path.inputs @ step.weights), step.clip) for step in asked]
+    return Moment(
+        torch.tensor(gradient - gradient.mean(axis=1, keepdims=True)),
+        deviation,
+        torch.tensor(path.inputs),
+        [(torch.tensor(p), torch.tensor(_clipped(p, clip))) for p, clip in said],
+    )
+
+
+def gaussian_classes(inputs: np.ndarray, likely: np.ndarray) -> np.ndarray:
+    """Weights float64 [d + 1, c] whose logits are those of Gaussian classes.
+
+    Means and shares are those of ``likely``, probabilities float64 [n, c]; the covariance within
+    classes is what their means leave of the rows'. ``inputs``: float64 [n, d + 1], the last one
+    constant. A step of expectation maximisation.
+    """
+    rows, constant = inputs[:, :-1], inputs[0, -1]
+    center = rows.mean(axis=0)
+    shares = np.maximum(likely.mean(axis=0), MIN_SHARE)
+    means = (rows.T @ likely) / (len(rows) * shares)  # [d, c]
+    covariance = np.cov(rows.T, bias=True).reshape(len(center), -1) + 1e-9 * np.eye(len(center))
+    away = means - center[:, np.newaxis]
+    variances, axes = np.linalg.eigh(covariance - (away * shares) @ away.T)
+    least = MIN_WITHIN * np.einsum("ij,ik,kj->j", axes, covariance, axes)
+    weights = (axes / np.maximum(variances, least)) @ axes.T @ means
+    offsets = np.log(shares) - 0.5 * (means * weights).sum(axis=0)
+    both = np.vstack([weights, offsets / constant])
+    return np.asarray(both - both.mean(axis=1, keepdims=True))  # probabilities are the same
 
 
 def _doubt(path: Descent, factor: float) -> Doubt | None:
@@ -164,9 +215,8 @@ def _doubt(path: Descent, factor: float) -> Doubt | None:
         if number < quarter:
             continue
         p = _softmax(rows @ step.weights)
-        kept = _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, step.clip)
-        logits.append(rows @ before)
-        expected.append(((p * logits[-1]).sum(axis=1, keepdims=True) - logits[-1]) * kept)
+        logits.append(z := rows @ before)
+        expected.append(((p * z).sum(axis=1, keepdims=True) - z) * _clipped(p, step.clip))
         measured += float((before * step.mean).sum() - before.sum(axis=1) @ step.mean.mean(axis=1))
         variance += step.deviation**2 * float((before * before).sum())
 
@@ -184,22 +234,6 @@ def _doubt(path: Descent, factor: float) -> Doubt | None:
         factors.append(low if hidden else brentq(above, low, high, args=(deviations,)))
     best, least, most = (each / max(factor, 1e-9) for each in factors)
     return best, least, most
-
-
-def _for_public(
-    path: Descent, asked: Sequence[tuple[np.ndarray, np.ndarray]], weights: np.ndarray
-) -> tuple[np.ndarray, Shares | None]:
-    """``weights`` for the shares that the classes have among PUBLIC rows, and the shares."""
-    if path.first is path.asked[0]:
-        return weights, None
-    inputs, c = path.inputs, weights.shape[1]
-    equal = np.full((len(inputs), c), 1 / c)
-    start = Moment(path.first.mean, path.first.deviation, [(equal, np.ones_like(equal))])
-    later = Moment(path.gradient, path.deviation, asked)
-    offsets, shares = shifted(inputs @ weights, inputs, (start, later))
-    weights = weights.copy()
-    weights[-1] += offsets / inputs[0, -1]
-    return weights, shares
 
 
 def attribute_weights(
@@ -243,6 +277,11 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 def _kept(squares: np.ndarray, clip: float) -> np.ndarray:
     """What clipping leaves of residuals of these squared lengths: a factor, at most 1."""
     return np.asarray(np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 1e-12))))
+
+
+def _clipped(p: np.ndarray, clip: float) -> np.ndarray:
+    """What clipping leaves of the residual for each label, where a class is ``p`` likely."""
+    return _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, clip)
 
 
 def _best(missed: Callable[[float], float]) -> float:

@@ -21,6 +21,7 @@ from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from .descent import Doubt, attribute_weights, class_weights
+from .labelled import Rows, labelled
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
 from .shift import Shares
 from .values import value_weights
@@ -112,10 +113,13 @@ class LinearModel:
         return safetensors.numpy.save({"weights": self.weights.astype(np.float32)}, metadata)
 
 
-def fit(ask: Ask, public: np.ndarray, how: FitSettings) -> LinearModel | None:
+def fit(
+    ask: Ask, public: np.ndarray, how: FitSettings, known: Rows | None = None
+) -> LinearModel | None:
     """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
 
-    Where a cap ends the steps early, by those that were answered; None where none was.
+    ``known``: PUBLIC rows whose classes are known, too. Where a cap ends the steps early, by the
+    sums that were answered; None where none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
     shares = explained = None
@@ -123,7 +127,8 @@ def fit(ask: Ask, public: np.ndarray, how: FitSettings) -> LinearModel | None:
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
-        weights, shares, doubt = class_weights(measure, inputs, how) or (None, None, None)
+        alone = None if known is None else labelled(how.inputs(known[0]), known[1], how.outputs)
+        weights, shares, doubt = class_weights(measure, inputs, how, alone) or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)
     if weights is None:

@@ -52,6 +52,7 @@ class Labelled:
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     source: str
+    public: bool = False  # whether a run can learn them
 
 
 def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int) -> ExtractorSpec:
@@ -184,7 +185,9 @@ class Rehearsal:
         )
         current = round_1.public_side().rounds[0]
         with self._folder(view, form.centroids) as folder:
-            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked])
+            # What these rows tell is told without records, too.
+            known = (records, labels) if self.labelled.public and self.config.taught else None
+            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
         return np.flatnonzero(asked), answers.labels
 
     def _by_queries(
@@ -262,7 +265,8 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
             rows = np.flatnonzero(known.reshape(len(labels), -1).all(axis=1))
             if len(rows) >= least:
                 rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
-                return Labelled(inputs[rows], labels[rows], f"{len(rows)} {text}")
+                own = inputs is public.inputs
+                return Labelled(inputs[rows], labels[rows], f"{len(rows)} {text}", own)
     return None
 
 

@@ -5,13 +5,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round
+from ..linear.labelled import labelled
+from ..linear.measure import with_bias
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, axes_by_count, one_step_fewer
+from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -30,6 +33,7 @@ class Experiment:
     features: PublicFeatures
     teacher: Answering
     console: Console
+    known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""
@@ -81,6 +85,23 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     return _extractor(experiment, kept) if kept < number - 1 else folder.load_extractor(number - 1)
 
 
+def public_alone(experiment: Experiment) -> str | None:
+    """What the public labels that are learned give without private rows, in a line."""
+    extractor = asking_extractor(experiment, 1)
+    rows = known_rows(experiment.known, experiment.features.quantised(extractor))
+    if rows is None:
+        return None
+    inputs = with_bias(rows[0], unit_length(extractor, rows[0].shape[1]))
+    inputs /= np.linalg.norm(inputs, axis=1).mean()
+    if (known := labelled(inputs, rows[1], experiment.task.num_classes)) is None:
+        return None
+    return (
+        f"public labels alone: {100 * known.right:.1f}% right by logistic regression on "
+        f"{len(known.labels)} rows, cross-validated. They are learned beside the released ones "
+        "(--public_labels metrics: they serve metrics alone)"
+    )
+
+
 def ask(experiment: Experiment, asked: Round) -> Asked:
     """Choose the round's queries, ask the teacher, and store the answers and the ledger's copy."""
     public, teacher, folder = experiment.public, experiment.teacher, experiment.folder
@@ -95,9 +116,11 @@ def ask(experiment: Experiment, asked: Round) -> Asked:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
         asked, extractor = _by_count(experiment, asked, extractor)
-        features = experiment.features.quantised(extractor)[rows]
-        place = folder.round(asked.number)
-        answers, estimate = ask_matrices(teacher, asked, extractor, place, features)
+        features, place = experiment.features.quantised(extractor), folder.round(asked.number)
+        known = known_rows(experiment.known, features)
+        answers, estimate = ask_matrices(
+            teacher, asked, extractor, place, features[rows], known=known
+        )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
     folder.save_answers(asked.number, rows, answers.labels, answers.outcomes)

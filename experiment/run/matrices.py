@@ -29,6 +29,7 @@ from ...wall.matrices import (
 )
 from ...wall.messages import Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
+from ..linear.labelled import Rows
 from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
 from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
@@ -54,18 +55,25 @@ def ask_matrices(
     folder: Path,
     features: np.ndarray,
     rows: np.ndarray | None = None,
+    known: Rows | None = None,
 ) -> tuple[Answers, Estimate | None]:
     """Labels of ``rows`` by what matrices from PUBLIC ``features`` count.
 
     Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
-    ``rows`` is None. The estimate is of the labels of ``features``. Matrices are written to the
-    ``folder`` before they are sent: a resumed round must send the same ones, since others would be
-    charged again. Raises InvalidInput where there are too few features.
+    ``rows`` is None; a linear model learns labels that are ``known``, too. The estimate is of the
+    labels of ``features``. Matrices are written to the ``folder`` before they are sent: a resumed
+    round must send the same ones, since others would be charged again. Raises InvalidInput where
+    there are too few features.
     """
     rows = features if rows is None else rows
     if asked.form.matrix == "cells":
         return _by_cells(teacher, asked, folder, features, rows)
-    return _by_weights(teacher, asked, extractor, folder, features, rows)
+    return _by_weights(teacher, asked, extractor, folder, features, rows, known)
+
+
+def known_rows(labels: np.ndarray | None, features: np.ndarray) -> Rows | None:
+    """Of all public rows those whose labels are learned; ``labels``: int64 [n], -1 for others."""
+    return None if labels is None else (features[labels >= 0], labels[labels >= 0])
 
 
 def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -152,6 +160,7 @@ def _by_weights(
     folder: Path,
     features: np.ndarray,
     rows: np.ndarray,
+    known: Rows | None,
 ) -> tuple[Answers, Estimate | None]:
     """``ask_matrices`` by a linear model from the noisy sums of a few steps.
 
@@ -170,7 +179,7 @@ def _by_weights(
 
     length = unit_length(extractor, features.shape[1])
     how = FitSettings(form.labels, classes, length, form.noise, form.clip, form.steps, form.gain)
-    model = fit(ask, features, how)
+    model = fit(ask, features, how, known)
     if model is None:
         labels = numbered_space(form.labels, classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)

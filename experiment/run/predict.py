@@ -20,7 +20,7 @@ from ..config.config import Config
 from ..config.groups import PublicSide, Round
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, axes_by_count, one_step_fewer
+from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
 from .query_selection import choose_queries
 from .run_folder import write_arrays
 from .teachers import Answering, teacher_of
@@ -32,15 +32,14 @@ def predict(
     """Answer the rows of an npz file with the first round's features.
 
     A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
-    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
+    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit. Known
+    queries are served from the ledger.
 
-    Known queries are served from the ledger. ``queries``: an npz file with ``x``, rows like the
-    data set's public inputs.
-
-    ``out`` is an npz file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none),
-    ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64 [n], NaN: none). Beside
-    it are ``.receipt.json`` (cost, what is left, the ledger's head, certified epsilon and delta)
-    and ``.ledger.sqlite``, an auditor's copy.
+    ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
+    file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
+    and, where rows have one, ``values`` (float64 [n], NaN: none). Beside it are ``.receipt.json``
+    (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an
+    auditor's copy.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.
@@ -55,8 +54,8 @@ def predict(
     paying = [current for current in settings.rounds if current.slot == slot]
     form = paying[0].form if paying else QueryForm()
     learned = settings.first.whiten or form.matrix is not None or form.landmarks  # from public rows
-    public = read_public(config.data).inputs if learned else asked.inputs
-    rows = {"public": public, "asked": asked.inputs}
+    public = read_public(config.data) if learned else None
+    rows = {"public": public.inputs if public else asked.inputs, "asked": asked.inputs}
     features = PublicFeatures(settings.computing, rows, console.progress)
     first = starting_extractor(settings.first, task, features.plain)
     with teacher_of(side, task, entropy, console) as teacher:
@@ -72,7 +71,9 @@ def predict(
             settings = config.recorded(plan).public_side()
             current = settings.rounds[paying[0].number - 1]
             place = out.with_suffix(".fit")
-            answers = _by_matrices(teacher, settings, current, features, first, extractor, place)
+            known = public.labels if public and settings.taught else None
+            context = settings, current, features, known
+            answers = _by_matrices(teacher, *context, first, extractor, place)
         teacher.export(exported)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
@@ -88,11 +89,15 @@ def _by_matrices(
     settings: PublicSide,
     current: Round,
     features: PublicFeatures,
+    known: np.ndarray | None,
     first: ExtractorSpec,
     extractor: ExtractorSpec,
     place: Path,
 ) -> Answers:
-    """As the slot's first round asks, with public rows. The matrices are kept in ``place``."""
+    """As the slot's first round asks, with public rows and ``known`` labels.
+
+    The matrices are kept in ``place``.
+    """
     plain, rows = features.plain(extractor), features.rows
     guess = settings.records or len(plain)
     if axes := axes_by_count(teacher, current, extractor, guess, plain):
@@ -103,7 +108,8 @@ def _by_matrices(
     chosen = choose_queries(settings.seed, current.number, unasked, count)
     public, asked = (features.quantised(extractor, name) for name in ("public", "asked"))
     place.mkdir(exist_ok=True)
-    return ask_matrices(teacher, current, extractor, place, public[chosen], asked)[0]
+    learned = known_rows(known, public)
+    return ask_matrices(teacher, current, extractor, place, public[chosen], asked, learned)[0]
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:

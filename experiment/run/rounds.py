@@ -23,12 +23,12 @@ from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe, read_public
-from ...wall.datasets.tables import scaling
+from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
 from ..config.settings import to_yaml
-from .asking import Experiment, ask
+from .asking import Experiment, ask, public_alone
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .metrics import round_line, run_summary
@@ -54,9 +54,7 @@ def run(
     """Run, or resume, an experiment; returns what summary.json holds.
 
     The entry, which splits the configuration into what each room needs. No data is read unless the
-    plan is affordable. A killed run continues with the same command: known queries are served from
-    the ledger, finished rounds are not repeated, an interrupted training continues from its
-    checkpoint.
+    plan is affordable. A killed run continues where it stopped, and pays for nothing twice.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     ``custodian``: the private side's directory; ``custodian_place`` where it is None.
@@ -83,9 +81,14 @@ def run(
         config = _fixed(config, folder, console, len(public.inputs))
         record(config, folder)
         settings = config.public_side()
+        taught = public.labels if settings.taught else None
+        if taught is not None:  # no metric is of rows that were trained on
+            public = replace(public, labels=None)
         experiment = Experiment(
-            settings, folder, task, public, extractor, features, teacher, console
+            settings, folder, task, public, extractor, features, teacher, console, taught
         )
+        if taught is not None and (alone := public_alone(experiment)):
+            console.say(alone)
         rounds = [_round(experiment, current) for current in settings.rounds]
         return _summarise(experiment, rounds, config.data)
 
@@ -187,6 +190,6 @@ def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary:
         taught = folder.load_training_labels(kept)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
-    table = scaling(data) if data.source == "table" else None
+    table = encoding(data) if data.source == "table" else None
     network = spec.backbone, spec.input_shape, spec.mean, spec.std
     return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)

@@ -108,7 +108,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     taught = seen.pool, cleaned.labels, soft
     if number not in worse:
         taught = with_virtual_rows(experiment, current, seen, cleaned.labels, soft)
-    pool, classes, chances = taught
+    pool, classes, chances = with_public_labels(experiment, *taught)
     model = train(
         settings.student,
         pool,
@@ -209,3 +209,19 @@ def with_virtual_rows(
     pool = replace(pool, inputs=np.concatenate([pool.inputs, rows]))
     labels = np.concatenate([labels, chances.argmax(axis=1)])
     return pool, labels, np.concatenate([soft, chances])
+
+
+def with_public_labels(
+    experiment: Experiment, pool: Pool, labels: np.ndarray, soft: np.ndarray | None
+) -> tuple[Pool, np.ndarray, np.ndarray | None]:
+    """A student's rows, ``labels`` and probabilities, with the labelled public rows once more.
+
+    A released label is less noisy than a true one, and says less of its row: both are learned.
+    """
+    if experiment.known is None:
+        return pool, labels, soft
+    rows = np.flatnonzero(experiment.known >= 0)
+    if soft is not None:
+        soft = np.pad(soft, ((0, len(rows)), (0, 0)), constant_values=np.nan)
+    pool = replace(pool, inputs=np.concatenate([pool.inputs, pool.inputs[rows]]))
+    return pool, np.concatenate([labels, experiment.known[rows]]), soft

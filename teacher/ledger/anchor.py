@@ -290,9 +290,6 @@ class StoredLedger:
 
         write_file(path, copy)
 
-    def close(self) -> None:
-        self._database.close()
-
     @contextmanager
     def _open(self) -> Iterator[sa.Connection]:
         """An exclusive, durable transaction; what it wrote is committed and anchored on exit.

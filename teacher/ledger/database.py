@@ -106,9 +106,6 @@ class Database:
     def purge(self, table: str) -> None:
         """Erase the deleted rows of ``table`` from the database's own files."""
 
-    def close(self) -> None:
-        self._engine.dispose()
-
     def _enter(self, connection: sa.Connection) -> None:
         """The first statements of a transaction."""
         raise NotImplementedError
@@ -169,10 +166,8 @@ def write_file(path: Path, work: Work) -> None:
     """Write an SQLite file atomically, replacing an existing one."""
     scratch = path.with_name(path.name + ".part")
     scratch.unlink(missing_ok=True)
-    database = SqliteFile(scratch)
-    with database.transaction() as connection:
+    with SqliteFile(scratch).transaction() as connection:
         work(connection)
-    database.close()
     scratch.replace(path)
 
 

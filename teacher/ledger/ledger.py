@@ -42,6 +42,7 @@ from .individual_budgets import (
     payment_row,
 )
 from .state import GENESIS_PREV, LedgerState, entry_hash
+from .tables import private
 
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
@@ -123,9 +124,7 @@ class Ledger(StoredLedger):
         """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe}
         text = canonical_json({**body, "adversary": adversary, "plan": plan.to_json()}).decode()
-        database = open_database(place)
-        database.create(lambda connection: tables.begin(connection, text))
-        database.close()
+        open_database(place).create(lambda connection: tables.begin(connection, text))
         return cls(place, anchor)
 
     def catch_up(self) -> None:
@@ -192,7 +191,8 @@ class Ledger(StoredLedger):
             if not granted:
                 return Reservation(-1, (), 0, serials, remaining, b"")
             self._name_extractor(connection)
-            seq = self.state.prepaid_charge(slot, release)
+            charges = self.state.open_charges.items()
+            seq = next((seq for seq, paid in charges if paid[:2] == (slot, release)), None)
             count = int(seq is None)
             if seq is None:
                 seq = self._append(
@@ -204,10 +204,7 @@ class Ledger(StoredLedger):
         return Reservation(seq, granted, count, serials, remaining, token)
 
     def record_prepaid(
-        self,
-        reservation: Reservation,
-        results: dict[str, Value],
-        payments: np.ndarray,
+        self, reservation: Reservation, results: dict[str, Value], payments: np.ndarray
     ) -> tuple[str, ...]:
         """Store a batch's results, replace its reservation by the exact ``payments`` (int64
         [n_records] units, in the order of its serials) in the same transaction, and commit.
@@ -227,7 +224,7 @@ class Ledger(StoredLedger):
             row = payment_row(SETTLE, slot, self.state.batches.get(slot, 0), *paid)
             self._append_private(connection, row)
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
-                tables.compact_budgets(connection, self.individual_budgets, slot)
+                self._compact(connection, slot)
         return unanswered
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
@@ -321,15 +318,39 @@ class Ledger(StoredLedger):
             )
         tables.require_extractors(connection, self.state.extractors - checked)
         plan = self.state.plan
-        if plan is not None and any(release.prepaid for release in plan.releases()):
-            tables.replay_budgets(connection, self.individual_budgets)
+        if plan is None or not any(release.prepaid for release in plan.releases()):
+            return
+        budgets = self.individual_budgets
+        if budgets.position == 0 and not sa.inspect(connection).has_table(private.name):
+            return  # an export, or nobody is enrolled
+        newer = sa.select(private).where(private.c.position > budgets.position)
+        for row in connection.execute(newer.order_by(private.c.position)):
+            budgets.apply(row.position, (row.kind, row.slot, row.batch, row.body))
 
     def _require_matching_budgets(self, slot: int) -> None:
         if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
 
     def _append_private(self, connection: sa.Connection, row: Row) -> None:
-        tables.append_budgets(self._writing(connection), self.individual_budgets, row)
+        budgets = self.individual_budgets
+        self._writing(connection)
+        if budgets.position == 0:
+            private.create(connection, checkfirst=True)
+        budgets.apply(budgets.position + 1, row)
+        stored = dict(zip(private.columns.keys(), (budgets.position, *row), strict=True))
+        connection.execute(private.insert(), stored)
+
+    def _compact(self, connection: sa.Connection, slot: int) -> None:
+        """Write a slot's snapshot and delete the rows that it replaces.
+
+        So neither the file nor a replay grows with the answers. Open reservations are written again
+        after the snapshot, so that their batches can still replace them.
+        """
+        before = self.individual_budgets.position
+        for row in self.individual_budgets.snapshot(slot):
+            self._append_private(connection, row)
+        earlier = (private.c.slot == slot) & (private.c.position <= before)
+        connection.execute(private.delete().where(earlier))
 
     def _name_extractor(self, connection: sa.Connection) -> None:
         """Name the extractor in use, whatever another process named since, and store a new one."""

@@ -72,11 +72,6 @@ class LedgerState:
                 return candidate
         raise LedgerMismatch(f"slot {slot} of the ledger's plan has no release {name!r}.")
 
-    def prepaid_charge(self, slot: int, release: str) -> int | None:
-        """Sequence number of the open charge of a prepaid release, None before it is charged."""
-        charges = self.open_charges.items()
-        return next((seq for seq, charge in charges if charge[:2] == (slot, release)), None)
-
     def counts(self) -> list[int]:
         """Releases charged so far, in the plan's order."""
         assert self.plan is not None

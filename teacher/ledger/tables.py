@@ -21,7 +21,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from .individual_budgets import IndividualBudgets, Row
 from .state import GENESIS_PREV, entry_hash
 
 
@@ -100,9 +99,7 @@ def page_after(
     return connection.execute(AFTER, {"read": seq, "most": PAGE}).all()
 
 
-def read_public(
-    connection: sa.Connection,
-) -> tuple[tuple[int, str], list[dict[str, object]]]:
+def read_public(connection: sa.Connection) -> tuple[tuple[int, str], list[dict[str, object]]]:
     """((number and hash of the newest entry), the extractors, by hash)."""
     seq, digest = connection.execute(READ_HEAD).one()
     by_hash = sa.select(extractors).order_by(extractors.c.sha256)
@@ -119,40 +116,6 @@ def require_extractors(connection: sa.Connection, named: Iterable[str]) -> None:
                 f"the extractor {sha256} that the ledger names is missing beside its entries, or "
                 "was changed. Restore the table `extractors`; nothing was charged or drawn."
             )
-
-
-def replay_budgets(connection: sa.Connection, budgets: IndividualBudgets) -> None:
-    """Apply the rows that ``budgets`` has not seen. Raises LedgerMismatch as ``apply``."""
-    if budgets.position == 0 and not sa.inspect(connection).has_table(private.name):
-        return  # an export, or nobody is enrolled
-    newer = sa.select(private).where(private.c.position > budgets.position)
-    for row in connection.execute(newer.order_by(private.c.position)):
-        budgets.apply(row.position, (row.kind, row.slot, row.batch, row.body))
-
-
-def append_budgets(connection: sa.Connection, budgets: IndividualBudgets, row: Row) -> None:
-    """Apply a row and write it."""
-    if budgets.position == 0:
-        private.create(connection, checkfirst=True)
-    budgets.apply(budgets.position + 1, row)
-    kind, slot, batch, body = row
-    connection.execute(
-        private.insert(),
-        {"position": budgets.position, "kind": kind, "slot": slot, "batch": batch, "body": body},
-    )
-
-
-def compact_budgets(connection: sa.Connection, budgets: IndividualBudgets, slot: int) -> None:
-    """Write a slot's snapshot and delete the rows that it replaces.
-
-    So neither the file nor a replay grows with the answers. Open reservations are written again
-    after the snapshot, so that their batches can still replace them.
-    """
-    before = budgets.position
-    for row in budgets.snapshot(slot):
-        append_budgets(connection, budgets, row)
-    earlier = (private.c.slot == slot) & (private.c.position <= before)
-    connection.execute(private.delete().where(earlier))
 
 
 def note_event(connection: sa.Connection, kind: str, size: int, **charge: object) -> None:

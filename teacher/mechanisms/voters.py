@@ -198,17 +198,11 @@ def shared_votes(
     ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
     1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
     """
-    owners = np.repeat(persons, ballots.shape[1])
-    order = np.lexsort((ballots.ravel(), owners))
-    owners, cast = owners[order], ballots.ravel()[order]
-    new = np.ones(len(cast), dtype=bool)
-    new[1:] = (owners[1:] != owners[:-1]) | (cast[1:] != cast[:-1])
-    starts = np.flatnonzero(new)
-    times = np.diff(np.append(starts, len(cast)))  # rows of the person that cast the ballot
     _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
-    rows = rows[np.repeat(person, ballots.shape[1])[order][starts]]  # of the ballot's person
+    span = int(ballots.max(initial=0)) + 1
+    cast, times = np.unique(person[:, np.newaxis] * span + ballots, return_counts=True)
     # At most parts^2 <= 2^24, so that the float64 root, rounded down, is exact.
-    return cast[starts], np.sqrt(times * parts**2 // rows).astype(np.int64)
+    return cast % span, np.sqrt(times * parts**2 // rows[cast // span]).astype(np.int64)
 
 
 def one_row_each(
@@ -224,9 +218,14 @@ def one_row_each(
     nearest = np.full(len(index), np.iinfo(np.int32).max, dtype=np.int32)
     for squared in index.distances(queries):
         np.minimum(nearest, squared, out=nearest)
-    order = np.lexsort((index.ids, nearest, index.persons))
-    rows = np.sort(order[np.unique(index.persons[order], return_index=True)[1]])
+    rows = np.sort(_nearest_of_each(nearest, index.persons))
     return count(ExactIndex(index.features[rows], index.ids[rows]), labels[rows])
+
+
+def _nearest_of_each(squared: np.ndarray, persons: np.ndarray) -> np.ndarray:
+    """The nearest row of each person, ties by place, which is by id: int64 [n_persons]."""
+    order = np.lexsort((squared, persons))
+    return order[np.unique(persons[order], return_index=True)[1]]
 
 
 def ball_votes(
@@ -247,9 +246,7 @@ def ball_votes(
     for counts, squared, radius in zip(votes, distances, squared_radii.tolist(), strict=True):
         inside = np.flatnonzero(squared <= radius)
         if index.persons is not None:
-            order = np.lexsort((index.ids[inside], squared[inside], index.persons[inside]))
-            inside = inside[order]
-            inside = inside[np.unique(index.persons[inside], return_index=True)[1]]
+            inside = inside[_nearest_of_each(squared[inside], index.persons[inside])]
         counts += np.bincount(labels[inside], minlength=num_classes)
     return votes
 

@@ -86,15 +86,10 @@ def bad_rows(read: Ingested, unit: Unit) -> dict[str, int]:
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     """(rows that repeat an earlier row's inputs, those of them with another label)."""
-    first: dict[bytes, int] = {}
-    repeated = contradicting = 0
-    for row, label in zip(inputs, labels.tolist(), strict=True):
-        digest = hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
-        seen = digest in first
-        repeated += seen
-        contradicting += seen and first[digest] != label
-        first.setdefault(digest, label)
-    return repeated, contradicting
+    rows = (np.ascontiguousarray(row).data for row in inputs)
+    digests = np.array([hashlib.blake2b(row, digest_size=16).digest() for row in rows], "S16")
+    _, first, same = np.unique(digests, return_index=True, return_inverse=True)
+    return len(labels) - len(first), int((labels != labels[first[same]]).sum())
 
 
 def _spread(read: Ingested) -> list[str]:

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.datasets import arrays, readers
+from ...wall.datasets.columns import texts
 from ...wall.datasets.config import DataConfig, Task
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import ID, one_file, read_table, scaling, texts, truth_of
+from ...wall.datasets.tables import ID, encoding, one_file, read_table, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress
@@ -308,7 +309,7 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
         table = one_file(config.path, config.split, "private")
     else:
         table = read_table("data.private", config.private)
-    inputs = scaling(config).inputs("data.private", table)
+    inputs = encoding(config).inputs("data.private", table.columns)
     truth = truth_of(config, task.labels, "data.private", table)
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)

@@ -10,7 +10,7 @@ import torch
 
 from ...wall.errors import InvalidInput
 from .cpu import ROW_BITS, ExactIndex
-from .int8_matmul import is_exact, minus_twice
+from .int8_matmul import Product, is_exact, minus_twice
 
 # cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left.
 ALIGNMENT = 8
@@ -82,6 +82,16 @@ def float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 PRODUCTS: dict[str, DeviceProduct] = {"int8": int8_product, "float32": float32_product}
 
 
+def on_arrays(product: DeviceProduct, device: torch.device) -> Product:
+    """A product of tensors on ``device`` as one of arrays."""
+
+    def multiply(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
+        factors = (torch.from_numpy(factor).to(device) for factor in (left, right))
+        out[:] = product(*factors).cpu().numpy()
+
+    return multiply
+
+
 @lru_cache(maxsize=4)
 def product_on(device: torch.device) -> DeviceProduct:
     """The first product that is exact on ``device``, with the most dimensions and with few of them.
@@ -89,11 +99,7 @@ def product_on(device: torch.device) -> DeviceProduct:
     Raises InvalidInput if none is.
     """
     for product in PRODUCTS.values():
-
-        def computed(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-            factors = (torch.from_numpy(factor).to(device) for factor in (left, right))
-            out[:] = product(*factors).cpu().numpy()  # noqa: B023
-
+        computed = on_arrays(product, device)
         if is_exact(computed, MIN_LEFT_ROWS) and is_exact(computed, 256, ALIGNMENT):
             return product
     raise InvalidInput("device", "one with exact products of integers", device.type)
@@ -132,8 +138,10 @@ class DeviceIndex(ExactIndex):
         self._device, self._device_product = device, product_on(device)
         self._width = aligned(features.shape[1])
         self._device_norms = torch.from_numpy(self._norms).to(device)
-        if resident_bytes is None:
-            resident_bytes = _free_bytes(device) // 2
+        if resident_bytes is None:  # the processor has room for a second copy of any features
+            on_cpu = device.type == "cpu"
+            free = 1 << 62 if on_cpu else torch.accelerator.get_memory_info(device)[0]
+            resident_bytes = free // 2
         shape = aligned(len(ids)), self._width
         self._resident: torch.Tensor | None = None
         if shape[0] * shape[1] <= resident_bytes:
@@ -191,8 +199,3 @@ def index_on(
     if device.type == "cpu":
         return ExactIndex(features, ids, persons)
     return DeviceIndex(features, ids, persons, device=device)
-
-
-def _free_bytes(device: torch.device) -> int:
-    """Free memory of an accelerator; of the processor, enough for a second copy of any features."""
-    return 1 << 62 if device.type == "cpu" else int(torch.accelerator.get_memory_info(device)[0])

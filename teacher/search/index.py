@@ -12,7 +12,6 @@ from .int8_matmul import LARGEST, MAX_DIMENSIONS
 from .kernels import Select, Similar
 from .loops import compiled
 
-NORM_ROWS = 4096  # rows whose squared norms are computed together
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
 
 # A sum over some records (an ExactIndex) and their labels, int64 [n]: int64 of a shape that does
@@ -96,11 +95,8 @@ class Index(Ranked):
 
 
 def squared_norms(features: np.ndarray) -> np.ndarray:
-    """|x|^2 of each row: int32 [n], at most 4000 * 63^2. Blocks of rows are widened, not all."""
-    norms = np.empty(len(features), dtype=np.int32)
-    for start in range(0, len(features), NORM_ROWS):
-        wide = features[start : start + NORM_ROWS].astype(np.int32)
-        norms[start : start + NORM_ROWS] = np.einsum("ij,ij->i", wide, wide)
+    """|x|^2 of each row: int32 [n], at most 4000 * 63^2. Features are widened in small buffers."""
+    norms: np.ndarray = np.einsum("ij,ij->i", features, features, dtype=np.int32)
     return norms
 
 

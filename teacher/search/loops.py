@@ -30,7 +30,6 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def default_threads() -> int:
-    """torch's number of threads."""
     import torch
 
     return torch.get_num_threads()

@@ -34,8 +34,6 @@ JOURNAL = "journal.json"
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
-
-
 # A constant text, since it crosses processes and logs. The custodian's directory has more.
 FAILED = "a shard of the private rows failed."
 
@@ -51,6 +49,14 @@ class Summary(NamedTuple):
     dimensions: int
     labels: tuple[int, int]  # the smallest and the largest; (0, 0) without rows
     cuts: np.ndarray
+
+
+class Journal(NamedTuple):
+    """What is on disk."""
+
+    done: int = 0  # how much of the source has been read, in its own unit
+    rows: int = 0  # of every array
+    complete: bool = False  # no more rows follow
 
 
 @cache
@@ -97,7 +103,7 @@ class Shard:
             log_failure(self._directory)
         raise ShardFailed(FAILED)
 
-    def view(self) -> "tuple[str, Journal]":
+    def view(self) -> tuple[str, Journal]:
         """The digest of the code that this worker runs, and the journal of the rows that it sees:
         of no rows if it cannot read and write the directory.
         """
@@ -276,14 +282,6 @@ def columns_of(records: Records) -> dict[str, np.ndarray]:
 def block_rows(shape: tuple[int, ...]) -> int:
     """The number of rows of a shape in one block."""
     return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
-
-
-class Journal(NamedTuple):
-    """What is on disk."""
-
-    done: int = 0  # how much of the source has been read, in its own unit
-    rows: int = 0  # of every array
-    complete: bool = False  # no more rows follow
 
 
 def journal(directory: Path) -> Journal:

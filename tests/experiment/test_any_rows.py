@@ -60,8 +60,8 @@ def test_foreign_public_rows_leave_the_released_classifier(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
-    monkeypatch.setattr(shift, "LEFT", (-2.0, -1.0))
-    monkeypatch.setattr(shift, "PART", (-2.0, -1.0))
+    monkeypatch.setattr(shift, "LEFT", -1.0)
+    monkeypatch.setattr(shift, "PART", -1e9)
     assert pipeline.main(list(RUN[:-1])) == 0
     assert "its released classifier is taken for the student" in capsys.readouterr().err
     told = summary()

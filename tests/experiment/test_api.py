@@ -67,6 +67,7 @@ def test_rows_of_each_kind_become_a_model_that_a_second_call_only_loads(given: A
     labels = truth if given in (arrays, files) else NAMES[truth]
     assert model.score(rows, labels) > 0.6
     assert set(model.predict(rows)) <= set(model.classes_)
+    np.testing.assert_array_equal(model.predict(inputs), model.predict(rows))
     np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1)
     assert 0 < (model.epsilon_ or 0) <= 8
     assert model.delta_ == 1e-5

@@ -11,10 +11,10 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from socket import create_server
+from typing import NamedTuple
 
 import pytest
 
@@ -29,9 +29,9 @@ from tests.experiment.shard_services import (
     plain,
     serving,
     token,
-    until,
     workers,
 )
+from tests.make import until
 from tests.programs import environment
 
 pytestmark = [
@@ -42,8 +42,7 @@ TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 QUICK = {"RAY_health_check_period_ms": "1000"}  # until a node is taken for dead
 
 
-@dataclass
-class Cluster:
+class Cluster(NamedTuple):
     """``head``, ``other``: processes whose descendants are the nodes'."""
 
     address: str

@@ -17,11 +17,7 @@ from tests.seeded_noise import SeededNoise
 def main(config: str, port: int, overrides: list[str]) -> None:
     torch.set_num_threads(1)
     args = ["--config", config, *overrides]
-    serve(
-        parse(args, "serve")[0].private_side(),
-        ServiceConfig(port=port),
-        entropy=SeededNoise(1),
-    )
+    serve(parse(args, "serve")[0].private_side(), ServiceConfig(port=port), entropy=SeededNoise(1))
 
 
 if __name__ == "__main__":

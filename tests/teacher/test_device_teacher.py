@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.features.cache import embed_records
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.search import devices as search_devices
 from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import no_progress
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny
 
@@ -55,21 +52,3 @@ def test_an_absent_device_is_refused_before_anything_is_charged(
             tiny.teacher(tmp_path, "private_knn", tiny.records(), scale, device="cuda")
     ledger = tiny.ledger_in(tmp_path, tiny.MECHANISMS["private_knn"], 1000)
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
-
-
-def test_embeddings_of_another_device_are_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    records, counted, embed = tiny.records(), [], Embedder.embed
-
-    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> object:
-        counted.append(len(inputs))
-        return embed(self, inputs)
-
-    monkeypatch.setattr(Embedder, "embed", counting)
-    for device in ("cpu", "cuda", "cpu", "cuda"):
-        embedder = Embedder(tiny.RAW, probe=None)
-        embedder.device = device
-        embed_records(tmp_path, records, tiny.RAW, embedder, no_progress)
-    assert counted == [len(records.ids)] * 2
-    assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2

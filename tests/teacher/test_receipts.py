@@ -63,5 +63,4 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
     charged = sum((Counter(receipt.charged) for receipt in receipts), Counter())
     spent = Ledger(tmp_path / "ledger.sqlite").state.spent
     assert charged == {release: n for (_, release), n in spent.items()}
-    ledger.close()
     service.custodian.close()

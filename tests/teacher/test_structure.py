@@ -168,9 +168,7 @@ def row_by_row(make: Make, directory: Path, extra: np.ndarray) -> bool:
         (cache,) = (directory / name).glob("embeddings-*.npz")
         stored = np.load(cache, allow_pickle=False)
         features = dict(zip(stored["ids"].tolist(), stored["features"].tolist(), strict=True))
-        ledger = Ledger(directory / name / LEDGER)
-        teachers.append((features, ledger.state.head))
-        ledger.close()
+        teachers.append((features, Ledger(directory / name / LEDGER).state.head))
     (without, head), (added, other_head) = teachers
     assert len(added) == len(without) + 1
     return head == other_head and all(added[record] == row for record, row in without.items())

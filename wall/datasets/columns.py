@@ -19,11 +19,20 @@ from ..errors import InvalidInput
 
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
 MOSTLY = 0.9  # share of the cells that are there that tells what a column is of
+MISSING = {
+    "",
+    "?",
+    "na",
+    "n/a",
+    "nan",
+    "nat",
+    "none",
+    "null",
+}  # none is there
 MOST_VALUES, LEAST_ROWS = 64, 5  # categories of a column; public rows of each
 GAP_DEVIATION = 0.5  # of the entry that says that a cell is missing
 DAY = 86400.0  # seconds
-LARGEST = 1e30  # a number beyond it is missing
-FARTHEST = 1e6  # deviations from the mean, that a scaled entry is at most
+LARGEST = 1e25  # a number beyond it is missing, so that scaled ones are float32
 
 
 def texts(column: np.ndarray) -> np.ndarray:
@@ -153,7 +162,7 @@ class Encoding:
     def inputs(self, name: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
         """float32 [n, d], of mean 0 and deviation 1 among the PUBLIC rows; as ``entries``."""
         rows = (self.entries(name, table) - self.mean) / self.deviation
-        return np.clip(rows, -FARTHEST, FARTHEST).astype(np.float32)
+        return rows.astype(np.float32)
 
 
 def encoding_of(table: Mapping[str, np.ndarray]) -> Encoding:
@@ -162,7 +171,7 @@ def encoding_of(table: Mapping[str, np.ndarray]) -> Encoding:
 
 
 def _column(name: str, cells: np.ndarray) -> Column:
-    there = max(1, sum(text != "" for text in texts(cells)))
+    there = max(1, sum(text.lower() not in MISSING for text in texts(cells)))
     rows = numbers(cells, None)
     if (filled := _readable(rows)).sum() >= MOSTLY * there:
         return _measured(name, "number", rows, filled)

@@ -11,7 +11,7 @@ import contextlib
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space
 from ..labels import LabelSpace
 from ..progress import TaskProgress
+from .columns import Encoding, encoding_of, numbers, texts
 from .config import DataConfig, PublicData, Task
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 ID = "record_id"  # a column with ids of private records, where there is one
 SPLITS = ("private", "public", "test")
-CONSTANT = 1e-9  # a relative deviation that is rounding alone
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
@@ -151,54 +151,6 @@ def _scalar_text(cell: pyarrow.Scalar) -> str | None:
     return None if value is None else str(value)
 
 
-def texts(column: np.ndarray) -> np.ndarray:
-    """Cells as texts without spaces around them; whole numbers as such ("3", not "3.0")."""
-    if column.dtype.kind == "f":
-        cells = [f"{v:.0f}" if float(v).is_integer() else "" if v != v else str(v) for v in column]
-    else:
-        cells = ["" if cell is None else str(cell).strip() for cell in column]
-    return np.array(cells, dtype=object)
-
-
-def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
-    """Cells as float64 [n, width]; a row that is not ``width`` numbers is NaN.
-
-    ``width``: None for PUBLIC columns alone: that of the first list, 1 where there is none.
-    """
-    if column.dtype.kind in "iuf" and width in (None, 1):
-        return column.astype(np.float64).reshape(-1, 1)
-    if width is None:
-        width = next((len(cell) for cell in column if isinstance(cell, list)), 1)
-    rows = np.full((len(column), width), np.nan)
-    for row, cell in enumerate(column):
-        values = cell if isinstance(cell, list) else [cell]
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if len(values) == width:
-                rows[row] = [float(value) for value in values]
-    return rows
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """The features by name, how many numbers each has, and the PUBLIC rows' mean and deviation."""
-
-    features: tuple[str, ...]
-    widths: tuple[int, ...]
-    mean: tuple[float, ...] = field(repr=False)
-    deviation: tuple[float, ...] = field(repr=False)
-
-    def inputs(self, name: str, table: TableFile) -> np.ndarray:
-        """float32 [n, d]; NaN where a cell is no number. Raises InvalidInput for other columns."""
-        missing = [feature for feature in self.features if feature not in table.columns]
-        if missing:
-            raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
-        widths = zip(self.features, self.widths, strict=True)
-        values = [numbers(table.columns[feature], width) for feature, width in widths]
-        with np.errstate(all="ignore"):
-            rows = (np.concatenate(values, axis=1) - self.mean) / self.deviation
-            return rows.astype(np.float32)
-
-
 def describe(config: DataConfig) -> Task:
     """The task. Classes that are not declared are the texts in the test rows' label column."""
     space, test = config.declared_labels, split_rows(config, "test")
@@ -208,18 +160,16 @@ def describe(config: DataConfig) -> Task:
             rule = "a column with at least 2 classes in the test rows"
             raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
         space = label_space(config.labels, classes)
-    return Task(space, (len(scaling(config).mean),))
+    return Task(space, (len(encoding(config).mean),))
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
     """The PUBLIC rows. Raises InvalidInput, MissingData."""
-    space, scale = describe(config).labels, scaling(config)
+    space, known_columns = describe(config).labels, encoding(config)
     inputs, labels = [], list[np.ndarray | None]()
     for split, name in (("public", "data.public"), ("test", "data.test")):
         table = split_rows(config, split)
-        inputs.append(scale.inputs(name, table))
-        columns = np.split(inputs[-1], np.cumsum(scale.widths)[:-1], axis=1)
-        _require_finite(name, table, dict(zip(scale.features, columns, strict=True)))
+        inputs.append(known_columns.inputs(name, table.columns))
         if split == "public" and config.label not in table.columns:
             labels.append(None)
             continue
@@ -235,22 +185,16 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
     return PublicData(inputs[0], labels[0], inputs[1], labels[1])
 
 
-def scaling(config: DataConfig) -> Scaling:
+def encoding(config: DataConfig) -> Encoding:
     """The features, by the PUBLIC table alone: every column but the label, the split, the person,
-    ``record_id`` and those to ignore. Raises InvalidInput for a cell that is no number.
+    ``record_id`` and those to ignore. Raises InvalidInput where there is none, MissingData.
     """
     table = split_rows(config, "public")
     left_out = {config.label, config.split, config.person, ID, *config.ignore}
-    features = tuple(name for name in table.columns if name not in left_out)
+    features = {name: cells for name, cells in table.columns.items() if name not in left_out}
     if not features or not len(table.places):
-        raise InvalidInput("data.public", "a table with rows and columns of numbers", "none")
-    values = {name: numbers(table.columns[name], None) for name in features}
-    _require_finite("data.public", table, values)
-    rows = np.concatenate(list(values.values()), axis=1)
-    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
-    deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
-    widths = tuple(column.shape[1] for column in values.values())
-    return Scaling(features, widths, tuple(mean.tolist()), tuple(deviation.tolist()))
+        raise InvalidInput("data.public", "a table with rows and columns of features", "none")
+    return encoding_of(features)
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:
@@ -291,23 +235,6 @@ def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray
     if config.label not in table.columns:
         raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
     return table.columns[config.label]
-
-
-def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarray]) -> None:
-    """Raises InvalidInput for the first cell of PUBLIC columns, [n, width] each, that is no finite
-    number; for all columns without any number, where there are such.
-    """
-    finite = {name: np.isfinite(column).all(axis=1) for name, column in columns.items()}
-    bad = [name for name, good in finite.items() if not good.all()]
-    if not bad:
-        return
-    words = [name for name in bad if not finite[name].any()]
-    name = (words or bad)[0]
-    row = int(np.argmin(finite[name]))
-    cell = texts(table.columns[name][row : row + 1])[0][:40]
-    ignored = f"--data.ignore '[{', '.join(words or [name])}]'"
-    cure = f"Use {ignored}." if words else f"Take the row out, or the column by {ignored}."
-    raise InvalidInput(field, "numbers", f"{cell!r} in row {row + 1}, column {name}", cure)
 
 
 def _one_of(table: TableFile) -> str:

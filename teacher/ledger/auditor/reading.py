@@ -185,7 +185,19 @@ def read_file(path: Path) -> Stored:
     except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
         stored.problems.append(UNREADABLE)
         return stored
-    _chain(sorted(rows), stored)
+    prev = FIRST_PREV
+    for position, (seq, kind, body, before, digest) in enumerate(sorted(rows)):
+        text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()
+        if seq != position:
+            stored.problems.append(
+                f"entry {position} is missing or out of order (sequence number {seq})"
+            )
+        genuine = hashlib.sha256(text).hexdigest() == digest
+        if before != prev or not genuine:
+            stored.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
+        prev = digest
+        stored.entries.append((kind, body))
+        stored.hashes.append(digest if genuine else "")
     if head != (1, len(rows) - 1, stored.hashes[-1] if rows else FIRST_PREV):
         stored.problems.append(
             "the recorded head is not the last entry: entries are missing at the end, or were "
@@ -257,20 +269,3 @@ def _tables(path: Path, mode: str) -> list[Table]:
     if len(tables[1]) != 1:
         raise Problem(f"the file must record one head. Found {len(tables[1])}")
     return tables
-
-
-def _chain(rows: Table, stored: Stored) -> None:
-    """Add the rows to ``stored``, with the problems of their numbers and hashes."""
-    prev = FIRST_PREV
-    for position, (seq, kind, body, before, digest) in enumerate(rows):
-        text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()
-        if seq != position:
-            stored.problems.append(
-                f"entry {position} is missing or out of order (sequence number {seq})"
-            )
-        genuine = hashlib.sha256(text).hexdigest() == digest
-        if before != prev or not genuine:
-            stored.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
-        prev = digest
-        stored.entries.append((kind, body))
-        stored.hashes.append(digest if genuine else "")

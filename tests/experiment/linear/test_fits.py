@@ -11,7 +11,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from labelwall.experiment.linear import descent
-from labelwall.experiment.linear.gaussian_classes import gaussian_classes
+from labelwall.experiment.linear.descent import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
 from labelwall.experiment.linear.model import (
     NEIGHBOURS,

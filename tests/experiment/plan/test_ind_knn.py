@@ -40,8 +40,8 @@ def config_file(tmp_path: Path) -> Path:
     )
 
 
-def simulated(kernel: IndKnn, rows: int = TEST, records: int = PRIVATE) -> SimulatedRecords:
-    return SimulatedRecords.of(*embedded(3, rows), records, CLASSES, kernel, LENGTH)
+def simulated(kernel: IndKnn) -> SimulatedRecords:
+    return SimulatedRecords.of(*embedded(3, TEST), PRIVATE, CLASSES, kernel, LENGTH)
 
 
 def asked_for_real(mechanism: IndKnn, asked: int) -> float:
@@ -126,14 +126,27 @@ def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
         optimise(kernel, records, VIEW, replace(goal, expected_records=1))
 
 
+UNIT = 40.0
 COSINE, RBF = IndKnn(threshold=0.3), IndKnn(kernel="rbf", bandwidth=0.6, near=0.7, threshold=0.1)
+
+
+def rows(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """int8 [n, 16] around ten centres, labels int64 [n]."""
+    centres = np.random.default_rng(0).normal(size=(10, 16))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, n)
+    x = centres[labels] + noise * rng.normal(size=(n, 16))
+    return np.clip(np.rint(UNIT * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(
+        np.int8
+    ), labels
 
 
 @pytest.mark.parametrize("mechanism", [COSINE, RBF], ids=["cosine", "rbf"])
 def test_neighbours_and_weights_are_those_of_the_mechanism(mechanism: IndKnn) -> None:
     """The teacher's integer kernels; only rows on the edge of a step may differ."""
-    records, (x, _) = simulated(mechanism, 150, 450), embedded(3, 150)
-    found = ExactIndex(x, np.arange(150), threads=1).similar(x, mechanism.select(LENGTH))
+    x, y = rows(150, 1)
+    records = SimulatedRecords.of(x, y, 450, 10, mechanism, UNIT)
+    found = ExactIndex(x, np.arange(150), threads=1).similar(x, mechanism.select(UNIT))
     exact, ours = np.zeros((2, 150, 150))
     for query, similar in enumerate(found):
         exact[query, similar.rows] = similar.weights
@@ -165,7 +178,7 @@ def test_without_noise_a_row_does_not_vote_for_itself() -> None:
 
 
 def test_candidates_rehearsed_together_are_as_right_as_alone() -> None:
-    records = simulated(COSINE, 120, 600)
+    records = SimulatedRecords.of(*rows(120, 1), 600, 10, COSINE, UNIT)
     tried = [
         replace(COSINE, rho=rho, sigma_label=label, sigma_count=9.0)
         for rho in (0.01, 0.5)
@@ -184,7 +197,7 @@ def test_candidates_rehearsed_together_are_as_right_as_alone() -> None:
 
 
 def test_more_queries_than_rows_spend_budgets_as_fast() -> None:
-    records = simulated(COSINE, 120, 600)
+    records = SimulatedRecords.of(*rows(120, 1), 600, 10, COSINE, UNIT)
     full = replace(COSINE, rho=0.08, sigma_label=0.3, sigma_count=20.0)
     half = replace(full, rho=0.04)
     (twice,) = records.ind_knn([full], 240, 1, np.random.default_rng(4))
@@ -194,5 +207,5 @@ def test_more_queries_than_rows_spend_budgets_as_fast() -> None:
 
 
 def test_no_more_rows_stand_in_than_there_are_records() -> None:
-    records = simulated(COSINE, 120, 50)
+    records = SimulatedRecords.of(*rows(120, 1), 50, 10, COSINE, UNIT)
     assert (len(records.labels), records.copies) == (50, 1)

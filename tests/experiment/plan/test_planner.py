@@ -215,7 +215,6 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
         teacher = Teacher(records, ledger, tmp_path, task.num_classes, SeededNoise(tape))
         teacher.use_extractor(spec)
         labels = teacher.answer(Queries(public.inputs[rows])).labels
-        ledger.close()
         has = labels != ABSTAINED
         answered.append(has.sum())
         right.append((labels == public.labels[rows])[has].mean())

@@ -29,9 +29,12 @@ class CountingEmbedder(Embedder):
         return super().embed(inputs, progress)
 
 
-def embedded(folder: Path, records: Records = RECORDS) -> tuple[np.ndarray, int]:
+def embedded(
+    folder: Path, records: Records = RECORDS, device: str = "cpu"
+) -> tuple[np.ndarray, int]:
     """(features, how many rows were computed)."""
     embedder = CountingEmbedder(SPEC, probe=None)
+    embedder.device = device
     features = embed_records(folder, records, SPEC, embedder, lambda done, total: None)[0]
     return features, embedder.rows
 
@@ -51,13 +54,13 @@ def stored_ids(path: Path) -> list[int]:
     return np.load(path)["ids"].tolist() if path.exists() else []
 
 
-def test_a_removed_record_is_in_no_cache(tmp_path: Path) -> None:
-    embedded(tmp_path)
-    path = tmp_path / cache_name(SPEC, "cpu")
-    forget(RECORDS, tmp_path)
-    assert stored_ids(path) == [10, 11, 12, 13, 14, 15]
-    forget(RECORDS.take(slice(5)), tmp_path)
-    assert 15 not in stored_ids(path)
+def test_a_removed_record_is_in_no_cache_and_the_others_stay(tmp_path: Path) -> None:
+    """On another type of device features are other ones, in a cache of their own."""
+    assert [embedded(tmp_path, device=on)[1] for on in ("cpu", "cuda") * 2] == [6, 6, 0, 0]
+    paths = [tmp_path / cache_name(SPEC, on) for on in ("cpu", "cuda")]
+    for count in (6, 5):
+        forget(RECORDS.take(slice(count)), tmp_path)
+        assert [stored_ids(path) for path in paths] == [list(range(10, 10 + count))] * 2
 
 
 @pytest.mark.parametrize("damage", ["bits", "cut", "empty", "text", "other arrays", "other shape"])

@@ -207,8 +207,7 @@ def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "values",
-    ["1, '2', ''", "1, 2, NULL", "1, 2.5, ''", "1, -1, ''", f"1, {2**62}, ''", "7, 2, ''"],
+    "values", ["1, '2', ''", "1, 2, NULL", "1, 2.5, ''", "1, -1, ''", f"1, {2**62}, ''", "7, 2, ''"]
 )
 def test_a_forged_anchor_is_refused(tmp_path: Path, values: str) -> None:
     anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"

@@ -17,7 +17,7 @@ from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -26,7 +26,6 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import Server
-from tests.postgres import rows as sql
 from tests.seeded_noise import SeededNoise
 
 D, CLASSES = 24, 3
@@ -224,13 +223,3 @@ def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(
     assert not postgres.tables_hold(victim)
     assert postgres.tables_hold(other)
     made.remove(np.array([50]))  # again: no error, as after an interrupted removal
-
-
-def test_updates_are_never_exported(tmp_path: Path, place: Place) -> None:
-    made = teacher(tmp_path, range(0, 20), place=place)
-    made.add(records(range(30, 31)))
-    made.answer(Queries(rows(3, 1)))
-    made._ledger.export(tmp_path / "copy.sqlite")
-    tables = sql(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
-    assert set(tables) == {("entries",), ("extractors",), ("head",)}
-    assert {ANSWER} == set(next(iter(made._ledger.state.results.values())))

@@ -3,7 +3,6 @@
 import gzip
 import pickle
 import re
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -33,10 +32,9 @@ def running(tmp_path_factory):
 
 def state(made: tiny.Made) -> tuple[object, ...]:
     """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
-    with closing(Ledger(made.custodian.directory / "ledger.sqlite")) as ledger:
-        calls = len(made.service.queue.usage.calls())
-        ids = made.service.teacher.records().ids.tolist()
-        return ledger.state.seq, ledger.state.head, calls, ids
+    ledger = Ledger(made.custodian.directory / "ledger.sqlite").state
+    calls = len(made.service.queue.usage.calls())
+    return ledger.seq, ledger.head, calls, made.service.teacher.records().ids.tolist()
 
 
 def post(path: str, body: bytes = b"", media: str = SAFETENSORS, method: str = "POST") -> Sent:

@@ -1,4 +1,4 @@
-"""Tables of numbers: columns, splits and labels; one line for what does not fit."""
+"""Tables: columns, splits and labels; one line for what does not fit."""
 
 import sys
 import types
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.columns import texts
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
-from labelwall.wall.datasets.tables import read_table, texts
+from labelwall.wall.datasets.tables import read_table
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 from tests.wall.datasets.small import HEADER, LINES, SPLITS, write_lines, write_tables
 
@@ -66,15 +67,12 @@ def test_a_column_of_numbers_is_values_or_classes(tmp_path, suffix, settings, na
 
 MISTAKES = {
     "no label column": ({"label": "colour"}, {}, "`data.label` must be one of größe"),
-    "text": ({}, {"public": ["1,heavy,low", "2,3,low"]}, "'heavy' in row 1, column weight"),
-    "an empty cell": ({}, {"public": ["1,2,low", ",3,low"]}, "'' in row 2, column größe"),
-    "not finite": ({}, {"test": ["nan,3,low", "1,2,high"]}, "'nan' in row 1, column größe"),
     "one class": ({}, {"test": ["1,2,low"]}, "at least 2 classes"),
     "an unlabelled test row": ({}, {"test": [*LINES["test"], "1,2,"]}, "rows with a known label"),
     "no rows": ({}, {"public": []}, "`data.public`"),
     "no such file": ({"public": "nowhere.csv"}, {}, "`data.public` must be an existing"),
     "another format": ({"public": __file__}, {}, "a file that ends in .csv"),
-    "nothing ignored by that name": ({"ignore": ["größe", "weight"]}, {}, "columns of numbers"),
+    "nothing ignored by that name": ({"ignore": ["größe", "weight"]}, {}, "columns of features"),
 }
 
 
@@ -112,7 +110,22 @@ def test_parquet_has_numbers_and_vectors(tmp_path):
     assert len(open_records(config, describe(config)).ids) == 8
     broken = pyarrow.table({"size": [1, 2], "embedding": [[1.0, 2.0], [1.0, 2.0, 3.0]]})
     parquet.write_table(broken.append_column("label", [[0, 1]]), files["private"])
-    assert len(open_records(config, describe(config)).ids) == 1  # the public width decides
+    records = open_records(config, describe(config))
+    assert len(records.ids) == 2  # the public width decides what is a vector; another is missing
+    assert (records.inputs[0, 1:] == 0).all()
+
+
+def test_words_gaps_and_unreadable_cells_lose_no_row(tmp_path):
+    tables = write_tables(tmp_path)
+    lines = ["1,2,low,red", "2,,high,blue", ",3,low,red", "nan,?,low,", "4,5,high,red"]
+    for split in SPLITS:
+        write_lines(tmp_path, f"{split}.csv", lines * 5, HEADER + ",colour")
+    config = DataConfig(**tables)
+    task, public = describe(config), read_public(config)
+    assert task.input_shape == (2 + 2 + 4,)  # two columns with gaps; red, blue, none, another one
+    records = open_records(config, task)
+    np.testing.assert_array_equal(records.inputs, public.inputs)
+    assert len(records.ids) == 25
 
 
 def test_a_damaged_parquet_file_and_a_missing_library(tmp_path, monkeypatch):

@@ -1,0 +1,68 @@
+"""Mean gradients that PUBLIC rows would have, and what explains the records' own by them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+
+MAX_ENTRIES = 500_000  # of the probabilities that slopes are computed from
+LIMITS = {"maxiter": 60}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A mean gradient of the records, float64 [d + 1, c], with noise of ``deviation``.
+
+    ``inputs``: of PUBLIC rows, float64 [n, d + 1]; ``asked``: at each of the gradient's steps what
+    the weights said of these rows, float64 [n, c], and what clipping would leave of the residual
+    for each label, float64 [n, c].
+    """
+
+    gradient: torch.Tensor = field(repr=False)
+    deviation: float
+    inputs: torch.Tensor = field(repr=False)
+    asked: Sequence[tuple[torch.Tensor, torch.Tensor]] = field(repr=False)
+
+    def first(self, rows: int) -> "Moment":
+        """By the first of the public rows."""
+        asked = [(p[:rows], kept[:rows]) for p, kept in self.asked]
+        return replace(self, inputs=self.inputs[:rows], asked=asked)
+
+    @property
+    def most(self) -> int:
+        """How many public rows slopes are computed from."""
+        return max(1, MAX_ENTRIES // (self.gradient.shape[1] * len(self.asked)))
+
+    def residuals(self, likely: torch.Tensor) -> torch.Tensor:
+        """Mean residuals of public rows, where ``likely`` [n, c] weighs each label."""
+        total = torch.zeros_like(likely)
+        for p, kept in self.asked:
+            part = likely * kept
+            total = total + p * part.sum(dim=1, keepdim=True) - part
+        return total / len(self.asked)
+
+    def missed(self, likely: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
+        """Squared distance of the gradient by labels that are so ``likely`` from the records'."""
+        error = self.inputs.T @ self.residuals(likely) / len(likely) - self.gradient
+        return (precision * error**2).sum()
+
+    def precision(self, likely: torch.Tensor) -> torch.Tensor:
+        """Of each entry, by its noise and by the chance of so many public rows: [d + 1, c]."""
+        chance = (self.inputs**2).T @ self.residuals(likely) ** 2 / len(likely) ** 2
+        return 1 / (self.deviation**2 + chance)
+
+
+def minimised(surprise: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray) -> np.ndarray:
+    """Where ``surprise`` is least, near ``start``: float64 of its shape."""
+
+    def at(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        point = torch.tensor(flat.reshape(start.shape), requires_grad=True)
+        value = surprise(point)
+        value.backward()  # type: ignore[no-untyped-call]
+        assert point.grad is not None
+        return float(value.detach()), point.grad.numpy().ravel()
+
+    best = minimize(at, start.ravel(), jac=True, method="L-BFGS-B", options=LIMITS).x
+    return np.asarray(best.reshape(start.shape))
