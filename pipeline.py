@@ -19,6 +19,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from .wall.errors import LabelwallError
 
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
+        return 0
+    if args[0] == "--version":
+        print(f"labelwall {metadata.version('labelwall')}")
         return 0
     if args[0] not in COMMANDS:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..wall.errors import InvalidInput, MissingData
-from .config.own import SPLITS
+from .config.own import CURES, SPLITS
 
 PARTS = {
     "private": ("private_x", "private_y"),
@@ -70,8 +70,7 @@ class Data:
             return {name: str(value) for name, value in given.items()} | self._label
         for name in SPLITS:
             if getattr(self, name) is None:
-                cure = "Public rows are unlabelled ones of the same kind that need no protection."
-                raise InvalidInput(name, "given, with the other two", None, cure)
+                raise InvalidInput(name, "given, with the other two", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
             return self._tables(place, private)
         return self._arrays(place, private)
@@ -171,11 +170,22 @@ def write_table(name: str, given: Any, label: str, path: Path) -> None:
 
 @contextmanager
 def _unless_same(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of ``path`` where the bytes differ."""
+    """A path to write to, which takes the place of ``path`` where the bytes differ.
+
+    Private rows stay: a record is known by its place, so that another one there would have the
+    former one's budget. Raises InvalidInput.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         yield part
-        if not (path.exists() and path.read_bytes() == part.read_bytes()):
-            part.replace(path)
+        if path.exists() and path.read_bytes() == part.read_bytes():
+            return
+        if path.exists() and path.name.startswith(SPLITS[0]):
+            rule = "a directory of these private rows: a record is known by its place among them"
+            cure = (
+                "`labelwall records` adds and removes some. The budgets of two directories add up."
+            )
+            raise InvalidInput("custody", rule, "other rows", cure)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -1,7 +1,4 @@
-"""The configuration of a run.
-
-Loads without torch, so that `--help` and `plan` answer at once.
-"""
+"""The configuration of a run. Loads without torch, so that `--help` and `plan` answer at once."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -187,9 +184,8 @@ class Config(FirstFeatures, Computing):
         return mechanism.for_unit(self.privacy.unit)
 
     def slots(self) -> list[int]:
-        """The plan's slot that pays for each round.
-
-        The shared mechanism's slot comes first, then one for each round with its own mechanism.
+        """The plan's slot that pays for each round: first that of the shared mechanism, then one
+        for each round with its own.
         """
         own = [r.mechanism is not None for r in self.rounds]
         first_own = 0 if all(own) else 1
@@ -211,10 +207,7 @@ class Config(FirstFeatures, Computing):
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
     def solved(self, progress: Progress = no_progress) -> "Config":
-        """With every number that the budget decides (teacher/mechanisms/calibration.py).
-
-        From public numbers alone. May take a minute, of which ``progress`` is told.
-        """
+        """With every number that the budget decides, which may take a minute."""
         priced = self.priced()
         if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
@@ -249,10 +242,7 @@ class Config(FirstFeatures, Computing):
         return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
 
     def priced(self) -> list[Priced]:
-        """What each slot of the plan pays for, in order.
-
-        Raises InvalidInput for a cap that its mechanism does not have.
-        """
+        """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
         return [self._priced(rounds) for rounds in self._paid()]
 
     def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:

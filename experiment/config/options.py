@@ -1,12 +1,11 @@
-"""What the arguments of a command say: its own options, files of settings, settings one by one.
-
-Files, the options for one's own data and dotted options become one dict of settings, in which
-later ones override earlier ones.
+"""What the arguments of a command say: its own options, and settings, of which those in files are
+overridden by the options for one's own data, and these by dotted options.
 """
 
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING
 from typing import Any, NoReturn
 
@@ -39,8 +38,7 @@ def parse(
     """Config and the command's own options, with the run's ``name``: of its data or of its file.
 
     ``options``: as of ``add_options``, or a dataclass of settings by its group's name. Prints a
-    help that ``args`` ask for, and exits. Raises BadSetting; InvalidInput for a field that breaks
-    a rule; MissingData. No private file is opened.
+    help that ``args`` ask for, and exits. Raises BadSetting, InvalidInput, MissingData.
     """
     options, kinds = dict(options or {}), ", ".join((*MECHANISMS, AUTO))
     groups = {name: options.pop(name) for name in list(options) if isinstance(options[name], type)}
@@ -106,9 +104,8 @@ def read(
 
 
 def _add_settings(parser: ArgumentParser, args: Sequence[str], groups: Mapping[str, type]) -> None:
-    """Adds the settings to a help: those of FIRST alone, or all of them by --help-all.
-
-    With a mechanism's kind among ``args`` the short one has that mechanism's settings, too.
+    """Adds the settings to a help: those of FIRST and of a mechanism whose kind is among ``args``,
+    or all of them by --help-all.
     """
     chosen = re.search(r"--mechanism\.kind[= ](\S+)", " ".join(args))
     known = {f"{name}.".lstrip("."): kind for name, kind in groups.items()}
@@ -147,7 +144,6 @@ def _dotted(words: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """None for null, lists and groups as in YAML, else the text itself: its setting has a type."""
-    try:
+    with suppress(yaml.YAMLError):
         return yaml.safe_load(text) if text == "null" or text.startswith(("[", "{")) else text
-    except yaml.YAMLError:
-        return text
+    return text

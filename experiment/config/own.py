@@ -1,7 +1,5 @@
-"""A configuration for one's own data, and what every default follows from: PUBLIC facts alone.
-
-`labelwall init` writes it to a file, `labelwall run --private ...` runs it; both use
-``own_settings``. No private file is opened or listed here.
+"""A configuration for one's own data, and what every default follows from: PUBLIC facts alone. No
+private file is opened or listed here.
 """
 
 import math
@@ -67,6 +65,12 @@ OWN: dict[str, Any] = {
         type=_count,
     ),
 }
+CURES = {  # what to do where rows of a kind are lacking
+    "private": "It holds the labelled rows to protect.",
+    "public": "Public rows need neither labels nor protection: published ones, of volunteers, or "
+    "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
+    "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
+}
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -95,10 +99,9 @@ class Findings:
 
 
 def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name, those of a group as a dict, that options for one's own data stand for.
+    """All settings by name that options for one's own data, ``own`` by name, stand for.
 
-    ``own``: the options by name; ``columns``: of a table, those that are no features. Raises
-    InvalidInput, MissingData.
+    ``columns``: of a table, those that are no features. Raises InvalidInput, MissingData.
     """
     data = rows_of(own, columns)
     facts = look(data)
@@ -154,10 +157,7 @@ def run_name(own: Mapping[str, Any], files: Sequence[str]) -> str:
 
 
 def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under ``data`` that options for one's own data stand for.
-
-    Raises InvalidInput unless they name all of the rows in one of the known ways.
-    """
+    """The settings under ``data``. Raises InvalidInput unless the options name all of the rows."""
     table = {"source": "table", "label": own.get("label", "label"), **columns}
     places = {name: own.get(name) for name in SPLITS}
     if "data" in own:
@@ -177,7 +177,7 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
         places = {name: str(path / name) for name in SPLITS}
     for name, value in places.items():
         if value is None:
-            raise InvalidInput(name, "given, with the other two, or --data FILE", None)
+            raise InvalidInput(name, "given, with the other two, or --data FILE", None, CURES[name])
         if name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
     absolute = {name: str(Path(str(value)).absolute()) for name, value in places.items()}
@@ -191,18 +191,14 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
 
 
 def default_delta(rows: int) -> float:
-    """1e-5, or a power of ten at least ten times below one over the number of PUBLIC rows.
-
-    Delta should be far below one over the number of private records, which is not to be looked at:
-    the public rows, or a public guess, stand for it.
+    """1e-5, or a power of ten at least ten times below one over the number of PUBLIC rows, or a
+    public guess: the number of private records is not to be looked at.
     """
     return min(LARGEST_DELTA, float(f"1e{math.floor(math.log10(0.1 / max(rows, 1)))}"))
 
 
 def default_student(facts: Findings) -> dict[str, object]:
-    """The student's network and objective: one layer on a published network's features of colour
-    images, small networks elsewhere.
-    """
+    """One layer on a published network's features of colour images, small networks elsewhere."""
     if facts.kind == "grey":
         return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
     # Of 26 classes a network learns four points more in three times the steps.
@@ -216,9 +212,8 @@ def default_mechanism(
 ) -> dict[str, object]:
     """The mechanism where public rows do not suffice for rehearsals, by a guess of ``records``.
 
-    ``private_linear``: the noise of a sum is the same on every axis, so that their number follows
-    ``strength``: the records of a class in deviations of the noise of one step that has the whole
-    budget. So does the number of steps, which costs time alone.
+    The numbers of axes and of steps follow ``strength``: the records of a class in deviations of
+    the noise of one step that has the whole budget.
     """
     from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
@@ -233,10 +228,7 @@ def default_mechanism(
 
 
 def look(data: dict[str, Any]) -> Findings:
-    """The facts of the PUBLIC rows that settings under ``data`` name.
-
-    Raises InvalidInput, MissingData.
-    """
+    """The facts of the PUBLIC rows that settings under ``data`` name."""
     if data["source"] == "folder":
         return _look_at_folders(Path(str(data["public"])), Path(str(data["test"])))
     config = build(DataConfig, data, "data")

@@ -29,10 +29,9 @@ class BadSetting(LabelwallError):
 
 
 def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
-    """A dataclass of ``settings`` by name; texts stand for numbers, too.
+    """A dataclass of ``settings`` by name, of a named ``group``; texts stand for numbers, too.
 
-    ``group``: the name of these settings, empty at the top. Raises BadSetting for an unknown name,
-    InvalidInput for a value that breaks a rule.
+    Raises BadSetting for an unknown name, InvalidInput for a value that breaks a rule.
     """
     try:
         built: T = _adapter(cast(Any, kind)).validate_python({group: settings})[group]

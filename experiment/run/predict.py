@@ -32,15 +32,14 @@ def predict(
     """Answer the rows of an npz file with the first round's features.
 
     A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
-    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
+    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit. Known
+    queries are served from the ledger.
 
-    Known queries are served from the ledger. ``queries``: an npz file with ``x``, rows like the
-    data set's public inputs.
-
-    ``out`` is an npz file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none),
-    ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64 [n], NaN: none). Beside
-    it are ``.receipt.json`` (cost, what is left, the ledger's head, certified epsilon and delta)
-    and ``.ledger.sqlite``, an auditor's copy.
+    ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
+    file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
+    and, where rows have one, ``values`` (float64 [n], NaN: none). Beside it are ``.receipt.json``
+    (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an
+    auditor's copy.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.

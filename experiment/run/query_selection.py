@@ -1,7 +1,4 @@
-"""Which public rows to ask.
-
-The choice uses public data alone, so it costs no privacy.
-"""
+"""Which public rows to ask, by public data alone."""
 
 import math
 import warnings
@@ -20,11 +17,9 @@ def choose_queries(
     """Rows of the public pool to ask in round ``number``: int64 [<= count], in request order.
 
     ``status``: uint8 [n_public], 0 never asked, 1 asked without an answer, 2 answered. Rows never
-    asked come first, then those without an answer (under new features they are new queries); an
-    answered row is not asked again.
-
-    ``features``: float32 [n_public, d] of all public rows under the round's extractor: typical ones
-    of the rows never asked are chosen. At random where it is None.
+    asked come first, then those without an answer (under new features they are new queries).
+    ``features``: float32 [n_public, d] under the round's extractor, by which typical rows are
+    chosen; random ones where it is None.
     """
     rng = np.random.default_rng([seed, number])
     order = rng.permutation(len(status))
@@ -73,9 +68,8 @@ def k_means(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(centres float32 [count, d], each row's cluster int32 [n]) of float32 [n, d], n >= count.
 
-    Deterministic: a resumed run must choose the same rows and send the same cells. Where rows
-    repeat, fewer clusters have members. Runs on one thread: the order in which several threads add
-    up varies.
+    Deterministic, since a resumed run must choose and send the same: on one thread, as the order in
+    which several add up varies. Where rows repeat, fewer clusters have members.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

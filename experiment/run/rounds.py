@@ -54,9 +54,7 @@ def run(
     """Run, or resume, an experiment; returns what summary.json holds.
 
     The entry, which splits the configuration into what each room needs. No data is read unless the
-    plan is affordable. A killed run continues with the same command: known queries are served from
-    the ledger, finished rounds are not repeated, an interrupted training continues from its
-    checkpoint.
+    plan is affordable. A killed run continues where it stopped, and pays for nothing twice.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     ``custodian``: the private side's directory; ``custodian_place`` where it is None.

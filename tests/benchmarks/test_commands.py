@@ -3,7 +3,6 @@
 How often labels are right and how long it takes is chance, and is not asked here.
 """
 
-import json
 import os
 import re
 from pathlib import Path
@@ -32,37 +31,6 @@ def test_epsilon_curve(load, tmp_path: Path) -> None:
     drawn = tmp_path / "mnist_by_epsilon.svg"
     curve.draw(curve.points(curve.TABLE), drawn)
     assert drawn.read_text() == (ROOT / "docs" / "figures" / drawn.name).read_text()
-
-
-def test_folds(load, run, tmp_path: Path) -> None:
-    (folds,) = load("folds")
-    cell = {"method": "a", "budget": 1.0, "epsilon": 0.99, "labels": 7, "label_accuracy": 0.8}
-    for number, accuracy in enumerate((0.5, 0.9, 0.6)):
-        (tmp_path / str(number)).mkdir()
-        cells = [{**cell, "cpu_seconds": 2.0, "accuracy": accuracy}]
-        (tmp_path / str(number) / "comparison.json").write_text(json.dumps({"cells": cells}))
-    printed = run(folds, "{0}/0 {0}/1 {0}/2 --out {0}/out", tmp_path)
-    assert "| a | 0.99 | 7 | 80.0% | 60.00% (50.00 to 90.00) | 3 | 2 |" in printed
-    assert (tmp_path / "out" / "accuracy_by_epsilon.svg").exists()
-
-
-def test_methods(load, tmp_path: Path) -> None:
-    """A cell is its seeds' median; others are missing or refused."""
-    (methods,) = load("methods")
-    cell = {"set": "texts", "budget": 0.1, "method": "gnmax"}
-    results = [(8, 0.5, 0.2), (10, 0.7, 0.4), (9, 0.6, 0.6)]
-    cells = [
-        cell | {"seed": seed, "answered": count, "labels": right, "student": student}
-        for seed, (count, right, student) in enumerate(results)
-    ]
-    cells.append(cell | {"method": "ind_knn", "seed": 0, "refused": "too little"})
-    out = tmp_path / "cells.jsonl"
-    out.write_text("".join(json.dumps(line) + "\n" for line in cells))
-    (row,) = (line for line in methods.table(out).splitlines() if line.startswith("| texts | 0.1"))
-    columns = dict(zip(methods.METHODS, row.split(" | ")[2:], strict=True))
-    assert columns["gnmax"] == "9, 60.0%, 40.0%"
-    assert columns["ind_knn"].startswith("nothing affordable")
-    assert columns["reverse_knn"] == "not run"
 
 
 def test_ind_knn(load, run) -> None:

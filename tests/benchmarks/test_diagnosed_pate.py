@@ -33,18 +33,13 @@ def winner(votes, noise):
         )
 
     ends = (min(votes) - 60, max(votes) + 60)
-    return np.array(
-        [
-            quad(density, *ends, args=(c,), points=votes, limit=300, epsabs=1e-14)[0]
-            for c in range(len(votes))
-        ]
-    )
+    how = {"points": votes, "limit": 300, "epsabs": 1e-14}
+    return np.array([quad(density, *ends, args=(c,), **how)[0] for c in range(len(votes))])
 
 
 def divergence(order, p, q):
-    return math.log(sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))) / (
-        order - 1
-    )
+    total = sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))
+    return math.log(total) / (order - 1)
 
 
 def neighbours(votes):
@@ -90,32 +85,22 @@ def test_queries_add_up_and_confident_gnmax_pays_for_each_screening_and_each_lab
     answered = np.array([True, True, False])
     one, two = (diagnose_gnmax(votes[:n], sigma=20.0, delta=1e-5).epsilon for n in (1, 2))
     assert 0 < one < two < diagnose_gnmax(votes, sigma=20.0, delta=1e-5).epsilon
-    fields = {
-        "teachers": 100,
-        "threshold": 60,
-        "sigma_screen": 30.0,
-        "sigma_vote": 20.0,
-        "delta": 1e-5,
-    }
+    noise = {"sigma_screen": 30.0, "sigma_vote": 20.0, "delta": 1e-5}
+    fields = {"teachers": 100, "threshold": 60, **noise}
     found = diagnose_confident_gnmax(votes, answered, **fields)
     silent = diagnose_confident_gnmax(votes, np.zeros(3, dtype=bool), **fields)
     assert two < found.epsilon
     assert silent.epsilon < found.epsilon
-    worst = (
-        3 * screening_rdp(ORDERS, max_votes=100, threshold=60, sigma=30.0, sample_rate=1.0)
-        + 2 * ORDERS / 400
-    )
+    bit = screening_rdp(ORDERS, max_votes=100, threshold=60, sigma=30.0, sample_rate=1.0)
+    worst = 3 * bit + 2 * ORDERS / 400
     assert found.epsilon < (worst - math.log(1e-5) / (ORDERS - 1)).min()
     assert found.releases == "3 screenings and 2 GNMAX labels"
 
 
 def test_what_a_diagnosis_prints_begins_with_its_banner_and_repr_says_nothing():
     votes = np.array([[90, 10, 0]])
-    shown = [
-        diagnose_gnmax(votes, sigma=20.0, delta=1e-5),
-        diagnose_lnmax(votes, scale=20.0, delta=1e-5),
-    ]
-    for diagnosis in shown:
+    gnmax = diagnose_gnmax(votes, sigma=20.0, delta=1e-5)
+    for diagnosis in (gnmax, diagnose_lnmax(votes, scale=20.0, delta=1e-5)):
         assert diagnosis.render().startswith(BANNER)
         assert str(diagnosis.epsilon)[:5] not in repr(diagnosis)
     with pytest.raises(InvalidInput, match="votes"):

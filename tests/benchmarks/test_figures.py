@@ -4,6 +4,7 @@ And the command itself on a tiny grid.
 """
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,14 +39,9 @@ def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
     With every plurality at T it is the worst case.
     """
     at_threshold = np.full(8192, 210)
-    found = {
-        name: float(values[-1])
-        for name, values in numbers.figure_5(np.array([8192]), at_threshold).items()
-    }
-    dependent = found.pop(numbers.DATA_DEPENDENT)
-    printed = {
-        name: value for name, value in numbers.PRINTED.items() if name != numbers.DATA_DEPENDENT
-    }
+    curves = numbers.figure_5(np.array([8192]), at_threshold)
+    found, printed = {n: float(y[-1]) for n, y in curves.items()}, dict(numbers.PRINTED)
+    dependent, _ = (each.pop(numbers.DATA_DEPENDENT) for each in (found, printed))
     assert found == pytest.approx(printed, rel=0.01)
     assert dependent == pytest.approx(found["screening, no sampling"], rel=1e-3)
     assert dependent <= found["screening, no sampling"] * (1 + 1e-12)
@@ -126,16 +122,8 @@ def test_the_sparse_vector_technique_pays_for_answers_and_screening_for_question
 
 
 def test_the_command_draws_a_figure_and_prints_its_numbers(tmp_path):
-    command = [
-        sys.executable,
-        str(ROOT / "benchmarks" / "figures.py"),
-        "--points",
-        "3",
-        "--only",
-        "7",
-        "--out",
-        str(tmp_path),
-    ]
+    options = ["--points", "3", "--only", "7", "--out", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "figures.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["cvpr20_figure_7.svg"]
     assert "Figure 7: k overtakes T" in done.stdout
@@ -143,22 +131,15 @@ def test_the_command_draws_a_figure_and_prints_its_numbers(tmp_path):
 
 def test_committed_figures_are_small():
     figures = list((ROOT / "docs" / "figures").iterdir())
-    assert {path.stem for path in figures} >= {
-        "cvpr20_figure_5",
-        "cvpr20_figure_8",
-        "theorem_10",
-        "sparse_vector",
-    }
+    names = {"cvpr20_figure_5", "cvpr20_figure_8", "theorem_10", "sparse_vector"}
+    assert {path.stem for path in figures} >= names
     assert all(path.stat().st_size < 150_000 for path in figures)
 
 
 def _row(first_cell):
     """Cells of the one table row of docs/privacy.md that starts so."""
-    rows = [
-        line
-        for line in (ROOT / "docs" / "privacy.md").read_text().splitlines()
-        if line.startswith(f"| {first_cell} |")
-    ]
+    lines = (ROOT / "docs" / "privacy.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith(f"| {first_cell} |")]
     assert len(rows) == 1, first_cell
     return [cell.strip() for cell in rows[0].strip("|").split("|")][1:]
 
@@ -175,37 +156,19 @@ def test_the_page_prints_the_screening_curve_rounded_up(gamma):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("row", "mechanism", "asked", "answered", "delta"),
+    "row",
     [
-        (
-            "MNIST k=300 T=180 sigma1=75 sigma2=25 gamma=.15, 1000/735, delta=1e-5",
-            (300, 180, 75.0, 25.0, 0.15),
-            1000,
-            735,
-            1e-5,
-        ),
-        (
-            "SVHN k=800 T=480 sigma1=200 sigma2=60 gamma=.03, 6000/2939, delta=1e-6",
-            (800, 480, 200.0, 60.0, 0.03),
-            6000,
-            2939,
-            1e-6,
-        ),
-        (
-            "CIFAR-10 k=300 T=210 sigma1=85 sigma2=20 gamma=.2, 18000/3877, delta=1e-5",
-            (300, 210, 85.0, 20.0, 0.2),
-            18000,
-            3877,
-            1e-5,
-        ),
+        "MNIST k=300 T=180 sigma1=75 sigma2=25 gamma=.15, 1000/735, delta=1e-5",
+        "SVHN k=800 T=480 sigma1=200 sigma2=60 gamma=.03, 6000/2939, delta=1e-6",
+        "CIFAR-10 k=300 T=210 sigma1=85 sigma2=20 gamma=.2, 18000/3877, delta=1e-5",
     ],
 )
-def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
-    fields = ("k", "threshold", "sigma_screen", "sigma_vote", "sample_rate")
-    mechanism = PrivateKnn(**dict(zip(fields, mechanism, strict=True)))
+def test_the_page_prints_every_certificate_of_table_1(row):
+    k, threshold, screen, vote, gamma, delta = map(float, re.findall(r"=([\d.e-]+)", row))
+    noise = {"sigma_screen": screen, "sigma_vote": vote, "sample_rate": gamma}
+    mechanism = PrivateKnn(k=int(k), threshold=int(threshold), **noise)
+    asked, answered = map(int, re.search(r"(\d+)/(\d+)", row).groups())
     releases = mechanism.releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
-    names = ("tight", "pld")
-    assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [
-        round_up(found[name].epsilon) for name in names
-    ]
+    printed = [float(cell.strip("*")) for cell in _row(row)[1:]]
+    assert printed == [round_up(found[name].epsilon) for name in ("tight", "pld")]

@@ -87,6 +87,9 @@ def test_private_rows_are_their_owners_alone_and_shown_nowhere() -> None:
     assert repr(arrays()) == "Data(private=..., public=..., test=...)"
     with pytest.raises(LedgerMismatch):
         fit(arrays(), custody="custody", run_dir="other", epsilon=4.0)
+    (x, y), public, test = SPLITS.values()
+    with pytest.raises(InvalidInput, match="known by its place"):  # one record taken out
+        fit(lw.Data((x[1:], y[1:]), public[0], test), custody="custody")
     model.save_pretrained("hub")
     assert (Path("hub") / "README.md").is_file()
 

@@ -29,9 +29,9 @@ from tests.experiment.shard_services import (
     plain,
     serving,
     token,
-    until,
     workers,
 )
+from tests.make import until
 from tests.programs import environment
 
 pytestmark = [

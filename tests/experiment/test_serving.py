@@ -21,9 +21,9 @@ from tests.experiment.shard_services import (
     rows_of,
     serving,
     token,
-    until,
     workers,
 )
+from tests.make import until
 
 pytestmark = [
     pytest.mark.slow,

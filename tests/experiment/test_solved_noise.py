@@ -13,7 +13,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.ledger import Ledger
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK
+from tests.experiment.checks import QUICK, check_one_error, shown
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
@@ -64,54 +64,46 @@ def unfinished(folder: Path) -> None:
 def test_it_is_printed_recorded_and_fixed_at_the_genesis(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    sigma = shown["rounds"][0]["solved"]["sigma"]
-    assert 0.99 * 30 <= shown["epsilon"] <= 30
-    assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
-    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().out
-    assert pipeline.main(RUN) == 0
-    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().err
-    recorded = yaml.safe_load((folder / "out" / "config.yaml").read_text())
-    assert recorded["mechanism"]["sigma"] == sigma
-    assert sigma_of(folder / "out" / "ledger.sqlite") == sigma
-    assert sigma_of(folder / "out.custodian" / "ledger.sqlite") == sigma
+    plan = ["plan", "--config", "config.yaml"]
+    told = json.loads(shown(capsys, *plan, "--json"))
+    sigma = told["rounds"][0]["solved"]["sigma"]
+    assert 0.99 * 30 <= told["epsilon"] <= 30
+    for command in (plan, RUN):
+        assert f"noise from the budget: sigma {sigma:g}" in shown(capsys, *command)
+    assert yaml.safe_load(Path("out/config.yaml").read_text())["mechanism"]["sigma"] == sigma
+    assert sigma_of(Path("out/ledger.sqlite")) == sigma
+    assert sigma_of(Path("out.custodian/ledger.sqlite")) == sigma
 
 
 def test_a_resumed_run_keeps_what_was_solved(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pipeline.main(RUN) == 0
-    sigma = sigma_of(folder / "out" / "ledger.sqlite")
+    shown(capsys, *RUN)
+    sigma = sigma_of(Path("out/ledger.sqlite"))
     unfinished(folder)
     otherwise(monkeypatch)
-    assert load_config(folder / "config.yaml").solved().mechanism.require("sigma") != sigma
-    capsys.readouterr()
-    assert pipeline.main(RUN) == 0
-    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().err
-    assert sigma_of(folder / "out" / "ledger.sqlite") == sigma
-    assert pipeline.main([*RUN, "--budget.epsilon", "29"]) == 2
-    assert "other settings (budget)" in capsys.readouterr().err
-    assert pipeline.main([*RUN, "--mechanism.neighbours", "1"]) == 2
-    assert "other settings (mechanism)" in capsys.readouterr().err
+    assert load_config(Path("config.yaml")).solved().mechanism.require("sigma") != sigma
+    assert f"noise from the budget: sigma {sigma:g}" in shown(capsys, *RUN)
+    assert sigma_of(Path("out/ledger.sqlite")) == sigma
+    for setting, value, named in (
+        ("budget.epsilon", "29", "budget"),
+        ("mechanism.neighbours", "1", "mechanism"),
+    ):
+        check_one_error([*RUN, f"--{setting}", value], f"other settings ({named})", capsys)
 
 
 def test_another_run_of_the_same_custodian_has_the_ledgers_noise(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     custody = ["--custodian_dir", "custody"]
-    assert pipeline.main([*RUN, *custody]) == 0
-    sigma = sigma_of(folder / "custody" / "ledger.sqlite")
+    shown(capsys, *RUN, *custody)
+    sigma = sigma_of(Path("custody/ledger.sqlite"))
     otherwise(monkeypatch)
-    assert pipeline.main([*RUN[:-1], "again", *custody]) == 0
-    assert f"as the ledger fixed it, noise from the budget: sigma {sigma:g}" in (
-        capsys.readouterr().err
-    )
-    recorded = yaml.safe_load((folder / "again" / "config.yaml").read_text())
-    assert recorded["mechanism"]["sigma"] == sigma
-    budget = ["--budget.epsilon", "29"]
-    assert pipeline.main([*RUN[:-1], "third", *custody, *budget]) == 2
-    assert "another budget" in capsys.readouterr().err
+    text = shown(capsys, *RUN[:-1], "again", *custody)
+    assert f"as the ledger fixed it, noise from the budget: sigma {sigma:g}" in text
+    assert yaml.safe_load(Path("again/config.yaml").read_text())["mechanism"]["sigma"] == sigma
+    third = [*RUN[:-1], "third", *custody, "--budget.epsilon", "29"]
+    check_one_error(third, "another budget", capsys)
 
 
 def test_a_run_of_before_resumes_with_its_numbers(
@@ -119,14 +111,12 @@ def test_a_run_of_before_resumes_with_its_numbers(
 ) -> None:
     """A configuration that gives all numbers is priced as it is, and refused where it is dear."""
     write(mechanism={**CELLS, "sigma": 5.0})
-    assert pipeline.main(RUN) == 0
-    assert "noise from the budget" not in capsys.readouterr().err
+    assert "noise from the budget" not in shown(capsys, *RUN)
     unfinished(folder)
-    assert pipeline.main(RUN) == 0
-    assert sigma_of(folder / "out" / "ledger.sqlite") == 5.0
-    capsys.readouterr()
-    assert pipeline.main(["plan", "--config", "config.yaml", "--budget.epsilon", "0.1"]) == 2
-    assert "`budget.epsilon` must be at least" in capsys.readouterr().err
+    shown(capsys, *RUN)
+    assert sigma_of(Path("out/ledger.sqlite")) == 5.0
+    dear = ["plan", "--config", "config.yaml", "--budget.epsilon", "0.1"]
+    check_one_error(dear, "`budget.epsilon` must be at least", capsys)
 
 
 def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

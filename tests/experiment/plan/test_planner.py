@@ -203,7 +203,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     planned, optimum = best_plan(config, Console(quiet=True), min_accuracy=0.9)
     expected = optimum.chosen
     task, public = describe(planned.data), read_public(planned.data)
-    plain = PublicFeatures(planned, public, no_progress).plain
+    plain = PublicFeatures(planned, {"public": public.inputs}, no_progress).plain
     spec = starting_extractor(planned, task, plain)
     seen = np.zeros(len(public.inputs), dtype=np.uint8)
     rows = choose_queries(planned.seed, 1, seen, planned.rounds[0].queries)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall import pipeline
 from labelwall.experiment.config.groups import FirstFeatures
 from labelwall.experiment.run import asking
 from labelwall.experiment.run.features import (
@@ -23,7 +22,7 @@ from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import ClassLabels
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK
+from tests.experiment.checks import QUICK, run
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -70,15 +69,14 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
 
 def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
-    command = ["run", "--config", "config.yaml", "--run_dir", "out", "--whiten", "3", *QUICK]
-    assert pipeline.main(command) == 0
+    assert run("--whiten", "3", *QUICK) == 0
     out = RunFolder(folder / "out")
     spent, kept = out.ledger_state().spent, out.features(lambda: pytest.fail("built again"))
     assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
     for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
         (out.path / name).unlink()
     monkeypatch.setattr(asking, "starting_extractor", lambda *_: pytest.fail("built again"))
-    assert pipeline.main(command) == 0
+    assert run("--whiten", "3", *QUICK) == 0
     assert out.ledger_state().spent == spent
 
 

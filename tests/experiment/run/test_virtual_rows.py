@@ -8,35 +8,27 @@ import pytest
 import safetensors
 from scipy.special import softmax
 
-from labelwall import pipeline
 from labelwall.experiment.linear import model
 from labelwall.experiment.linear.model import virtual_rows
 from labelwall.experiment.run import training
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK, run
 
-RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--rounds", "[{}]"]
-RUN += ["--student.doubtful_folds", "0", "--student.steps", "5", "--caps.answered", "null"]
-RUN += ["--caps.asked", "null"]
-LINEAR = [
-    "--mechanism.kind",
-    "private_linear",
-    "--mechanism.steps=2",
-    "--mechanism.noise_multiplier=0.5",
-]
-VOTES = ["--mechanism.kind", "reverse_knn", "--mechanism.centroids", "6", "--mechanism.sigma=0.5"]
-Taught = dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]]
+LINEAR = "--mechanism.kind=private_linear --mechanism.steps=2 --mechanism.noise_multiplier=0.5"
+VOTES = "--mechanism.kind=reverse_knn --mechanism.centroids=6 --mechanism.sigma=0.5"
+Taught = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @pytest.fixture
 def taught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
+    tiny.configure(caps=None, rounds=[{}])
     monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
-    found: Taught = {}
+    found: Taught = []
     learns = training.train
 
     def note(config: Any, pool: Any, labels: np.ndarray, **rest: Any) -> Any:
-        assert not found  # once in a run
-        found["train"] = pool.inputs, labels, rest["soft"]
+        found.append((pool.inputs, labels, rest["soft"]))
         return learns(config, pool, labels, **rest)
 
     monkeypatch.setattr(training, "train", note)
@@ -47,8 +39,8 @@ def taught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taught:
 def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
     taught: Taught, backbone: str
 ) -> None:
-    assert pipeline.main([*RUN, *LINEAR, "--student.backbone", backbone]) == 0
-    inputs, labels, soft = taught["train"]
+    assert run(*QUICK, *LINEAR.split(), "--student.steps=5", f"--student.backbone={backbone}") == 0
+    ((inputs, labels, soft),) = taught  # once in a run
     public = tiny.rows(40, 2)[0]
     plain = inputs * public.std(axis=0) + public.mean(axis=0) if backbone == "linear" else inputs
     np.testing.assert_allclose(plain[:40], public, atol=1e-4)
@@ -65,10 +57,10 @@ def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
     assert np.array_equal(labels[40:], soft[40:].argmax(axis=1))
 
 
-@pytest.mark.parametrize("settings", [[*LINEAR, "--student.soft", "false"], VOTES])
-def test_other_students_see_the_public_rows_alone(taught: Taught, settings: list[str]) -> None:
-    assert pipeline.main([*RUN, *settings]) == 0
-    assert len(taught["train"][0]) == len(taught["train"][1]) == 40
+@pytest.mark.parametrize("settings", [f"{LINEAR} --student.soft=false", VOTES])
+def test_other_students_see_the_public_rows_alone(taught: Taught, settings: str) -> None:
+    assert run(*QUICK, *settings.split(), "--student.steps=5") == 0
+    assert [len(part) for part in taught[0][:2]] == [40, 40]
 
 
 def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(
