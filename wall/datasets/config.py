@@ -66,7 +66,7 @@ class DataConfig:
         private: folder with one folder of images a class, or a table (path), for the sources
             folder and table; opened on the private side alone.
         public: folder of unlabelled images, or a table (path), for folder and table; class folders
-            or a column of labels, where there are any, serve reported metrics.
+            or a column of labels, where there are any, serve public_labels.
         test: folder with one folder of images a class, or a table with labels (path); public.
         path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x,
             test_x, test_y; optional private_id, public_y. For table, with a split: one file with
