@@ -152,8 +152,8 @@ class PublicData:
 
     ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels`` (None
     where the public rows have none), ``test_labels``: int64 [n]; int64 [n, c] of 0 and 1 where rows
-    have attributes; float64 [n], finite, not clipped, where they have a value. They serve reported
-    metrics, never training.
+    have attributes; float64 [n], finite, not clipped, where they have a value. The
+    test split's serve metrics alone.
     """
 
     inputs: np.ndarray
