@@ -35,13 +35,25 @@ def records() -> Records:
     return Records(rows(N, 0), np.arange(N) % CLASSES, np.arange(N)[::-1] * 7 + 5)
 
 
-def teacher(folder: Path, entropy: object, batch_size: int = 16) -> Teacher:
-    return teach(folder, plan_of(MECHANISM, 1), records(), SPEC, entropy, batch_size)
+def with_first(row: np.ndarray) -> Records:
+    """The records and one more, float32 [1, d], whose id comes before all others."""
+    return Records(row, np.array([1]), np.array([0])).joined(records())
 
 
-def left(folder: Path, ids: np.ndarray) -> np.ndarray:
+def teacher(
+    folder: Path,
+    entropy: object,
+    batch_size: int = 16,
+    private: Records | None = None,
+    slots: int = 1,
+) -> Teacher:
+    plan = plan_of(MECHANISM, 1, slots=slots)
+    return teach(folder, plan, private or records(), SPEC, entropy, batch_size)
+
+
+def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
     budgets = Ledger(folder / "ledger.sqlite").individual_budgets
-    return budgets.remaining(0, budgets.serials(ids))
+    return budgets.remaining(slot, budgets.serials(ids))
 
 
 def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
@@ -98,6 +110,14 @@ def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_
     assert (np.abs(counts) < 6 * 4.0).all()
 
 
+def test_slots_have_budgets_of_their_own(tmp_path: Path) -> None:
+    answering = teacher(tmp_path, SystemEntropy(), slots=2)
+    answering.answer(Queries(rows(20, 1), slot=0))
+    assert (left(tmp_path, records().ids, 1) == FULL).all()
+    answering.answer(Queries(rows(20, 2), slot=1))
+    assert (left(tmp_path, records().ids, 1) < FULL).any()
+
+
 class Failing(SystemEntropy):
     """Fails at the third label of a batch."""
 
@@ -123,3 +143,32 @@ def test_a_failure_after_the_reservation_is_one_constant_and_stays_paid(tmp_path
     assert Ledger(tmp_path / "ledger.sqlite").state.results == {}
     assert answering.answer(Queries(rows(16, 1))).labels.shape == (16,)  # the same teacher goes on
     assert (FULL - left(tmp_path, records().ids) >= reserved).all()
+
+
+def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -> None:
+    """Neighbouring data sets on one tape: budgets, order and company of the others stay what they
+    were.
+    """
+    asked, ids, exported = np.abs(rows(30, 1)), records().ids, []
+    far = with_first(-np.ones((1, DIMENSIONS), np.float32))
+    folders = tmp_path / "without", tmp_path / "with"
+    for folder, private in zip(folders, (records(), far), strict=True):
+        answering = teacher(folder, SeededNoise(5), private=private)
+        answers, path = answering.answer(Queries(asked)), folder / "public.sqlite"
+        answering._ledger.export(path)
+        exported.append((path.read_bytes(), answers.labels.tolist(), answers.receipt))
+    assert exported[0] == exported[1]
+    np.testing.assert_array_equal(*(left(folder, ids) for folder in folders))
+    assert left(folders[1], np.array([0])).tolist() == [FULL]
+
+
+def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) -> None:
+    """The same comparison can fail: a record near the queries changes counts, by one where it is
+    the only difference.
+    """
+    asked, counts = np.abs(rows(30, 1)), []
+    for name, private in (("without", records()), ("with", with_first(asked[:1]))):
+        answering = teacher(tmp_path / name, SeededNoise(5), private=private)
+        answering.answer(Queries(asked[:1]))
+        counts.append(next(iter(answering._ledger.state.results.values()))[ANSWER][0])
+    assert counts[1] - counts[0] == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -22,7 +22,7 @@ from labelwall.teacher.ledger.individual_budgets import (
 )
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
-from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Value
 from tests.ledgers import identities, use_extractor
 from tests.postgres import rows
@@ -299,3 +299,8 @@ def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place
     batch(ledger, "a", nobody, nobody)
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]
     assert spent(ledger) == [0, 0, 0]
+
+
+def test_a_prepaid_release_is_charged_at_most_once() -> None:
+    with pytest.raises(InvalidInput, match="prepaid"):
+        Release(ANSWER, "zcdp", {"rho": 0.1}, 2, prepaid=True)
