@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .experiment.api import Data, Model, audit, fit, load, plan
+    from .wall.errors import LabelwallError
 
-__all__ = ["Data", "Model", "__version__", "audit", "fit", "load", "plan"]
+__all__ = ["Data", "LabelwallError", "Model", "__version__", "audit", "fit", "load", "plan"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +19,5 @@ def __getattr__(name: str) -> Any:
         return metadata.version("labelwall")
     if name not in __all__:
         raise AttributeError(f"module 'labelwall' has no attribute {name!r}")
-    return getattr(import_module(".experiment.api", __name__), name)
+    place = ".wall.errors" if name == "LabelwallError" else ".experiment.api"
+    return getattr(import_module(place, __name__), name)

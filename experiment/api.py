@@ -137,7 +137,7 @@ def fit(
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         if classes:
-            settings = merged({"data": {"classes": list(map(str, classes))}}, settings)
+            settings = merged({"data": {"classes": classes}}, settings)
         train(_configured(options, settings, budget), run_dir, Console(quiet=quiet), isolate)
     return load(run_dir)
 
@@ -182,7 +182,7 @@ def plan(
     with TemporaryDirectory() as scratch:
         options = data.options(Path(scratch), private=False)
         if names := data.names():
-            settings = merged({"data": {"classes": list(map(str, names))}}, settings)
+            settings = merged({"data": {"classes": names}}, settings)
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config, lines = _configured(options, settings, budget), []
         if config.open:

@@ -97,13 +97,13 @@ class Data:
                 _write_array(member, values, place / f"{member}.npy")
         return {"data": str(place)}
 
-    def names(self) -> list[Any]:
-        """The classes' names where labels in memory are texts; else none."""
-        labels = self.classes
-        if not len(labels) and self.in_memory:
-            labels = list(np.unique(np.asarray(_pair(self.test)[1])))
-        texts = len(labels) and np.asarray(labels).dtype.kind in "UOT"
-        return list(map(str, labels)) if texts else list(self.classes)
+    def names(self) -> list[str]:
+        """The classes' names, which labels in memory have where they are texts; else none."""
+        labels = _pair(self.test)[1]
+        if len(self.classes) or labels is None:
+            return list(map(str, self.classes))
+        array = np.asarray(labels)
+        return list(map(str, np.unique(array))) if array.dtype.kind in "UOT" else []
 
 
 def _pair(given: Any) -> tuple[Any, Any]:

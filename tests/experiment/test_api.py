@@ -40,8 +40,8 @@ def named() -> lw.Data:
 
 def frames() -> lw.Data:
     (x, y), (public, _), (test, truth) = SPLITS.values()
-    private = frame(x).assign(kind=NAMES[y])
-    return lw.Data(private, frame(public), (frame(test), NAMES[truth]), label="kind")
+    tests = frame(test).assign(kind=NAMES[truth])
+    return lw.Data((frame(x), NAMES[y]), frame(public), tests, label="kind")
 
 
 def files() -> lw.Data:
