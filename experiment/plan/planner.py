@@ -30,6 +30,8 @@ from ...wall.progress import Progress
 from ..linear.measure import MANY_STEPS
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
+HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often
+HOPE = 0.85  # share of another kind's worth; a kind that has less is searched no further
 FRESH = 8  # times as many rehearsals of the last candidates, with new draws
 VALUES_ASKED = 300  # queries, where no round says how many
 AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
@@ -43,7 +45,8 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
-    fixed; ``told``: whether somebody made the guess.
+    fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
+    kinds.
     """
 
     epsilon: float
@@ -55,6 +58,7 @@ class Goal:
     seed: int = 0
     asked: int | None = None
     told: bool = True
+    worth: float = 0.0
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -285,11 +289,15 @@ class Candidates(Generic[M]):
         rehearser = Rehearser(goal, public, progress)
         coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
         draws, fresh = range(self.times), range(self.times, (1 + FRESH) * self.times)
-        tried = rehearser.each(coarse, draws)
+        tried = rehearser.each(coarse, draws[:1])
+        if self.times > 1:
+            best = [(choice.view, choice.mechanism) for choice in tried[:HALVED]]
+            tried = rehearser.each(best, draws) + tried[HALVED:]
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
-        for around in self.around:
+        hopeful = tried[0].worth >= HOPE * goal.worth
+        for around in self.around if hopeful else ():
             known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
             near = dict.fromkeys(
                 (best.view, m)
@@ -298,8 +306,9 @@ class Candidates(Generic[M]):
             )
             tried += rehearser.each([each for each in near if each not in known], draws)
             tried.sort(key=rehearser.order)
-        last = [(choice.view, choice.mechanism) for choice in tried[:FINAL]]
-        chosen, *others = _counting_first(goal, rehearser.each(last, fresh)) + tried[FINAL:]
+        final = FINAL if hopeful else 1
+        last = [(choice.view, choice.mechanism) for choice in tried[:final]]
+        chosen, *others = _counting_first(goal, rehearser.each(last, fresh)) + tried[final:]
         if chosen.accuracy < goal.min_accuracy:
             others.insert(0, chosen)
             chosen = self._strict(rehearser, chosen, fresh)

@@ -134,11 +134,13 @@ def search(
             lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
             first.labelled.source,
         )
-        for mechanism in mechanisms:
+        # Those with few candidates first: kinds that are far behind them are left soon.
+        for mechanism in sorted(mechanisms, key=lambda each: not each.once_a_round):
             plan = PLANNERS[mechanism.kind]
             assert plan is not None
+            worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
             try:
-                optima.append(plan(mechanism, goal, rows, progress))
+                optima.append(plan(mechanism, replace(goal, worth=worth), rows, progress))
             except BudgetRefused as error:
                 refused = error
     if not optima:

@@ -121,9 +121,10 @@ def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
 
 
 def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:
-    """Records with attributes, int64 [n, c]; the added one, if it is there, is the last."""
-    count, others = bits.shape[1], len(bits) - added
-    ids = np.append(np.arange(1, 1 + others), 0)[: others + added]
+    """Records with attributes, int64 [n, c]; the added one, if it is there, is the last, and the
+    nearest.
+    """
+    count, others, ids = bits.shape[1], len(bits) - added, np.arange(len(bits))
     features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
     labels = pack(bits)
     ensembles = {}

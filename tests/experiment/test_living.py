@@ -177,7 +177,7 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(
     config = Config(data, [RoundConfig(2)], custodian_dir="custody")
     quiet = Console(quiet=True)
     side, nowhere = config.private_side(), replace(config, custodian_dir=None)
-    opening = partial(local_teacher, side, describe(data), Path("custody"), SystemEntropy(), quiet)
+    opening = partial(local_teacher, side, describe(data), SystemEntropy(), quiet)
     with pytest.raises(InvalidInput, match="custodian_dir"):
         add_records(nowhere.private_side(), Path("later"), dry_run=False, console=quiet)
     with opening():
