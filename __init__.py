@@ -8,10 +8,20 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .experiment.api import Data, Model, audit, fit, load, plan
+    from .experiment.api import Data, Model, audit, compare, fit, load, plan
     from .wall.errors import LabelwallError
 
-__all__ = ["Data", "LabelwallError", "Model", "__version__", "audit", "fit", "load", "plan"]
+__all__ = [
+    "Data",
+    "LabelwallError",
+    "Model",
+    "__version__",
+    "audit",
+    "compare",
+    "fit",
+    "load",
+    "plan",
+]
 
 
 def __getattr__(name: str) -> Any:

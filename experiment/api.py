@@ -12,7 +12,8 @@
 import html
 import json
 import os
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..teacher.ledger.auditor.auditor import Finding
 from ..teacher.private_files import make_private
 from ..wall.errors import InvalidInput, MissingData
 from .config.config import Config
-from .config.own import own_settings
+from .config.own import OWN, own_settings
 from .config.settings import config_of, merged
 from .data import Data, is_frame, write_table
 from .run.console import Console
@@ -193,6 +194,76 @@ def plan(
         require_affordable(config.plan())
         text = "\n".join([render_plan(shown), *lines])
     return Price(float(str(shown["epsilon"])), config.budget.delta, shown, text)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods beside one another; shows itself as a table.
+
+    ``rows``: a dict for each line, as comparison.json has them; ``path``: the folder, PRIVATE.
+    """
+
+    path: Path
+    rows: list[dict[str, Any]] = field(repr=False)
+
+    def __str__(self) -> str:
+        from .compare.table import render
+
+        return render(self.rows)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def compare(
+    data: Data,
+    methods: Sequence[str] | None = None,
+    epsilon: float | Sequence[float] = 1.0,
+    *,
+    out: str | Path,
+    seeds: Sequence[int] = (0,),
+    delta: float | None = None,
+    expected_records: int | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> Comparison:
+    """Several methods on the same rows, as `labelwall compare` runs them.
+
+    Each cell is a release of its own, and the comparison spends their sum: ``out``, the folder of
+    results, is PRIVATE, and so are rows in memory, which are written to OUT.custodian.
+
+    Args:
+        methods: kinds of mechanisms, "auto", and baselines such as "linear_noisy_sgd"; a few of
+            each kind by default.
+        epsilon: one budget, or several.
+        seeds: of the repetitions.
+        Others: as of ``fit``.
+    """
+    import torch
+
+    from ..teacher.noise.entropy import SystemEntropy
+    from .compare import compare as comparison
+    from .compare.own import own_cells
+
+    out = Path(out)
+    with _owner_alone():
+        place = Path(f"{out}.custodian")
+        if data.in_memory:
+            make_private(place)
+            make_private(place / ROWS)
+        options = data.options(place / ROWS)
+        budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
+        more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
+        words = {"config": [], "methods": methods, "seeds": list(seeds)}
+        given = Namespace(**dict.fromkeys(OWN), **words)
+        vars(given).update(options | more)
+        if names := data.names():
+            settings = merged({"data": {"classes": names}}, settings)
+        cells = own_cells(given, {}, settings)
+        torch.set_num_threads(cells[0].config.threads)
+        console = Console(quiet=quiet)
+        rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
+    return Comparison(out, rows)
 
 
 class Report:

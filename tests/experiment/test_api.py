@@ -103,6 +103,14 @@ def test_a_price_reads_no_private_row() -> None:
     assert not list(Path.cwd().iterdir())
 
 
+def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> None:
+    quick = {name: QUICK[name] for name in ("student", "threads")}
+    table = lw.compare(arrays(), ["gnmax"], 8.0, out="out", quiet=True, **quick)
+    assert [row["method"] for row in table.rows] == ["gnmax", "private labels without privacy"]
+    assert "gnmax" in str(table)
+    assert Path("out.custodian").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
