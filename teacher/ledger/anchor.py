@@ -111,7 +111,7 @@ class Anchor:
 
     def __init__(self, place: Place) -> None:
         self._path = place if isinstance(place, Path) else None
-        self._database = open_database(place, "anchor")
+        self._database = open_database(place, "anchor", anchored=True)
         self.name = self._database.name
         self.begun: int | None = None
         self._ready = False  # whether its table was there
@@ -229,7 +229,7 @@ class StoredLedger:
     """
 
     def __init__(self, place: Place, anchor: Place | None) -> None:
-        self._database = open_database(place)
+        self._database = open_database(place, anchored=anchor is not None)
         self._anchor = Anchor(anchor) if anchor else None
         self._with_write: Callable[[sa.Connection], None] | None = None
 

@@ -126,11 +126,15 @@ class Database:
 
 
 class SqliteFile(Database):
-    """A file, locked by BEGIN IMMEDIATE, fully durable; freed pages are overwritten at once."""
+    """A file, locked by BEGIN IMMEDIATE; freed pages are overwritten at once.
 
-    def __init__(self, path: Path, kind: str = "ledger") -> None:
+    ``synchronous``: FULL or EXTRA. With EXTRA a power failure does not undo the last commit either,
+    at half as long again a commit.
+    """
+
+    def __init__(self, path: Path, kind: str = "ledger", synchronous: str = "FULL") -> None:
         super().__init__(path.name, kind)
-        self._path = path
+        self._path, self._synchronous = path, synchronous
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=sa.pool.NullPool, hide_parameters=True, connect_args=WAIT
         )
@@ -155,7 +159,7 @@ class SqliteFile(Database):
     def _connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own implicit BEGIN would take a shared lock first.
         connection.isolation_level = None
-        connection.execute("PRAGMA synchronous=EXTRA")  # a power failure undoes no commit
+        connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA secure_delete=ON")
 
     def _enter(self, connection: sa.Connection) -> None:
@@ -237,6 +241,11 @@ class PostgresSchema(Database):
             )
 
 
-def open_database(place: Place, kind: str = "ledger") -> Database:
-    """The database at a place. Nothing is opened or created yet."""
-    return PostgresSchema(place, kind) if isinstance(place, LedgerUrl) else SqliteFile(place, kind)
+def open_database(place: Place, kind: str = "ledger", anchored: bool = False) -> Database:
+    """The database at a place. Nothing is opened or created yet.
+
+    ``anchored``: no power failure may undo a commit of it: of an anchor, or of a ledger with one.
+    """
+    if isinstance(place, LedgerUrl):
+        return PostgresSchema(place, kind)
+    return SqliteFile(place, kind, "EXTRA" if anchored else "FULL")

@@ -8,6 +8,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger import Place, tables
+from labelwall.teacher.ledger.anchor import Anchor, StoredLedger
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
@@ -291,7 +292,11 @@ def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
 
 def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
     """A power failure leaves no anchor ahead of its ledger, and undoes no move."""
-    for kind in ("ledger", "anchor"):
-        with open_database(tmp_path / kind, kind).transaction() as connection:
-            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3
+    for database, level in (
+        (open_database(tmp_path / "ledger.sqlite"), 2),
+        (StoredLedger(tmp_path / "ledger.sqlite", tmp_path / "anchor")._database, 3),
+        (Anchor(tmp_path / "anchor")._database, 3),
+    ):
+        with database.transaction() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
             assert connection.exec_driver_sql("PRAGMA secure_delete").scalar() == 1
