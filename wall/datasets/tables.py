@@ -179,7 +179,7 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
             unknown = texts(table.columns[config.label])[~known][:1]
             rule = f"rows with a known label in the column {config.label}"
             raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
-        # None where a row has none, since the public ones serve reported metrics alone
+        # None where a row has none: all rows' or no labels are used
         labels.append(truth if known.all() else None)
     assert labels[1] is not None
     return PublicData(inputs[0], labels[0], inputs[1], labels[1])
