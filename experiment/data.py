@@ -26,9 +26,9 @@ class Data:
 
     - a path: a folder of images, a CSV or parquet table; or, as ``private`` alone, one file with
       all rows (as `--data` of the command line);
-    - arrays: (rows, labels), images uint8 [n, h, w, c] or vectors [n, d] with labels [n], which are
-      numbers from 0 on, or texts that ``classes`` or the test split name; public rows may be given
-      without labels;
+    - arrays, not lists: (rows, labels), images uint8 [n, h, w, c] or vectors [n, d] with labels
+      [n], which are numbers from 0 on, or texts that ``classes`` or the test split name; public
+      rows may be given without labels;
     - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
       (rows, labels).
 
@@ -92,7 +92,7 @@ class Data:
                 raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
             arrays = dict(zip(PARTS[name], (rows, _codes(name, labels, names)), strict=True))
             if name == "private" and self.person is not None:
-                arrays["private_person"] = np.asarray(self.person)
+                arrays["private_person"] = self.person
             for member, values in arrays.items():
                 _write_array(member, values, place / f"{member}.npy")
         return {"data": str(place)}
@@ -120,23 +120,39 @@ def is_frame(rows: Any) -> bool:
 
 
 def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
-    """Numbers of labels [n] or [n, c]; a private label that is none of the ``names`` is -1."""
-    if labels is None:
+    """Numbers of labels [n] or [n, c]; a private label that is none of the ``names`` is -1.
+
+    An array of numbers stays as it is: its dtype is public. Other cells are read one by one, so
+    that no row decides what another one's label is.
+    """
+    if labels is None or (isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf"):
+        return labels
+    known = {text: code for code, text in enumerate(names)}
+    texts = [_text(cell) or "" for cell in labels]
+    codes = [known.get(text, -1) if names else _whole(text) for text in texts]
+    if name != "private" and -1 in codes:
+        rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
+        raise InvalidInput(name, rule, texts[codes.index(-1)])
+    return np.array(codes, dtype=np.int64)
+
+
+def _text(cell: Any) -> str | None:
+    """A cell as text, whole numbers as such; None where it is missing."""
+    if cell is None or cell != cell:
         return None
-    array = np.asarray(labels)
-    if array.dtype.kind not in "UOT":
-        return array
-    codes = {text: code for code, text in enumerate(names)}
-    found = np.array([codes.get(str(label), -1) for label in array], dtype=np.int64)
-    if name != "private" and (found < 0).any():
-        raise InvalidInput(name, f"labels of {', '.join(names[:12])}", array[np.argmin(found)])
-    return found
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
 def _write_array(name: str, values: Any, path: Path) -> None:
     if values is None:
         path.unlink(missing_ok=True)
         return
+    if not hasattr(values, "dtype"):  # a list's would follow from its rows
+        raise InvalidInput(name, "an array of numbers", type(values).__name__)
     array = np.ascontiguousarray(values)
     if array.dtype.kind not in "biufUS":
         raise InvalidInput(name, "an array of numbers", f"dtype {array.dtype}")
@@ -157,12 +173,15 @@ def write_table(name: str, given: Any, label: str, path: Path) -> None:
         table = frame.with_format("arrow")[:]
     elif hasattr(frame, "to_arrow"):
         table = frame.to_arrow()
-    elif hasattr(frame, "to_dict"):
-        table = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    elif hasattr(frame, "to_dict"):  # a column of Python's objects may hold anything: cell by cell
+        mixed = {key: frame[key].map(_text) for key in frame if frame[key].dtype == object}
+        table = pyarrow.Table.from_pandas(frame.assign(**mixed), preserve_index=False)
     else:
         raise InvalidInput(name, "a data frame, as the others are", type(frame).__name__)
     if labels is not None:
-        table = table.append_column(label, pyarrow.array(np.asarray(labels).tolist()))
+        table = table.append_column(
+            label, pyarrow.array([_text(cell) for cell in labels], pyarrow.string())
+        )
     table = table.replace_schema_metadata(None)
     with _unless_same(path) as part:
         parquet.write_table(table, part)

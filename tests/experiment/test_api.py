@@ -94,6 +94,22 @@ def test_private_rows_are_their_owners_alone_and_shown_nowhere() -> None:
     assert (Path("hub") / "README.md").is_file()
 
 
+@pytest.mark.parametrize("odd", [None, 1.5, "wolf", float("nan")])
+def test_no_private_label_decides_how_another_one_is_read(tmp_path: Path, odd: object) -> None:
+    (x, y), (public, _), test = SPLITS.values()
+    for labels, own in (([*y[:9].tolist(), odd], test), ([*NAMES[y[:9]], odd], None)):
+        named = own or (test[0], NAMES[test[1]])
+        lw.Data((x[:10], labels), public, named).options(tmp_path)
+        assert np.load(tmp_path / "private_y.npy").tolist() == [*y[:9], -1]
+        (tmp_path / "private_y.npy").unlink()
+    rows = frame(x[:10]).astype(object)
+    rows.iloc[9, 0] = odd
+    lw.Data((rows, labels), frame(public), (frame(test[0]), test[1])).options(tmp_path)
+    stored = pd.read_parquet(tmp_path / "private.parquet")
+    assert stored["label"].tolist()[:9] == NAMES[y[:9]].tolist()
+    np.testing.assert_allclose(stored["x0"][:9].astype(float), x[:9, 0], rtol=1e-6)
+
+
 def test_a_price_reads_no_private_row() -> None:
     data = lw.Data(private=object(), public=SPLITS["public"][0], test=SPLITS["test"])
     price = lw.plan(data, 8.0, quiet=True, **QUICK)
