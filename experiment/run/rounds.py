@@ -27,6 +27,7 @@ from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
 from ..config.config import Config, solved_line, solved_numbers
 from ..config.groups import Round
+from ..config.own import CURES
 from ..config.settings import to_yaml
 from .asking import Experiment, ask, public_alone
 from .console import Console
@@ -68,6 +69,11 @@ def run(
     folder.create()
     task = describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
+    if public.held_out:
+        held_out = f"{len(public.test_inputs)} of the labelled public rows"
+        console.say(f"no test rows: {held_out} are held out, and are the test split")
+    elif not len(public.test_inputs):
+        console.say(f"no test rows: accuracy stays unknown. {CURES['test']}")
     extractor = first_extractor(config, task)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
@@ -167,6 +173,8 @@ def _summarise(experiment: Experiment, rounds: list[dict], data: DataConfig) -> 
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
     summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
+        "test_rows": len(experiment.public.test_inputs),
+        "held_out": experiment.public.held_out,
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
     write_file(folder.student, _described(folder, data, experiment.task.labels, summary))
