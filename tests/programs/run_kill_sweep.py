@@ -13,7 +13,7 @@ import matplotlib
 import sqlalchemy as sa
 
 import labelwall.experiment.report.report
-import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
+import labelwall.experiment.run.entry  # noqa: F401 - loaded before the forks
 from labelwall import pipeline
 from tests import ledgers
 from tests.experiment import tiny
