@@ -29,7 +29,7 @@ from ..config.config import Config
 from ..config.own import CURES
 from ..plan.search import decided
 from ..run.console import Console
-from ..run.rounds import run
+from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
