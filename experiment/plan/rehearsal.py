@@ -18,6 +18,7 @@ from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
+from ...wall.labels import has_truth
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.config import Config
@@ -29,7 +30,7 @@ from ..run.features import (
     extractor_of_round,
     first_extractor,
     principal_axes,
-    starting_extractor,
+    whitened,
 )
 from ..run.matrices import ask_matrices
 from .planner import Score, View
@@ -57,7 +58,8 @@ class Labelled:
 def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int) -> ExtractorSpec:
     """What makes the first round's features of ``plain`` ones of PUBLIC rows, float32 [n, d]."""
     first = FirstFeatures(features="box" if box else "raw", box=box, whiten=whiten)
-    return starting_extractor(first, replace(task, input_shape=(plain.shape[1],)), lambda _: plain)
+    spec = first_extractor(first, replace(task, input_shape=(plain.shape[1],)))
+    return whitened(spec, whiten, lambda _: plain)
 
 
 class Rehearsal:
@@ -166,7 +168,7 @@ class Rehearsal:
         round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        current = round_1.public_side().rounds[0]
+        current = round_1.asked_rounds(self.config.seed)[0]
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
             known = (records, labels) if self.labelled.public and self.config.taught else None
@@ -250,9 +252,8 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         (public.inputs, public.labels, "labelled public rows"),
         (public.test_inputs, public.test_labels, test),
     ):
-        if labels is not None:  # classes and attributes from 0, finite values
-            known = np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
-            rows = np.flatnonzero(known.reshape(len(labels), -1).all(axis=1))
+        if labels is not None:
+            rows = np.flatnonzero(has_truth(labels))
             if len(rows) >= least:
                 rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
                 own = inputs is public.inputs
