@@ -5,6 +5,7 @@ Rooms below take the parts alone.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,7 @@ def run(
     console: Console,
     isolate: bool = False,
     custodian: Path | None = None,
+    loggers: Sequence[Any] = (),
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -55,7 +57,8 @@ def run(
     for nothing twice.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
-    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None. ``loggers``:
+    of Lightning, for the students' metrics.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -94,6 +97,7 @@ def run(
             teacher,
             console,
             taught,
+            loggers,
         )
         return run_rounds(experiment)
 
