@@ -81,6 +81,26 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert places.decided(load_config(config), folder).open  # before it began: another search
 
 
+def test_where_public_rows_are_foreign_a_classifier_is_released(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, stage = RunFolder(config.parent / "out"), auto.Rehearsal
+    monkeypatch.setattr(stage, "foreign", lambda *_: True)
+    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score))
+    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+    table = json.loads(folder.candidates.read_text())
+    assert table["candidates"][0]["mechanism"]["kind"] == "private_linear"
+    assert "public rows differ" in table["source"]
+
+
+def _cells_are_best(original):  # type: ignore[no-untyped-def]
+    def score(self, view, mechanism, draws):  # type: ignore[no-untyped-def]
+        found = original(self, view, mechanism, draws)
+        return replace(found, accuracy=1.0) if mechanism.kind == "reverse_knn" else found
+
+    return score
+
+
 def test_a_run_keeps_its_choice(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
