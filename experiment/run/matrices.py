@@ -231,6 +231,8 @@ def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Esti
     sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
     span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
     estimate = by_probabilities(sure[0], span)
+    if model.known and (estimate.why or model.known > estimate.right):  # as good as labels alone
+        estimate = replace(estimate, right=model.known, why="")
     if model.shares is None:
         return estimate
     # Less than FEW deviations of the noise that one step with the whole budget would have.
