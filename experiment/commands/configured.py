@@ -15,10 +15,12 @@ from typing import Any
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
+from ..compare.config import Cell, cells_of
 from ..config.arguments import add_options, flag, option
 from ..config.config import Config
-from ..config.options import parse
-from ..config.settings import short_yaml, to_yaml
+from ..config.options import parse, read
+from ..config.own import OWN, overrides
+from ..config.settings import merged, short_yaml, to_yaml
 from ..run.console import Console
 
 CONFIGS = resources.files("labelwall.configs")
@@ -57,6 +59,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
             type=float,
             default=0.0,
         ),
+    },
+    "compare": {
+        "--out": option("folder for the results; the same folder resumes", required=True),
+        "--methods": option(
+            "for your own data: auto, other kinds of mechanisms, and baselines such as "
+            "linear_noisy_sgd, noisy_sgd",
+            nargs="+",
+        ),
+        "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),
+        "--seeds": option("public randomness of the repetitions", type=int, nargs="+"),
     },
     "predict": {
         "--queries": option(
@@ -161,8 +173,11 @@ def _optimise(config: Config, options: Namespace) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    from ..compare.arguments import parse_cells
-
+    """Run several methods on the same split, students and budgets: those of a file, or --methods on
+    your own data, where each has its noise from --epsilon and its settings from public rows; one
+    table, comparison.json and a plot. Each cell is a separate release of the same records, which
+    spends the sum. The same command continues a comparison that was interrupted.
+    """
     cells, out = parse_cells(args)
     _set_threads(cells[0].config.threads)
     from ...teacher.noise.entropy import SystemEntropy
@@ -171,6 +186,26 @@ def compare(args: Sequence[str]) -> int:
 
     print(render(comparison.compare(cells, out, entropy=SystemEntropy(), console=Console())))
     return 0
+
+
+def parse_cells(args: Sequence[str]) -> tuple[list[Cell], Path]:
+    """(all cells, folder for the results) of a comparison.
+
+    Prints a help that ``args`` ask for, and exits. Raises BadSetting, MissingData, or the
+    InvalidInput of the field that breaks a rule.
+    """
+    does = inspect.getdoc(compare) or ""
+    given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
+    out = Path(given.out)
+    if "methods" not in files:
+        from ..compare.own import own_cells  # takes a second
+
+        return own_cells(given, files, dotted), out
+    for name in ("methods", "epsilon"):
+        if (value := getattr(given, name)) is not None:
+            raise InvalidInput(name, "left out with a file that has methods", value)
+    own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
+    return cells_of(merged(merged(files, overrides(own)), dotted), given.seeds), out
 
 
 def predict(args: Sequence[str]) -> int:

@@ -68,8 +68,8 @@ def run(
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
     features = PublicFeatures(settings, rows, console.progress)
-    side = config.private_side()
-    side = replace(side, custodian_dir=str(custodian or custodian_place(side, run_dir)))
+    directory = custodian or custodian_place(config, run_dir)
+    side = replace(config.private_side(), custodian_dir=str(directory))
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
@@ -79,19 +79,8 @@ def run(
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        experiment = Experiment(
-            settings,
-            config.asked_rounds(config.seed),
-            folder,
-            task,
-            public,
-            extractor,
-            features,
-            teacher,
-            console,
-            taught,
-        )
-        return run_rounds(experiment)
+        shared = folder, task, public, extractor, features, teacher, console, taught
+        return run_rounds(Experiment(settings, config.asked_rounds(config.seed), *shared))
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console, public: int) -> Config:
