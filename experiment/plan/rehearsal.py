@@ -17,6 +17,7 @@ from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
+from ...wall.labels import has_truth
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.config import Config
@@ -260,9 +261,8 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         (public.inputs, public.labels, "labelled public rows"),
         (public.test_inputs, public.test_labels, test),
     ):
-        if labels is not None:  # classes and attributes from 0, finite values
-            known = np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
-            rows = np.flatnonzero(known.reshape(len(labels), -1).all(axis=1))
+        if labels is not None:
+            rows = np.flatnonzero(has_truth(labels))
             if len(rows) >= least:
                 rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
                 own = inputs is public.inputs
