@@ -115,11 +115,6 @@ def axes_by_count(
     return None if kept / SIMILAR < carried < kept * SIMILAR else carried
 
 
-def one_step_fewer(asked: Round) -> Round:
-    """A round after its first sum was spent on other axes."""
-    return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
-
-
 def _by_cells(
     teacher: Counting, asked: Round, folder: Path, features: np.ndarray, rows: np.ndarray
 ) -> tuple[Answers, Estimate | None]:

@@ -20,7 +20,8 @@ from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
-CLASSIFIER = "linear.safetensors"  # files of a round's folder
+METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
+CLASSIFIER = "linear.safetensors"
 PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
@@ -76,12 +77,8 @@ class RunFolder:
 
     def metrics(self, number: int) -> dict | None:
         """A finished round's metrics, None while it is not finished."""
-        path = self.round(number) / "metrics.json"
+        path = self.round(number) / METRICS
         return json.loads(path.read_text()) if path.exists() else None
-
-    def save_metrics(self, number: int, metrics: dict) -> None:
-        """Finish a round."""
-        write_file(self.round(number) / "metrics.json", json.dumps(metrics, indent=2))
 
     def ledger_state(self) -> LedgerState:
         """What the exported ledger tells."""
@@ -116,11 +113,7 @@ class RunFolder:
         folder = self.round(number)
         write_file(folder / "student.safetensors", spec.weights)
         write_file(folder / "extractor.json", json.dumps(spec.public_fields()))
-        write_arrays(folder / "training_labels.npy", labels)
-
-    def load_training_labels(self, number: int) -> np.ndarray:
-        """Labels as saved."""
-        return np.asarray(np.load(self.round(number) / "training_labels.npy", allow_pickle=False))
+        write_arrays(folder / TRAINING_LABELS, labels)
 
     def load_extractor(self, number: int) -> ExtractorSpec:
         """A round's student as saved."""
