@@ -58,7 +58,7 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
+    announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
     torch.set_num_threads(config.threads)
     summary = entry.run(
         config,

@@ -148,7 +148,7 @@ def plan(args: Sequence[str]) -> int:
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
-    shown = describe_plan(config)
+    shown = describe_plan(config.private_side())
     print(json.dumps(shown) if rest.json else render_plan(shown))
     require_affordable(config.plan())
     return 0
@@ -214,14 +214,15 @@ def predict(args: Sequence[str]) -> int:
     from ..plan.show import announce
 
     console, out = Console(quiet=rest.quiet), Path(rest.out)
-    announce(config, config, console)
+    side, settings = config.private_side(), config.public_side()
+    announce(side, side, console)
     _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
-    sides, entropy = (config.private_side(), config.public_side()), SystemEntropy()
+    queries, entropy = Path(rest.queries), SystemEntropy()
     answers = prediction.predict(
-        *sides, Path(rest.queries), out, slot=rest.slot, entropy=entropy, console=console
+        side, settings, queries, out, slot=rest.slot, entropy=entropy, console=console
     )
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
@@ -235,12 +236,13 @@ def serve(args: Sequence[str]) -> int:
     config, rest = _parsed(serve, args)
     from ..plan.show import announce
 
-    announce(config, config, Console())
+    side = config.private_side()
+    announce(side, side, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import serving
 
-    serving.serve(config.private_side(), rest.service, entropy=SystemEntropy(), child_of=child_of)
+    serving.serve(side, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0
 
 

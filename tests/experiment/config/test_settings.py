@@ -145,7 +145,6 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
         "compare/own.py",
         "plan/rehearsal.py",
         "plan/search.py",
-        "plan/show.py",
         "report/finished.py",
         "report/report.py",
         "run/entry.py",
