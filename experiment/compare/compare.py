@@ -104,10 +104,11 @@ def _result(
     place.mkdir(parents=True, exist_ok=True)
     try:
         if cell.baseline is not None:
-            config, baseline = cell.config, cell.baseline
+            settings, baseline = cell.config.public_side(), cell.baseline
+            budget = cell.config.budget
             if cell.rehearsed:
-                config, baseline = rehearsed(config, baseline, public, console)
-            outcome = trained(config, baseline, public, console)
+                settings, baseline = rehearsed(settings, budget, baseline, public, console)
+            outcome = trained(settings, budget, baseline, public, console)
         elif cell.reference is not None:
             outcome = _reference(cell, public, place)
         else:

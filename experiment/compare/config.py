@@ -138,7 +138,7 @@ def cells_of(settings: Mapping[str, Any], seeds: Sequence[int] | None = None) ->
     Raises BadSetting, or the InvalidInput of the field that breaks a rule.
     """
     shared = dict(settings)
-    own = {name: shared.pop(name) for name in ("methods", "seeds") if name in shared}
+    own = {name: shared.pop(name) for name in Methods.__annotations__ if name in shared}
     compared = build(Methods, own if seeds is None else own | {"seeds": list(seeds)})
     cells = [cell for method in compared.methods for cell in _cells(method, shared)]
     return [

@@ -152,9 +152,10 @@ def short_yaml(config: Config) -> str:
     """The budget, and the settings that are not their defaults, each below its explanation."""
     changed = TypeAdapter(Config).dump_python(config, exclude_defaults=True)
     changed["budget"] = asdict(config.budget)
-    for shown, given in ((changed, config), *zip(changed["rounds"], config.rounds, strict=True)):
-        if given.mechanism is not None:  # its kind says which defaults are meant
-            shown["mechanism"] = {"kind": given.mechanism.kind} | shown.get("mechanism", {})
+    mechanisms = config.mechanism, *(r.mechanism for r in config.rounds)
+    for shown, mechanism in zip((changed, *changed["rounds"]), mechanisms, strict=True):
+        if mechanism is not None:  # its kind says which defaults are meant
+            shown["mechanism"] = {"kind": mechanism.kind} | shown.get("mechanism", {})
     parts = []
     for name in filter(changed.__contains__, explained(Config)):
         comment = textwrap.wrap(explained(Config)[name], 97)

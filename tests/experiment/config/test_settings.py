@@ -139,11 +139,9 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
     assert sorted(path.relative_to(experiment).as_posix() for path in takers) == [
         "api.py",
         "commands/configured.py",
-        "compare/baselines.py",
         "compare/compare.py",
         "compare/config.py",
         "compare/own.py",
-        "plan/rehearsal.py",
         "plan/search.py",
         "report/finished.py",
         "report/report.py",
