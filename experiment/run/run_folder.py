@@ -18,7 +18,7 @@ from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
-from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
+from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 
 METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
 CLASSIFIER = "linear.safetensors"
@@ -107,19 +107,15 @@ class RunFolder:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
-        """Store a round's student: weights as safetensors, the other fields as JSON; and the
-        ``labels`` that it is trained on, int64 [n_public], or [n, c].
+        """Store a round's student, and the ``labels`` that it is trained on, int64 [n_public], or
+        [n, c].
         """
-        folder = self.round(number)
-        write_file(folder / "student.safetensors", spec.weights)
-        write_file(folder / "extractor.json", json.dumps(spec.public_fields()))
-        write_arrays(folder / TRAINING_LABELS, labels)
+        write_file(self.round(number) / "student.safetensors", encode_extractor(spec))
+        write_arrays(self.round(number) / TRAINING_LABELS, labels)
 
     def load_extractor(self, number: int) -> ExtractorSpec:
         """A round's student as saved."""
-        fields = json.loads((self.round(number) / "extractor.json").read_text())
-        del fields["weights_sha256"], fields["axes_sha256"]
-        return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
+        return _extractor(self.round(number) / "student.safetensors")
 
     def features(
         self, build: Callable[[], ExtractorSpec], number: int | None = None, file: str = FEATURES
@@ -131,4 +127,8 @@ class RunFolder:
         path = (self.path if number is None else self.round(number)) / file
         if not path.exists():
             write_file(path, encode_extractor(build()))
-        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+        return _extractor(path)
+
+
+def _extractor(path: Path) -> ExtractorSpec:
+    return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
