@@ -155,33 +155,14 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         **shared,
         "factor": round_up(math.exp(certified), 2) if spelled else None,
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
-        "charges": _charges(run),
         "confusion_plot": picture,
         "frequent": frequent,
-        "of_table": data.source == "table",
         "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
         "estimates": [estimate_of(r) for r in rounds],
         "curves": training_curves([r["history"] for r in rounds]),
         "examples": examples(data, run.folder, len(rounds), space),
         "shown_config": settings,
     }
-
-
-def _charges(run: FinishedRun) -> list[dict[str, object]]:
-    """What the ledger says was paid and released, by slot and release, against the plan's caps."""
-    paid, released = run.finding.charged, run.finding.released
-    return [
-        {
-            "slot": slot,
-            "release": r.name,
-            "cap": r.cap,
-            "charged": paid.get(key, 0),
-            "released": released.get(key, 0),
-        }
-        for slot, entry in enumerate(run.config.plan().slots)
-        for r in entry.releases
-        for key in [f"{slot}/{r.name}"]
-    ]
 
 
 def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:

@@ -65,10 +65,8 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         say(f"two budgets for the same records: {parts} = {total:g}")
         return
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
-    if (
-        not other and side.plan_beside(plan) == plan
-    ):  # other rows are refused where the directory is opened
-        return
+    if not other and side.plan_beside(plan) == plan:
+        return  # other rows are refused where the directory is opened
     what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
     began += f"{plan.delta:g}{what} ({place})"
