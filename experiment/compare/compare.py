@@ -99,7 +99,6 @@ def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
 def _result(
     cell: Cell, out: Path, custodian: Path, public: PublicData, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
-    """A cell's result, which is stored."""
     place, started = out / cell.folder, _cpu_seconds()
     place.mkdir(parents=True, exist_ok=True)
     try:

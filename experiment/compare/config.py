@@ -113,7 +113,6 @@ class Cell:
 
     @property
     def runs(self) -> bool:
-        """Whether a mechanism answers queries."""
         return self.baseline is None and self.reference is None
 
     @property

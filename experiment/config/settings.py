@@ -123,7 +123,6 @@ def read_settings(file: str) -> dict[str, Any]:
 
 
 def explained(kind: Any) -> dict[str, str]:
-    """What a dataclass's docstring says of each of its settings."""
     means: dict[str, str] = {}
     for base in kind.__mro__:
         for entry in docstring(base.__doc__ or "").params:

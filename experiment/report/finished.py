@@ -22,8 +22,6 @@ ROUND_KEYS = (
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run folder says."""
-
     folder: RunFolder
     config: Config
     summary: dict[str, Any]  # summary.json

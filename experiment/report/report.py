@@ -117,7 +117,6 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 
 
 def _shared(run: FinishedRun) -> dict[str, Any]:
-    """What both pages show."""
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
     space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
     scores = scores_by_name(counts, space)

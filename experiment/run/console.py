@@ -27,11 +27,9 @@ class Console:
         self._began = self._written = 0.0
 
     def say(self, text: str) -> None:
-        """Print one line."""
         self._console.print(text, markup=False)
 
     def show(self, table: RenderableType) -> None:
-        """Print a table or another object of rich."""
         self._console.print(table)
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -174,6 +174,5 @@ def recorded_choice(config: Config, folder: RunFolder) -> Config:
 
 
 def _json(config: Config) -> dict[str, Any]:
-    """The settings that may not change."""
     settings = json.loads(json.dumps(asdict(config)))
     return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}

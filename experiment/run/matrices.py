@@ -43,8 +43,6 @@ ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than th
 
 
 class Counting(Protocol):
-    """What such a round needs of a teacher, wherever it runs."""
-
     def count(self, matrix: Matrix) -> NoisyCounts: ...
 
 
@@ -189,7 +187,6 @@ def _by_weights(
 
 
 def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Estimate:
-    """What a model tells of its own labels of the ``features``."""
     if not model.some_records:
         return NOTHING_KNOWN
     if model.explained is not None:

@@ -52,7 +52,6 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
 
 
 def spent(state: LedgerState) -> float:
-    """A reading of the epsilon that was spent, rounded up."""
     assert state.plan is not None
     # Another certificate may be smaller than the reading's for all that the caps allow, and hence
     # for what was spent of it.
@@ -81,7 +80,6 @@ def calibration_error(bins: list[list[float]]) -> float | None:
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
-    """A finished round in one line."""
     score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
     known = any(value is not None for value in score.values())
     labels = space.format_score(score) if known or estimate is None else estimate.text()

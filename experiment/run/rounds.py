@@ -34,7 +34,6 @@ def run_rounds(experiment: Experiment) -> dict[str, object]:
 
 
 def _round(experiment: Experiment, current: Round) -> dict:
-    """A round's metrics: read from its file when it is finished, otherwise by running it."""
     folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:

@@ -27,7 +27,6 @@ FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Write a file atomically."""
     with whole(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -70,7 +69,6 @@ class RunFolder:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def round(self, number: int) -> Path:
-        """The folder of a round."""
         folder = self.path / f"round_{number}"
         folder.mkdir(exist_ok=True)
         return folder
@@ -81,7 +79,6 @@ class RunFolder:
         return json.loads(path.read_text()) if path.exists() else None
 
     def ledger_state(self) -> LedgerState:
-        """What the exported ledger tells."""
         return Ledger(self.ledger).state
 
     def plan(self) -> Plan:
@@ -102,7 +99,6 @@ class RunFolder:
         write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows, labels, outcomes) as saved."""
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
@@ -114,7 +110,6 @@ class RunFolder:
         write_arrays(self.round(number) / TRAINING_LABELS, labels)
 
     def load_extractor(self, number: int) -> ExtractorSpec:
-        """A round's student as saved."""
         return _extractor(self.round(number) / "student.safetensors")
 
     def features(

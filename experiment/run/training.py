@@ -207,7 +207,6 @@ def _taught(
 def _with_rows(
     taught: Taught, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
 ) -> Taught:
-    """With further rows; without ``chances`` they have no probabilities."""
     pool, known, soft = taught
     if soft is not None:
         none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
