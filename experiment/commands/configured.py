@@ -117,12 +117,6 @@ def _parsed(
     return parse(args, name, does or "", OPTIONS.get(name))
 
 
-def _set_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
-
-
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
@@ -180,7 +174,6 @@ def compare(args: Sequence[str]) -> int:
     spends the sum. The same command continues a comparison that was interrupted.
     """
     cells, out = parse_cells(args)
-    _set_threads(cells[0].config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
     from ..compare.table import render
@@ -217,7 +210,6 @@ def predict(args: Sequence[str]) -> int:
     console, out = Console(quiet=rest.quiet), Path(rest.out)
     side, settings = config.private_side(), config.public_side()
     announce(side, side, console)
-    _set_threads(config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 

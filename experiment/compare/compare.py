@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...student.data import Pool
 from ...student.devices import require_devices
 from ...student.linear import LINEAR, LinearRows
@@ -46,6 +48,7 @@ def compare(
     LabelwallError where ``out`` holds a cell of that name with other settings.
     """
     require_devices(cells[0].config.student)
+    torch.set_num_threads(cells[0].config.threads)
     if len({cell.folder for cell in cells}) != len(cells):
         text = "two methods or budgets of the comparison would share a folder."
         raise LabelwallError(f"{text} Give them different names.")

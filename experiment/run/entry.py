@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...student.devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Mechanism
@@ -63,6 +65,7 @@ def run(
     config = resumed(config, folder)
     require_affordable(config.plan())
     require_devices(config.student)
+    torch.set_num_threads(config.threads)
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
