@@ -24,7 +24,7 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
@@ -76,10 +76,12 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
 
 @contextmanager
 def _owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone."""
+    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
     before = os.umask(0o077)
     try:
         yield
+    except OSError as error:
+        raise LabelwallError(reason_of(error)) from error
     finally:
         os.umask(before)
 
