@@ -19,7 +19,7 @@ caps: {{asked: 20, answered: 20}}
 rounds: [{{queries: 20}}]
 student:
   {{backbone: small_cnn, objective: supervised, steps: 10, batch_labelled: 8, batch_unlabelled: 8,
-   doubtful_folds: 0, augment: none}}
+   doubtful_folds: 0, augment: natural}}
 threads: 1
 workers: 1
 """
