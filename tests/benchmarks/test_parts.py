@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.ind_knn import SimulatedRecords
+from labelwall.experiment.plan.stand_ins import ScaledVoters, StandInNoise, conversations
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import open_records
@@ -32,8 +32,9 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     *_, accuracy = load(*ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
     mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).with_noise(1.0, 400)
-    simulated = SimulatedRecords.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
-    (rehearsed,) = simulated.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
+    index, noise = ExactIndex(quantised(x), np.arange(400)), StandInNoise()
+    stand_ins = ScaledVoters(index, y, 10, quantised(asked), 64.0, records=400 * copies)
+    rehearsed = (conversations(mechanism, stand_ins, 400, noise) == truth).mean()
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
     voters = Voters(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
     measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
