@@ -50,7 +50,6 @@ def records(*options: str) -> int:
 
 
 def ask(seed: int) -> int:
-    """The exit code of ten queries."""
     np.savez("q.npz", x=tiny.rows(10, seed)[0])
     return predict()
 

@@ -42,7 +42,6 @@ def entries(path: Path) -> list[tuple[str, dict]]:
 
 
 def screened(ledger: Path) -> list[int]:
-    """How many queries each screening was charged for."""
     charges = [body for kind, body in entries(ledger) if kind == "charge"]
     return [body["count"] for body in charges if body["release"] == "screen"]
 

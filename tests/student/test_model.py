@@ -105,7 +105,6 @@ def test_inputs_of_another_kind_are_refused(name: str) -> None:
 
 
 def changed(**fields: object) -> bytes:
-    """A file whose metadata says something else."""
     written = students.content()
     info = unpack(written)
     assert info is not None
@@ -114,7 +113,6 @@ def changed(**fields: object) -> bytes:
 
 
 def text(metadata: str) -> bytes:
-    """A file with such metadata."""
     return safetensors.torch.save({"a": torch.zeros(1)}, {KEY: metadata})
 
 

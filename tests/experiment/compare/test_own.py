@@ -28,6 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tiny.write_table(tmp_path / f"{file}.csv", count, seed)
     np.savez(tmp_path / "v.npz", **arrays)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)
     return tmp_path
 
 

@@ -113,7 +113,6 @@ def test_of_many_classes_the_worst_are_shown() -> None:
 
 @pytest.mark.parametrize("summary", [{}, {"unsafe": False, "epsilon": 0.1}])
 def test_an_unsafe_run_says_so_first_and_certifies_nothing(tmp_path: Path, summary: dict) -> None:
-    """The ledger's word is enough."""
     run_dir = finished_run(tmp_path, unsafe=True)
     change(run_dir / "summary.json", **summary)
     text = page_of(run_dir).text
