@@ -24,7 +24,7 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
@@ -41,8 +41,6 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
     from .report.report import write_report
@@ -58,8 +56,7 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
-    torch.set_num_threads(config.threads)
+    announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
     summary = entry.run(
         config,
         run_dir,
@@ -76,10 +73,12 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
 
 @contextmanager
 def _owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone."""
+    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
     before = os.umask(0o077)
     try:
         yield
+    except OSError as error:
+        raise LabelwallError(reason_of(error)) from error
     finally:
         os.umask(before)
 
@@ -239,8 +238,6 @@ def compare(
         seeds: of the repetitions.
         Others: as of ``fit``.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .compare import compare as comparison
     from .compare.own import own_cells
@@ -260,7 +257,6 @@ def compare(
         if names := data.names():
             settings = merged({"data": {"classes": names}}, settings)
         cells = own_cells(given, {}, settings)
-        torch.set_num_threads(cells[0].config.threads)
         console = Console(quiet=quiet)
         rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)

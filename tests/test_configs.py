@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from labelwall.experiment.config.settings import load_config

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.commands.configured import OPTIONS
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import OPTIONS, parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of

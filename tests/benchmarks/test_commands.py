@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.wall.datasets.sources import describe
 from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
 

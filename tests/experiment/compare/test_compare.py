@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.compare.table import plot, render, summarise
 from tests.experiment.checks import check_one_error
 

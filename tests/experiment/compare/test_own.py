@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error

@@ -124,6 +124,8 @@ def test_enough_labelled_rows_are_rehearsed_on() -> None:
     np.savez("data.npz", test_y=np.arange(100) % 3, **rows)
     config, _ = parse(["--data", "data.npz"])
     assert (config.mechanism.kind, config.features) == ("auto", "auto")
+    written("--data", "data.npz")
+    assert "--out CHOSEN    the method, and a file to serve" in Path("own.yaml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,8 @@ def staged(
         threads=1,
     )
     task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
-    rows = Labelled(*case.rows(3, labelled), "")
-    return Rehearsal(config, task, public, rows, records, no_progress, tmp_path)
+    rows, goal = Labelled(*case.rows(3, labelled), ""), Goal(epsilon, 1e-5, records, 500, 1)
+    return Rehearsal(config, task, public, rows, goal, no_progress, tmp_path)
 
 
 def write(folder: Path, settings: str) -> Path:

@@ -10,13 +10,13 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
-from labelwall.experiment.run import places
 from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.entry import recorded_choice
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
@@ -79,7 +79,7 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
     assert "test split" in table["source"]  # the public rows of these data have no labels
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
-    assert places.decided(load_config(config), folder).open  # before it began: another search
+    assert recorded_choice(load_config(config), folder).open  # before it began: another search
 
 
 def test_a_run_keeps_its_choice(
@@ -104,7 +104,8 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
-    places.record(replace(found, mechanism=PrivateLinear(axes=4)), folder)
+    folder.create()
+    folder.config.write_text(to_yaml(replace(found, mechanism=PrivateLinear(axes=4))))
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
