@@ -60,9 +60,7 @@ def test_a_class_that_public_rows_lack_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("shares", [EQUAL, SKEWED])
-def test_without_a_shift_nothing_is_lost(
-    shares: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> None:
     features, labels = rows(shares, 6_000, 3)
     corrected = shifted_model(shares, shares, 5.0)
 

@@ -45,7 +45,7 @@ def asked(
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, answered: bool
+    tmp_path: Path, monkeypatch, step: int, answered: bool
 ) -> None:
     """Before the teacher is asked, and after it answered but before the answer is used.
 

@@ -20,7 +20,7 @@ Taught = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @pytest.fixture
-def taught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taught:
+def taught(folder: Path, monkeypatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
     tiny.configure(caps=None, rounds=[{}])
     monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
@@ -64,7 +64,7 @@ def test_other_students_see_the_public_rows_alone(taught: Taught, settings: str)
 
 
 def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     rows = np.array([[0.0, 5.0], [1.0, 5.0]], dtype=np.float32)
     found = virtual_rows(rows, 3)

@@ -122,7 +122,7 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
 # --- CIFAR-10's formats
 
 
-def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
+def write_cifar(root: Path, monkeypatch) -> dict[str, np.ndarray]:
     """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its
     checksums."""
     folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}
