@@ -44,8 +44,6 @@ def train(
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
     from .report.report import write_report
@@ -61,8 +59,7 @@ def train(
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
-    torch.set_num_threads(config.threads)
+    announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
     summary = entry.run(
         config,
         run_dir,
@@ -246,8 +243,6 @@ def compare(
         seeds: of the repetitions.
         Others: as of ``fit``.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .compare import compare as comparison
     from .compare.own import own_cells
@@ -265,7 +260,6 @@ def compare(
         given = Namespace(**dict.fromkeys(OWN), **words)
         vars(given).update(options | more)
         cells = own_cells(given, {}, data.named(settings))
-        torch.set_num_threads(cells[0].config.threads)
         console = Console(quiet=quiet)
         rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)
