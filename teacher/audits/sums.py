@@ -14,7 +14,7 @@ from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
-from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn
+from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
@@ -33,12 +33,13 @@ OTHERS_AT = 20
 _KEY = bytes(32)
 
 
-def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
+def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
-    near = mechanism.neighbours
+    near = 1 if isinstance(mechanism, Score) else mechanism.neighbours
     deviation = mechanism.noise * math.sqrt(near)
-    # the record is at 0: the first cells have its votes
+    # the record is at 0: the first cells have its votes, or the last class's if it is right there
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
+    centers = centers[:, ::-1] if isinstance(mechanism, Score) else centers
 
     def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
