@@ -9,7 +9,7 @@ from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.groups import PublicSide, Round
+from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
@@ -27,6 +27,7 @@ class Experiment:
 
     settings: PublicSide
     rounds: list[Round]
+    scoring: Scoring | None
     folder: RunFolder
     task: Task
     public: PublicData

@@ -82,6 +82,7 @@ def run(
         experiment = Experiment(
             settings,
             config.asked_rounds(config.seed),
+            config.asked_score(),
             folder,
             task,
             public,

@@ -19,6 +19,7 @@ from .asking import Experiment, ask, public_alone
 from .metrics import round_line, run_summary
 from .quality import best_round, estimate_of
 from .run_folder import RunFolder, write_file
+from .scoring import private_score, score_text
 from .training import train_round, untaught
 
 
@@ -54,10 +55,19 @@ def _round(experiment: Experiment, current: Round) -> dict:
 
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     folder, settings = experiment.folder, experiment.settings
-    experiment.teacher.export(folder.ledger)
     kept = best_round([estimate_of(metrics) for metrics in rounds])
+    choose = experiment.scoring is not None and experiment.scoring.choose
+    numbers = range(1, len(rounds) + 1) if choose else [kept]
+    scores = {number: private_score(experiment, number) for number in numbers}
+    known = {number: score["right"] for number, score in scores.items() if score}
+    if choose and None not in known.values():
+        kept = max(known, key=lambda number: (known[number], number), default=kept)
+    if text := score_text(scores[kept]):
+        experiment.console.say(f"round {kept}'s student {text}")
+    experiment.teacher.export(folder.ledger)
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
     summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
+        "private_score": scores[kept],
         "public_rows": len(experiment.public.inputs),
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
