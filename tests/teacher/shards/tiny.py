@@ -19,6 +19,7 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearAttributes,
     PrivateLinearValue,
     ReverseKnn,
+    Score,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -64,6 +65,7 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    Score(sigma=2.0),
     PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
     PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
     PrivateLinearValue(noise_multiplier=2.0),
