@@ -69,6 +69,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
         "private_score": scores[kept],
         "public_rows": len(experiment.public.inputs),
+        "test_rows": len(experiment.public.test_inputs),
+        "held_out": experiment.public.held_out,
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
     write_file(folder.student, _described(folder, settings.data, experiment.task.labels, summary))
