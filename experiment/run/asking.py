@@ -27,7 +27,6 @@ class Experiment:
 
     settings: PublicSide
     rounds: list[Round]
-    scoring: Scoring | None
     folder: RunFolder
     task: Task
     public: PublicData
@@ -36,6 +35,7 @@ class Experiment:
     teacher: Answering
     console: Console
     known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
+    scoring: Scoring | None = None
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""

@@ -86,7 +86,6 @@ def run(
         experiment = Experiment(
             settings,
             config.asked_rounds(config.seed),
-            config.asked_score(),
             folder,
             task,
             public,
@@ -95,6 +94,7 @@ def run(
             teacher,
             console,
             taught,
+            config.asked_score(),
         )
         return run_rounds(experiment)
 

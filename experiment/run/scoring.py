@@ -48,7 +48,7 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     least = (share - plan.delta) * math.exp(-certified_epsilon(plan))
     score: dict[str, object] = {
         "right": round(float(share), 4) if known else None,
-        "error": round(float(error), 4),
+        "error": round(float(error), 4) if known else None,
         "by_class": {
             name: [round(float(part), 4), round(float(doubt), 4)]
             for name, part, doubt in each

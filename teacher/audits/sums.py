@@ -14,7 +14,7 @@ from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
-from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn, Score
+from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
@@ -35,7 +35,7 @@ _KEY = bytes(32)
 
 def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
-    near = 1 if isinstance(mechanism, Score) else mechanism.neighbours
+    (stage,), near = mechanism.stages, 1 if isinstance(mechanism, Score) else mechanism.neighbours
     deviation = mechanism.noise * math.sqrt(near)
     # the record is at 0: the first cells have its votes, or the last class's if it is right there
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
@@ -44,12 +44,12 @@ def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
     def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
         index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
         rows = Voters(index, pair.labels(added), pair.num_classes, centers)
-        counts = drawn(mechanism, HISTOGRAM, of_unit(rows, unit, alike=True), n, entropy)
+        counts = drawn(mechanism, stage, of_unit(rows, unit, alike=True), n, entropy)
         shape = (-1, near + 1, pair.num_classes)
         sums = [values.reshape(shape)[:, :near, -1].sum(axis=1) for values in counts]
         return sum_codes(np.concatenate(sums), deviation)
 
-    return [Case(HISTOGRAM, [EMPTY], run, mechanism.releases(1, 1))]
+    return [Case(stage, [EMPTY], run, mechanism.releases(1, 1))]
 
 
 def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:

@@ -119,6 +119,7 @@ class Score(Histogram):
 
     kind: Literal["score"] = "score"
 
+    stages = ("score",)
     sensitivity = 1.0
 
     @property

@@ -93,7 +93,7 @@ KINDS = {
     "histograms and a score": Kind(
         "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5}\n"
         "evaluate: {share: 0.05, sigma: 0.5, choose: true}\n" + SOME,
-        {"0/histogram": 2, "1/histogram": 2},
+        {"0/histogram": 2, "1/score": 2},
         {"histogram": 1},
     ),
     "votes on attributes": Kind(

@@ -102,19 +102,19 @@ def _individual(f: Fields) -> list[Priced]:
     return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
 
 
-def _cells(f: Fields) -> list[Priced]:
+def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
     """L2 sensitivity parts sqrt(neighbours), also of a person: sections 13 and 22."""
     _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
     noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
-    return [Priced("histogram", "gaussian", parameters, noisy)]
+    return [Priced(name, "gaussian", parameters, noisy)]
 
 
 def _score(f: Fields) -> list[Priced]:
     """A record adds 1 to one of 2 counts a class, a person a vector of length 1: section 13."""
-    return _cells({**f, "centroids": 2, "neighbours": 1})
+    return _cells({**f, "centroids": 2, "neighbours": 1}, "score")
 
 
 def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
