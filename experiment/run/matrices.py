@@ -43,8 +43,6 @@ ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than th
 
 
 class Counting(Protocol):
-    """What such a round needs of a teacher, wherever it runs."""
-
     def count(self, matrix: Matrix) -> NoisyCounts: ...
 
 
@@ -113,11 +111,6 @@ def axes_by_count(
     most = max(1, min(int(len(plain) * AXES_BY_ROWS), plain.shape[1]))
     carried = carried_axes(strength, classes, most)
     return None if kept / SIMILAR < carried < kept * SIMILAR else carried
-
-
-def one_step_fewer(asked: Round) -> Round:
-    """A round after its first sum was spent on other axes."""
-    return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
 
 
 def _by_cells(
@@ -194,7 +187,6 @@ def _by_weights(
 
 
 def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Estimate:
-    """What a model tells of its own labels of the ``features``."""
     if not model.some_records:
         return NOTHING_KNOWN
     if model.explained is not None:

@@ -41,7 +41,6 @@ class Estimate:
 
     @property
     def known(self) -> bool:
-        """Whether it says anything."""
         return not self.why and self.by != UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +59,6 @@ class Estimate:
 
 
 def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
-    """The estimate of a finished round; None where it has none."""
     stored = metrics.get("estimate")
     return None if stored is None else Estimate(**stored)
 
@@ -98,7 +96,6 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
 
 
 def _chance(share: float, rows: float) -> float:
-    """The standard error of a share of so many rows."""
     return math.sqrt(max(share * (1 - share), 1e-4) / rows)
 
 

@@ -17,6 +17,24 @@ from .run_folder import write_file
 DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
+def best_scored(
+    experiment: Experiment, kept: int, rounds: int
+) -> tuple[int, dict[str, object] | None]:
+    """The round whose student is the result, and its score, which the console is told.
+
+    ``kept``: the one that estimates choose, unless scores of all ``rounds`` are to, and are known.
+    """
+    asked = experiment.scoring
+    numbers = range(1, rounds + 1) if asked is not None and asked.choose else [kept]
+    scores = {number: private_score(experiment, number) for number in numbers}
+    shares = {number: score and score["right"] for number, score in scores.items()}
+    if len(shares) > 1 and None not in shares.values():
+        kept = max(shares, key=lambda number: (shares[number], number))
+    if text := score_text(scores[kept]):
+        experiment.console.say(f"round {kept}'s student {text}")
+    return kept, scores[kept]
+
+
 def private_score(experiment: Experiment, number: int) -> dict[str, object] | None:
     """The score of round ``number``'s student, as summary.json holds it; None where the run buys
     none, or a cap refuses it.
@@ -40,8 +58,8 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     if counts is None or form.noise is None:
         return None
     right, wrong = counts.reshape(2, classes) / form.parts
-    share, error = shares(right.sum(), wrong.sum(), form.noise * math.sqrt(classes))
-    each = zip(experiment.task.labels.names, *shares(right, wrong, form.noise), strict=True)
+    share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(classes))
+    each = zip(experiment.task.labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
     alone = certified_epsilon(replace(plan, slots=(plan.slots[slot],)))
     known = bool(error <= DOUBT)
@@ -61,7 +79,9 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     return score
 
 
-def shares(right: np.ndarray, wrong: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
+def noisy_shares(
+    right: np.ndarray, wrong: np.ndarray, noise: float
+) -> tuple[np.ndarray, np.ndarray]:
     """(share of right records, its standard error) from noisy counts of the same shape.
 
     ``noise``: the standard deviation of each count. Where the records do not show above it, the

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.wall.datasets.sources import describe
 from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
 
 
 def rows(printed: str, start: str = "| ") -> list[list[str]]:
-    """The cells of a printed table's lines."""
     lines = [line for line in printed.splitlines() if line.startswith(start)]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 

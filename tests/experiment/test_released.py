@@ -86,7 +86,7 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
     outs = [tmp_path / name / "out" for name in ("without", "with")]
     names = [{path.relative_to(out) for path in out.rglob("*")} for out in outs]
     assert names[0] == names[1]
-    for name in ("cells.npz", "answers.npz", "student.safetensors", "extractor.json"):
+    for name in ("cells.npz", "answers.npz", "student.safetensors"):
         for number in (1, 2):
             pair = [(out / f"round_{number}" / name).read_bytes() for out in outs]
             assert pair[0] == pair[1], (name, number)

@@ -58,7 +58,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kern
     public = PublicRows(lambda: stage.views[:1], stage.score)
     goal = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, asked=PUBLIC)
     best = planning.planned(mechanism, goal, public).chosen
-    config = planned_config(replace(stage.config, rounds=stage.config.rounds * 2), best)
+    config = planned_config(replace(stage.settings, rounds=stage.settings.rounds * 2), best)
     assert 0.99 < best.epsilon == certified_epsilon(config.plan()) <= 1
     assert best.mechanism.rho == pytest.approx(0.0305527, abs=1e-7)  # all that the budget buys
     assert best.answered == best.cap == best.asked == PUBLIC

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labelwall.experiment.run.scoring import score_text, shares
+from labelwall.experiment.run.scoring import noisy_shares, score_text
 from labelwall.student.train import outputs
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.matrices import MAX_ENTRY
@@ -15,12 +15,13 @@ def test_the_error_is_that_of_the_noise() -> None:
     """Against draws; counts that do not show above the noise tell nothing."""
     rng, noise = np.random.default_rng(0), 18.0
     drawn = [
-        shares(*(np.array([700.0, 300.0]) + rng.normal(0, noise, 2)), noise)[0] for _ in range(4000)
+        noisy_shares(*(np.array([700.0, 300.0]) + rng.normal(0, noise, 2)), noise)[0]
+        for _ in range(4000)
     ]
-    share, error = shares(np.array(700.0), np.array(300.0), noise)
+    share, error = noisy_shares(np.array(700.0), np.array(300.0), noise)
     assert float(share) == pytest.approx(0.7)
     assert np.std(drawn) == pytest.approx(float(error), rel=0.05)
-    assert np.isinf(shares(np.array(30.0), np.array(10.0), noise)[1])
+    assert np.isinf(noisy_shares(np.array(30.0), np.array(10.0), noise)[1])
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (5,)), ("small_cnn", (16, 16, 1))])
