@@ -167,7 +167,6 @@ class PublicSide(FirstFeatures, Computing):
 
     @property
     def taught(self) -> bool:
-        """Whether labels of public rows are learned."""
         return self.public_labels == "train" and self.data.labels == "class"
 
     def records(self, public: int) -> int:

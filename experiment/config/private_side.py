@@ -81,7 +81,6 @@ class PrivateSide(Computing):
         self.priced()  # caps that the mechanisms have
 
     def _require_persons(self) -> None:
-        """Raises InvalidInput unless the data set says whose a row is."""
         where = SOURCES[self.data.source].persons
         if where is None:
             rule = f"row for the source {self.data.source!r}"
@@ -134,7 +133,6 @@ class PrivateSide(Computing):
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
     def _paid(self) -> list[list[RoundConfig]]:
-        """The rounds that each slot of the plan pays for, in order."""
         shared = [r for r in self.rounds if r.mechanism is None]
         own = [[r] for r in self.rounds if r.mechanism is not None]
         return [shared, *own] if shared else own
@@ -188,7 +186,6 @@ class PrivateSide(Computing):
         return rounds
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
-        """With another mechanism for each slot of the plan."""
         rounds = [
             r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])
             for r, slot in zip(self.rounds, self.slots(), strict=True)

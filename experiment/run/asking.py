@@ -14,7 +14,7 @@ from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, whitened
-from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
+from .matrices import ask_matrices, axes_by_count, known_rows
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -147,7 +147,8 @@ def _by_count(
         )
         extractor = _on_axes(experiment, number, axes, COUNTED)
         teacher.use_extractor(extractor, probe=inputs[:PROBE])
-    return one_step_fewer(asked), extractor
+    steps = (asked.form.steps or 1) - 1  # the first sum was spent on other axes
+    return replace(asked, form=replace(asked.form, steps=steps)), extractor
 
 
 def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
