@@ -89,8 +89,9 @@ def run(
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        shared = folder, task, public, extractor, features, teacher, console, taught, loggers
-        return run_rounds(Experiment(settings, config.asked_rounds(config.seed), *shared))
+        shared = folder, task, public, extractor, features, teacher, console, taught
+        rounds, score = config.asked_rounds(config.seed), config.asked_score()
+        return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
 
 
 def _untested(public: PublicData) -> str:
