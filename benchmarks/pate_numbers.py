@@ -182,12 +182,11 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     data = DataConfig("mnist", root=str(root))
     task, public, console = describe(data), read_public(data), Console()
     spec = first_extractor(FirstFeatures(), task)
-    embedder = Embedder(spec, probe=None)
+    embedder = Embedder(spec)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     features, private = embed_records(
         cache,
         open_records(data, task),
-        spec,
         embedder,
         lambda *done: console.progress("embedding", *done),
     )

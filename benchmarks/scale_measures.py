@@ -177,8 +177,7 @@ def sharded(
 
     spec, over = index_over(folder, rows, dimensions, shards, backend)
     embedded = [
-        Embedder(spec, probe=None).embed(block.astype(np.float32))[0]
-        for block in blocks(rows, dimensions)
+        Embedder(spec).embed(block.astype(np.float32))[0] for block in blocks(rows, dimensions)
     ]
     index, m = ExactIndex(np.concatenate(embedded), np.arange(rows)), prefix_length(K, GAMMA)
     queries = asked(dimensions, 16, 10_000)

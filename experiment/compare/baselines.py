@@ -104,11 +104,10 @@ def _inputs(config: Config, baseline: AnyBaseline, public: PublicData) -> Inputs
 def first_embedder(config: Config, public: PublicData) -> Embedder:
     """What computes the first round's features."""
 
-    def of(spec: ExtractorSpec) -> Embedder:
-        return embedder_of(config, spec, public.inputs)
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(config, spec).features(public.inputs)
 
-    task = describe(config.data)
-    return of(starting_extractor(config, task, lambda spec: of(spec).features(public.inputs)))
+    return embedder_of(config, starting_extractor(config, describe(config.data), plain))
 
 
 def _fitted(

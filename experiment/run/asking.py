@@ -13,7 +13,7 @@ from ..config.groups import PublicSide, Round
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
+from .features import PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
@@ -111,7 +111,7 @@ def ask(experiment: Experiment, asked: Round) -> Asked:
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
+    teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
@@ -145,7 +145,7 @@ def _by_count(
             f"{axes} axes are asked about instead of {kept}"
         )
         extractor = _on_axes(experiment, number, axes, COUNTED)
-        teacher.use_extractor(extractor, probe=inputs[:PROBE])
+        teacher.use_extractor(extractor)
     return one_step_fewer(asked), extractor
 
 

@@ -19,7 +19,7 @@ from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from ..config.groups import PublicSide, Round
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
+from .features import PublicFeatures, extractor_of_round, starting_extractor
 from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
 from .query_selection import choose_queries
 from .run_folder import write_arrays
@@ -64,7 +64,7 @@ def predict(
         assert plan is not None
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
         extractor = extractor_of_round(first, form, features.plain)
-        teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
+        teacher.use_extractor(extractor)
         if form.matrix is None:
             answers = teacher.answer(asked)
         else:
@@ -98,12 +98,12 @@ def _by_matrices(
 
     The matrices are kept in ``place``.
     """
-    plain, rows = features.plain(extractor), features.rows
+    plain = features.plain(extractor)
     guess = settings.records or len(plain)
     if axes := axes_by_count(teacher, current, extractor, guess, plain):
         current = one_step_fewer(current)
         extractor = extractor_of_round(first, replace(current.form, axes=axes), features.plain)
-        teacher.use_extractor(extractor, probe=rows["asked"][:PROBE])
+        teacher.use_extractor(extractor)
     unasked, count = np.zeros(len(plain), dtype=np.uint8), current.queries or len(plain)
     chosen = choose_queries(settings.seed, current.number, unasked, count)
     public, asked = (features.quantised(extractor, name) for name in ("public", "asked"))

@@ -18,12 +18,11 @@ from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
 from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service
-from ...wall.datasets.sources import describe, read_public
+from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
 from ..config.groups import PrivateSide
 from .console import Console
-from .features import PROBE
 from .teachers import CHILD, custody, teacher_factory
 
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other
@@ -74,16 +73,14 @@ def app_of(
     side: PrivateSide, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    task, data, computing = describe(side.data), side.data, side.computing
+    task, computing = describe(side.data), side.computing
     plan = custodian.ledger.state.plan
     assert plan is not None
-    no_public = data.source == "folder" and data.public is None
     settings = Settings(
         config=service,
         task=task,
         entropy=entropy,
         certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
-        probe=None if no_public else read_public(data).inputs[:PROBE],
         sharded=teacher_factory(side, task) if side.scale.shards else None,
         scale=side.scale,
         batch_size=computing.batch_size,
@@ -92,7 +89,7 @@ def app_of(
         progress=Console().progress,
         load=partial(load_torch, computing.threads),
     )
-    records = partial(open_records, data, task, unit=side.unit)
+    records = partial(open_records, side.data, task, unit=side.unit)
     return create_app(build_service(custodian, records, settings), keys)
 
 

@@ -18,7 +18,7 @@ from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
 from ..features.cache import forget_shards
-from ..features.embedder import Embedder, unit_length
+from ..features.embedder import unit_length
 from ..ledger.ledger import Ledger
 from ..mechanisms.base import Mechanism
 from ..mechanisms.voters import Voters
@@ -100,13 +100,11 @@ class Shards:
             records = records.joined(part)
         return records
 
-    def index(
-        self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
-    ) -> "ShardedIndex":
+    def index(self, spec: ExtractorSpec, progress: TaskProgress) -> "ShardedIndex":
         """Embed what is not embedded yet, a block in every shard at a time, and index all rows."""
         done, rows = -1, 0
         while done < rows:
-            parts = self._workers.ask("embed_block", spec, probe, batch_size)
+            parts = self._workers.ask("embed_block", spec)
             done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
             progress(done, rows)
         return ShardedIndex(self._workers, spec.sha256())
@@ -196,10 +194,11 @@ class ShardedRows(PrivateRows):
         """Nothing: the shards embed block by block on their own, and keep each block."""
         return True
 
-    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
+    def prepare(self, spec: ExtractorSpec) -> Voters:
         """Embed block by block in the shards; PATE's linear classifiers are trained here."""
+        self.embedder(spec)  # what does not fit is named here: shards say nothing of a failure
         self.records()
-        index = self._shards.index(spec, embedder.probe, self.batch_size, self.embedding)
+        index = self._shards.index(spec, self.embedding)
         return Voters(
             index,
             index.labels,

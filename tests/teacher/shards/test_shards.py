@@ -50,7 +50,7 @@ def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, n: int,
     """Also of few records, and without any."""
     records = tiny.records(n, 3)
     index = tiny.index_of(tmp_path / "d", records, count)
-    features, finite = Embedder(tiny.RAW, probe=None).embed(records.inputs)
+    features, finite = Embedder(tiny.RAW).embed(records.inputs)
     order = np.flatnonzero(finite)[np.argsort(records.ids[finite])]
     whole = ExactIndex(features[order], records.ids[order])
     asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
