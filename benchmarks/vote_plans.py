@@ -1,4 +1,4 @@
-"""The planner of votes on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
+"""The planner on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
 
 import tempfile
 from pathlib import Path
@@ -21,9 +21,8 @@ def planned_votes(
     mechanism: Mechanism, features: np.ndarray, labels: np.ndarray, classes: int, goal: Goal
 ) -> Choice[Any]:
     """The best choice for a goal, by labelled rows: features int8 [n, d], labels int64 [n]."""
-    config = Config(
-        DataConfig("arrays", path="-"), [RoundConfig(1)], mechanism=mechanism, features="raw"
-    )
+    data, rounds = DataConfig("arrays", path="-"), [RoundConfig(1)]
+    config = Config(data=data, rounds=rounds, mechanism=mechanism, features="raw")
     task = Task(label_space("class", [str(i) for i in range(classes)]), features.shape[1:])
     rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
     assert planner is not None
@@ -31,5 +30,5 @@ def planned_votes(
         labelled, records = Labelled(rows, labels, "public rows"), goal.expected_records
         stage = Rehearsal(config, task, rows, labelled, records, no_progress, Path(scratch))
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
-        public = PublicRows(classes, lambda: stage.embedded, lambda: (view,), stage.score)
+        public = PublicRows(lambda: (view,), stage.score)
         return planner(mechanism, goal, public, no_progress).chosen

@@ -24,9 +24,9 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, LabelwallError, MissingData, reason_of
 from .config.config import Config
-from .config.own import OWN, own_settings
+from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
 from .data import Data, is_frame, write_table
 from .run.console import Console
@@ -46,8 +46,8 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
     from .report.report import write_report
-    from .run import rounds
-    from .run.places import custodian_place, require_budget, resumed, tell_changed_files
+    from .run import entry
+    from .run.places import custodian_place, require_budget, tell_changed_files
     from .run.run_folder import RunFolder
 
     side, apart = config.private_side(), isolate or config.teacher is not None
@@ -58,9 +58,9 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, resumed(config, RunFolder(run_dir)), console)
+    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
     torch.set_num_threads(config.threads)
-    summary = rounds.run(
+    summary = entry.run(
         config,
         run_dir,
         entropy=SystemEntropy(),
@@ -76,10 +76,12 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
 
 @contextmanager
 def _owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone."""
+    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
     before = os.umask(0o077)
     try:
         yield
+    except OSError as error:
+        raise LabelwallError(reason_of(error)) from error
     finally:
         os.umask(before)
 
@@ -87,7 +89,7 @@ def _owner_alone() -> Iterator[None]:
 def _configured(options: Settings, settings: Settings, budget: Settings) -> Config:
     own = {**options, **{name: value for name, value in budget.items() if value is not None}}
     data = settings.get("data", {})
-    columns = {name: data[name] for name in ("ignore", "person") if name in data}
+    columns = {name: data[name] for name in COLUMNS if name in data}
     return config_of(merged(own_settings(own, columns), settings))
 
 

@@ -32,6 +32,7 @@ HEADER = """\
 #   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
 #   labelwall run  --config THIS_FILE
 """
+SERVED = "#   labelwall plan --config THIS_FILE --out CHOSEN    the method, and a file to serve\n"
 
 
 QUIET = flag("print nothing but the result")
@@ -184,8 +185,9 @@ def predict(args: Sequence[str]) -> int:
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
+    sides, entropy = (config.private_side(), config.public_side()), SystemEntropy()
     answers = prediction.predict(
-        config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
+        *sides, Path(rest.queries), out, slot=rest.slot, entropy=entropy, console=console
     )
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
@@ -222,7 +224,7 @@ def records(args: Sequence[str]) -> int:
     if rest.change == "add":
         print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:
-        ids = ids_of(side.unit, rest)
+        ids = ids_of(side.privacy.unit, rest)
         print(remove_records(side, ids, dry_run=rest.dry_run, console=console))
     return 0
 
@@ -248,7 +250,7 @@ def init(args: Sequence[str]) -> int:
     out, command = Path(options.out), "plan"
     if options.source is None:
         config, _ = _parsed(init, args)
-        content = f"{HEADER}\n{short_yaml(config)}".encode()
+        content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}".encode()
     elif others:
         raise InvalidInput("from", "left out with one's own data and settings", options.source)
     elif options.source not in PACKAGED:

@@ -51,10 +51,10 @@ class PublicFeatures:
         """float [n, d]: features before they are centred."""
         if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
             self._network, self._features = network, {}
-            self._embedder = embedder_of(self._computing, spec)
         if rows not in self._features:
             progress = partial(self._progress, f"features of {rows} rows")
-            self._features[rows] = self._embedder.features(self.rows[rows], progress)
+            embedder = embedder_of(self._computing, spec)
+            self._features[rows] = embedder.features(self.rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
@@ -132,18 +132,17 @@ def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
     return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)
 
 
-def starting_extractor(first: FirstFeatures, task: Task, plain: Plain) -> ExtractorSpec:
-    """The features of the first round, on whitened axes of the rows that ``plain`` knows.
+def whitened(spec: ExtractorSpec, count: int, plain: Plain) -> ExtractorSpec:
+    """The features on so many whitened axes of PUBLIC rows; as they are for 0.
 
-    Raises InvalidInput where features or axes do not fit the inputs, MissingData without weights.
+    Raises InvalidInput for more axes than these rows spread along.
     """
-    spec = first_extractor(first, task)
-    if not first.whiten:
+    if not count:
         return spec
-    center, axes = principal_axes(plain(spec)[:MAX_ROWS], first.whiten)
-    if first.whiten > axes.shape[1]:
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], count)
+    if count > axes.shape[1]:
         rule = f"at most {axes.shape[1]}, the directions in which the public rows' features spread"
-        raise InvalidInput("whiten", rule, first.whiten)
+        raise InvalidInput("whiten", rule, count)
     return _on_axes(spec, center, axes)
 
 

@@ -159,8 +159,8 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
     (x, _), (test, _) = planning.vectors(2, 300), planning.vectors(3, 300)
     values, truth = (rows[:, 0] - rows[:, 1] for rows in (x, test))
     config = Config(
-        DataConfig("arrays", path="-", labels="value", bounds=[-8.0, 8.0]),
-        [RoundConfig()],
+        data=DataConfig("arrays", path="-", labels="value", bounds=[-8.0, 8.0]),
+        rounds=[RoundConfig()],
         mechanism=Auto(),
         features="raw",
         threads=1,
@@ -192,7 +192,7 @@ def named(tmp_path: Path) -> Path:
     ("kind", "source", "word"),
     [
         ("private_knn", "400 rows of the test split", "sigma_screen"),
-        ("ind_knn", "a rehearsal among 400 labelled public rows", "sigma_label"),
+        ("ind_knn", "400 rows of the test split", "sigma_label"),
     ],
 )
 def test_the_command_writes_a_configuration_that_loads_and_fits(
