@@ -158,7 +158,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     shards = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
     assert peak_of(lambda: shards.open(no_progress)) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
-    peak = peak_of(lambda: shards.index(spec, None, 16, lambda done, total: None))
+    peak = peak_of(lambda: shards.index(spec, lambda done, total: None))
     assert peak < 12 * block + 60 * n
 
 

@@ -178,7 +178,7 @@ def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> 
     scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
     shards = Shards(directory, scale, streamed(rows), shape, unit=unit)
     shards.open(no_progress)
-    return shards.index(RAW, None, 16, lambda done, total: None)
+    return shards.index(RAW, lambda done, total: None)
 
 
 def asked(teacher: Teacher, name: str) -> tuple[object, ...]:
