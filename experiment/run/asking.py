@@ -1,7 +1,8 @@
 """A round's questions: with which features, about which public rows, and what comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Experiment:
     console: Console
     known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
     scoring: Scoring | None = None
+    loggers: Sequence[Any] = ()  # of Lightning
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""

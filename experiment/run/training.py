@@ -123,6 +123,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         test_y=public.test_labels,
         progress=partial(progress, "training the student"),
         soft=chances,
+        loggers=experiment.loggers,
     )
     student = seen.export(model.weights)
     folder.save_student(number, student, cleaned.labels)
