@@ -247,4 +247,5 @@ PLANNERS: dict[str, Candidates[Any] | None] = {
     "batch_knn": None,
     "private_knn_attributes": None,
     "gnmax_attributes": None,
+    "score": None,
 }

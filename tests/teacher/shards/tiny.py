@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -20,6 +19,7 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearAttributes,
     PrivateLinearValue,
     ReverseKnn,
+    Score,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -65,6 +65,7 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    Score(sigma=2.0),
     PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
     PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
     PrivateLinearValue(noise_multiplier=2.0),
@@ -89,7 +90,6 @@ def spec_of(name: str) -> ExtractorSpec:
 
 LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
-EMBEDDER = Embedder(RAW, probe=None)
 SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
 BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
@@ -176,7 +176,7 @@ def ready(
 
 
 def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> ShardedIndex:
-    index = on_disk(directory, streamed(rows), count, unit=unit).prepare(RAW, EMBEDDER).index
+    index = on_disk(directory, streamed(rows), count, unit=unit).prepare(RAW).index
     assert isinstance(index, ShardedIndex)
     return index
 
