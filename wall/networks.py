@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
+from .matrices import MAX_ENTRY
 from .messages import ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -25,7 +28,7 @@ FOURIER = 1024  # random features
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
-TIMM, PRETRAINED, RELEASED = "timm/", "pretrained/", "released/"
+TIMM, PRETRAINED, RELEASED, DECIDED = "timm/", "pretrained/", "released/", "decided/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
@@ -55,12 +58,16 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
     name: images are enlarged to its weights' size; or "released/" and any of these: features
-    shifted, turned and of length 1, for a released head.
+    shifted, turned and of length 1, for a released head; or "decided/" and any of all: one feature
+    a class, 1 for the class that it predicts, else 0.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
     if name.startswith(RELEASED) and not name.startswith(2 * RELEASED):
         return _released(name.removeprefix(RELEASED), input_shape, num_classes)
+    if name.startswith(DECIDED) and not name.startswith(2 * DECIDED):
+        inner = build(name.removeprefix(DECIDED), input_shape=input_shape, num_classes=num_classes)
+        return Backbone(nn.Sequential(inner, _Decision()), num_classes, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -253,6 +260,23 @@ def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(_Enlarged(trunk, 160), width, num_classes)
 
 
+class _Decision(nn.Module):
+    """1 for the largest logit of a row, 0 for all others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
+
+
+def decided(spec: ExtractorSpec) -> ExtractorSpec:
+    """An extractor of a network's decisions, exact: quantised, 63 for the class and 0 elsewhere."""
+    name, shape, classes = DECIDED + spec.backbone, spec.input_shape, spec.num_classes
+    with torch.random.fork_rng(devices=[]):
+        network = build(name, input_shape=shape, num_classes=classes)
+    network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
+    weights = to_safetensors(network)
+    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
+
+
 class _Fourier(nn.Linear):
     """Cosines of random projections of vectors (Rahimi and Recht 2007)."""
 
@@ -358,6 +382,19 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
         text = f"`features: timm/{name}` could not be downloaded. Give a safetensors file as"
         raise MissingData(f"{text} `weights`.") from error
     return model.state_dict()
+
+
+def to_onnx(
+    module: nn.Module, rows: torch.Tensor, output: str, **options: Any
+) -> torch.onnx.ONNXProgram:
+    """A module of ``inputs`` like ``rows`` as an ONNX graph. Raises torch's OnnxExporterError."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
+    options |= {"input_names": ["inputs"], "output_names": [output]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, (rows,), dynamo=True, verbose=False, **options)
+    assert program is not None
+    return program
 
 
 def _clipped_mean(mean: float, deviation: float) -> float:
