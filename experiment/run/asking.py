@@ -14,7 +14,7 @@ from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, whitened
+from .features import PublicFeatures, extractor_of_round, whitened
 from .matrices import ask_matrices, axes_by_count, known_rows
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
@@ -116,7 +116,7 @@ def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> As
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
+    teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
@@ -149,7 +149,7 @@ def _by_count(
             f"{axes} axes are asked about instead of {kept}"
         )
         extractor = _on_axes(experiment, number, axes, COUNTED)
-        teacher.use_extractor(extractor, probe=inputs[:PROBE])
+        teacher.use_extractor(extractor)
     steps = (asked.form.steps or 1) - 1  # the first sum was spent on other axes
     return replace(asked, form=replace(asked.form, steps=steps)), extractor
 
