@@ -3,6 +3,7 @@
 A plan and its noise follow from them alone. Loads without torch, so that `plan` answers at once.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Self
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced
+from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.sums import Score
 from ...teacher.mechanisms.votes import PrivateKnn
@@ -42,8 +43,9 @@ class PrivateSide(Computing):
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
         evaluate: a score on the private records.
-        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
-            API key is taken from the environment variable LABELWALL_KEY.
+        teacher: URL of the service that answers (`labelwall serve`), or a list of those of several
+            custodians, whose records are disjoint; in this process when null. API keys are taken
+            from the environment variable LABELWALL_KEY, separated by commas.
         custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
             private rows, RUN_DIR.custodian for published data sets. One budget per directory.
         ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
@@ -62,7 +64,7 @@ class PrivateSide(Computing):
     caps: CapsConfig = field(default_factory=CapsConfig)
     rounds: list[RoundConfig]
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
-    teacher: str | None = None
+    teacher: str | list[str] | None = None
     custodian_dir: str | None = None
     ledger: str | None = None
     anchor: str | None = None
@@ -201,16 +203,21 @@ class PrivateSide(Computing):
         solved, rounds = self.solved(), list[Round]()
         for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
             mechanism = solved.mechanism_of(number)
-            once, form = mechanism.once_a_round, mechanism.query_form
+            once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
             rounds.append(Round(number, slot, entry.queries, once, form, seed * 1000 + number))
         return rounds
+
+    def _summed(self, form: QueryForm) -> QueryForm:
+        """With the noise of the sum over all custodians, each of whom adds as much."""
+        several = len(self.teacher) if isinstance(self.teacher, list) else 1
+        return replace(form, noise=form.noise and form.noise * math.sqrt(several))
 
     def asked_score(self) -> Scoring | None:
         """What the private score is asked by; None without one."""
         if not self.scored:
             return None
         mechanisms = self.solved().mechanisms()
-        form = mechanisms[-1].for_unit(self.privacy.unit).query_form
+        form = self._summed(mechanisms[-1].for_unit(self.privacy.unit).query_form)
         return Scoring(len(mechanisms) - 1, form, self.evaluate.choose)
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:

@@ -17,6 +17,7 @@ from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
+from .custodians import Custodians
 from .metrics import by_class, round_line
 from .quality import best_round, estimate_of
 from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
@@ -61,7 +62,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     kept = best_round([estimate_of(metrics) for metrics in rounds])
     kept, score = best_scored(experiment, kept, len(rounds))
     experiment.teacher.export(folder.ledger)
-    state, plan = folder.ledger_state(), folder.plan()
+    teacher, state, plan = experiment.teacher, folder.ledger_state(), folder.plan()
+    custodians = teacher.described(folder.ledger) if isinstance(teacher, Custodians) else []
     last, finished = rounds[kept - 1], folder.summary.exists()
     date = datetime.now(UTC).date().isoformat()
     summary = {
@@ -79,6 +81,7 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "dataset": state.dataset,
         "ledger_head": state.head,
         "private_score": score,
+        "custodians": custodians,
         "seed": experiment.settings.seed,
         "public_rows": len(public.inputs),
         "test_rows": len(public.test_inputs),

@@ -1,12 +1,13 @@
 """The teacher of a run: in this process, in a child process, or behind a URL; one interface."""
 
+import math
 import os
 import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from ...wall.progress import Progress, no_progress
 from ..config.private_side import PrivateSide
 from ..config.settings import to_yaml
 from .console import Console
+from .custodians import Custodians
 from .places import publishable
 
 # The environment variable with the API key. A key is no setting, so no file records it.
@@ -61,9 +63,9 @@ def teacher_of(
 ) -> Iterator[Answering]:
     """The teacher that the private side's settings name.
 
-    With a URL it is that service. Otherwise it works on the custodian's directory: in this process,
-    or, to ``isolate`` it, in a child process, which has no other settings. ``dataset``: to which
-    the ledger belongs, where that is known.
+    With a URL it is that service, with a list of them all of these. Otherwise it works on the
+    custodian's directory: in this process, or, to ``isolate`` it, in a child process, which has no
+    other settings. ``dataset``: to which the (first one's) ledger belongs, where that is known.
 
     Raises InvalidInput for a URL together with ``isolate`` and without a key; LedgerMismatch where
     the teacher has another plan, kind of entropy or data set.
@@ -78,14 +80,32 @@ def teacher_of(
     if side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
-    named = nullcontext((side.teacher or "", os.environ.get(KEY)))
-    with child(to_yaml(side)) if isolate else named as (url, key):
-        if not key:
-            rule = "an API key in the environment, from `labelwall keys add`"
-            raise InvalidInput(KEY, rule, None)
-        with closing(RemoteTeacher(url, key, progress=console.progress)) as remote:
-            _require_same(remote.budget(), side, dataset, entropy.unsafe, console)
+    named = child(to_yaml(side)) if isolate else nullcontext(_keys(side.teacher))
+    with named as keys, ExitStack() as stack:
+        remotes = dict[str, RemoteTeacher]()
+        for url, key in keys.items():
+            remotes[url] = remote = RemoteTeacher(url, key, progress=console.progress)
+            stack.enter_context(closing(remote))
+            known = dataset if len(remotes) == 1 else None
+            _require_same(remote.budget(), side, known, entropy.unsafe, console)
+        if len(remotes) == 1:
             yield remote
+            return
+        times = math.sqrt(len(remotes))
+        console.say(f"{len(remotes)} custodians: a sum has {times:.2f} times the noise of one's")
+        yield Custodians(remotes, task.labels.kind, console.say)
+
+
+def _keys(teacher: str | list[str] | None) -> dict[str, str]:
+    """API keys from the environment, by URL: separated by commas, in the order of the URLs."""
+    urls = [teacher] if isinstance(teacher, str) else list(teacher or ())
+    keys = [key.strip() for key in os.environ.get(KEY, "").split(",") if key.strip()]
+    if len(keys) != len(urls) or not urls:
+        rule = "an API key in the environment, from `labelwall keys add`; one for each teacher, "
+        raise InvalidInput(KEY, f"{rule}separated by commas", f"{len(keys)} of {len(urls)}")
+    if len(set(urls)) < len(urls):
+        raise InvalidInput("teacher", "URLs that differ", urls)
+    return dict(zip(urls, keys, strict=True))
 
 
 def _require_same(
@@ -183,8 +203,8 @@ def teacher_factory(
 
 
 @contextmanager
-def child(configuration: str) -> Iterator[tuple[str, str]]:
-    """(URL, API key) of a service in a child process, which alone opens private files.
+def child(configuration: str) -> Iterator[dict[str, str]]:
+    """The API key, by its URL, of a service in a child process, which alone opens private files.
 
     ``configuration``: the YAML that it serves. The child ends with this context. Raises
     LabelwallError where it does not start.
@@ -208,7 +228,7 @@ def child(configuration: str) -> Iterator[tuple[str, str]]:
                 process.wait()
                 lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
                 raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
-            yield url, token_of(CHILD, secret)
+            yield {url: token_of(CHILD, secret)}
         finally:
             process.stdin.close()  # the child stops once it has finished its current request
             process.wait()

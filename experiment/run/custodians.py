@@ -1,0 +1,127 @@
+"""Several custodians, each with records, a ledger and a budget of its own, asked as one teacher.
+
+Each adds its own noise, so that none trusts another. Records are disjoint, so epsilon is each one's
+own; a record that two of them have costs the sum.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...teacher.accounting.accountant import certified_epsilon
+from ...teacher.accounting.conversion import round_up
+from ...teacher.ledger.ledger import Ledger
+from ...wall.client import RemoteTeacher
+from ...wall.errors import Refused, TeacherFailed
+from ...wall.matrices import Matrix, NoisyCounts
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
+
+T = TypeVar("T")
+
+
+class Custodians:
+    """Every call asks all of them at once: counts and sums add up, labels are the most frequent
+    ones, values the means.
+
+    One that can not be reached, refuses or fails is left out from then on, and ``say`` hears why;
+    one whose cap is reached adds nothing. Which ones take part is public. Raises the first one's
+    error where none is left.
+
+    ``teachers``: by URL, in the settings' order; ``kind``: of the labels.
+    """
+
+    def __init__(
+        self, teachers: Mapping[str, RemoteTeacher], kind: str, say: Callable[[str], None]
+    ) -> None:
+        self._teachers, self._kind, self._say = dict(teachers), kind, say
+        self._left_out = dict[str, str]()
+
+    def use_extractor(self, spec: ExtractorSpec) -> None:
+        self._all(lambda teacher: teacher.use_extractor(spec))
+
+    def answer(self, queries: Queries) -> Answers:
+        replies = self._all(lambda teacher: teacher.answer(queries))
+        outcomes = np.stack([reply.outcomes for reply in replies])
+        labels = agreed([reply.labels for reply in replies], self._kind)
+        return Answers(labels, outcomes.min(axis=0), _joined([r.receipt for r in replies]))
+
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        replies = self._all(lambda teacher: teacher.count(matrix))
+        counts = [reply.counts for reply in replies if reply.counts is not None]
+        total = np.sum(counts, axis=0) if counts else None
+        return NoisyCounts(total, _joined([reply.receipt for reply in replies]))
+
+    def export(self, path: Path) -> None:
+        """Each one's ledger: the first one's at ``path``, others' beside it, numbered from 2."""
+        places = dict(zip(self._teachers, _places(path, len(self._teachers)), strict=True))
+        names = {id(teacher): url for url, teacher in self._teachers.items()}
+        self._all(lambda teacher: teacher.export(places[names[id(teacher)]]))
+
+    def described(self, path: Path) -> list[dict[str, Any]]:
+        """By the ledgers that were exported beside ``path``, for each: teacher (URL), dataset,
+        ledger_head, epsilon (certified; None where its noise is unsafe), left_out (why, or None).
+        """
+        known = []
+        for url, place in zip(self._teachers, _places(path, len(self._teachers)), strict=True):
+            state = Ledger(place).state
+            assert state.plan is not None
+            epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
+            known.append(
+                {
+                    "teacher": url,
+                    "dataset": state.dataset,
+                    "ledger_head": state.head,
+                    "epsilon": epsilon,
+                    "left_out": self._left_out.get(url),
+                }
+            )
+        return known
+
+    def _all(self, call: Callable[[RemoteTeacher], T]) -> list[T]:
+        asked = [url for url in self._teachers if url not in self._left_out]
+
+        def one(url: str) -> T | Refused | TeacherFailed:
+            try:
+                return call(self._teachers[url])
+            except (Refused, TeacherFailed) as error:
+                return error
+
+        with ThreadPoolExecutor(len(asked)) as pool:
+            replies = dict(zip(asked, pool.map(one, asked), strict=True))
+        errors = {u: r for u, r in replies.items() if isinstance(r, Refused | TeacherFailed)}
+        if len(errors) == len(asked):
+            raise next(iter(errors.values()))
+        for url, error in errors.items():
+            self._left_out[url] = str(error)
+            self._say(f"{url} is left out from here on: {error}")
+        return [r for r in replies.values() if not isinstance(r, Refused | TeacherFailed)]
+
+
+def _places(path: Path, count: int) -> list[Path]:
+    others = (path.with_stem(f"{path.stem}_{number}") for number in range(2, count + 1))
+    return [path, *others]
+
+
+def agreed(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
+    """The label of each row, and attribute, that most custodians give, the lowest of equal ones; of
+    values the mean, rounded; -1 where none gives one. Arrays int64 of one shape.
+    """
+    given = np.stack(labels)
+    said = given != ABSTAINED
+    if kind == "value":
+        mean = np.rint(np.where(said, given, 0).sum(axis=0) / np.maximum(said.sum(axis=0), 1))
+    else:
+        votes = [(given == label).sum(axis=0) for label in range(int(given.max(initial=0)) + 1)]
+        mean = np.argmax(votes, axis=0)
+    return np.where(said.any(axis=0), mean, ABSTAINED).astype(np.int64)
+
+
+def _joined(receipts: Sequence[Receipt]) -> Receipt:
+    """The first one's, with the most that any of them charged, and the least that is left."""
+    charged = {name: max(r.charged[name] for r in receipts) for name in receipts[0].charged}
+    left = {name: min(r.left[name] for r in receipts) for name in receipts[0].left}
+    return replace(receipts[0], charged=charged, left=left)

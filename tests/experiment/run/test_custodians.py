@@ -1,0 +1,84 @@
+"""Several custodians as one teacher: sums, labels, ledgers, and those that drop out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.run.custodians import Custodians, agreed
+from labelwall.wall.errors import Refused, TeacherFailed
+from labelwall.wall.matrices import Cells, NoisyCounts
+from labelwall.wall.messages import Answers, Queries, Receipt
+
+CELLS = Cells(np.zeros((2, 3), dtype=np.int8))
+
+
+class Fake:
+    """Answers with ``number``, or fails from the call ``until`` on."""
+
+    def __init__(self, number: int | None, until: int = 99, error: Exception | None = None) -> None:
+        self.number, self.left, self.error = number, until, error or Refused("unreachable", "down")
+
+    def _receipt(self) -> Receipt:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return Receipt(1, 0, {"sum": 1}, {"sum": self.left}, 1, "head")
+
+    def count(self, matrix: Cells) -> NoisyCounts:
+        receipt, number = self._receipt(), self.number
+        return NoisyCounts(None if number is None else np.full((2, 2), number), receipt)
+
+    def answer(self, queries: Queries) -> Answers:
+        receipt, number = self._receipt(), self.number
+        label, outcome = (-1, 2) if number is None else (number, 0)
+        rows = len(queries.inputs)
+        return Answers(np.full(rows, label), np.full(rows, outcome, np.uint8), receipt)
+
+
+def asked(*fakes: Fake) -> tuple[Custodians, list[str]]:
+    heard = list[str]()
+    named = {f"https://c{number}.example": fake for number, fake in enumerate(fakes)}
+    return Custodians(named, "class", heard.append), heard  # type: ignore[arg-type]
+
+
+def test_counts_add_up_and_one_without_budget_adds_nothing() -> None:
+    several, _ = asked(Fake(3), Fake(4), Fake(None))
+    reply = several.count(CELLS)
+    assert reply.counts is not None
+    assert (reply.counts == 7).all()
+    assert reply.receipt.charged == {"sum": 1}  # each one's own
+    assert asked(Fake(None), Fake(None))[0].count(CELLS).counts is None
+
+
+@pytest.mark.parametrize("error", [Refused("unreachable", "down"), TeacherFailed()])
+def test_one_that_drops_out_is_named_once_and_asked_no_more(error: Exception) -> None:
+    several, heard = asked(Fake(3), Fake(4, until=1, error=error))
+    totals = [several.count(CELLS).counts for _ in range(3)]
+    assert [int(total[0, 0]) for total in totals if total is not None] == [7, 3, 3]
+    assert len(heard) == 1
+    assert "c1.example is left out" in heard[0]
+    with pytest.raises(type(error)):
+        asked(Fake(1, until=0, error=error))[0].count(CELLS)
+
+
+def test_labels_are_the_most_frequent_and_values_the_mean() -> None:
+    rows = Queries(np.zeros((4, 3), dtype=np.float32))
+    reply = asked(Fake(2), Fake(1), Fake(2), Fake(None))[0].answer(rows)
+    assert (reply.labels.tolist(), reply.outcomes.tolist()) == ([2] * 4, [0] * 4)
+    none = asked(Fake(None))[0].answer(rows)
+    assert (none.labels.tolist(), none.outcomes.tolist()) == ([-1] * 4, [2] * 4)
+    given = [np.array([2, 1, -1, -1]), np.array([1, 1, 3, -1])]
+    assert agreed(given, "class").tolist() == [1, 1, 3, -1]  # the lowest of equal ones
+    assert agreed(given, "value").tolist() == [2, 1, 3, -1]
+    bits = [np.array([[1, 0, -1]]), np.array([[1, 1, -1]])]
+    assert agreed(bits, "attributes").tolist() == [[1, 0, -1]]
+
+
+def test_ledgers_lie_beside_one_another(tmp_path: Path) -> None:
+    written = list[Path]()
+    fakes = [Fake(1), Fake(2)]
+    for fake in fakes:
+        fake.export = written.append  # type: ignore[attr-defined]
+    asked(*fakes)[0].export(tmp_path / "ledger.sqlite")
+    assert sorted(path.name for path in written) == ["ledger.sqlite", "ledger_2.sqlite"]

@@ -1,0 +1,88 @@
+"""A run with three custodians over HTTP, each in a process of its own; one is killed at work."""
+
+import json
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.custodians import Custodians
+from labelwall.experiment.run.entry import run
+from labelwall.experiment.run.teachers import KEY
+from labelwall.teacher.ledger.auditor.auditor import audit
+from tests.experiment import tiny
+from tests.experiment.shard_services import PROGRAM, placed_config, token
+from tests.experiment.test_cluster import free_ports
+from tests.programs import environment
+from tests.seeded_noise import SeededNoise
+
+SUMS = {"kind": "private_linear", "steps": 2, "noise_multiplier": 0.5}
+OTHERS = {"mechanism": SUMS, "rounds": [{}, {}], "caps": None, "evaluate": {"share": 0.1, "sigma": 2.0}}
+
+
+def start(folder: Path, port: int) -> subprocess.Popen[str]:
+    command = [sys.executable, PROGRAM, "config.yaml", str(port), "--custodian_dir", "store"]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    return process
+
+
+@pytest.mark.slow
+def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch):
+    """The same plan for each; the sums of all; each ledger certifies by itself; nothing is asked
+    twice, by a killed service or by the same run again.
+    """
+    folders, keys, ports = [], [], free_ports(3)
+    for number in range(3):
+        folders.append(tmp_path / f"custodian_{number}")
+        tiny.write(folders[-1], **OTHERS)
+        with np.load(folders[-1] / "data.npz") as stored:
+            arrays = dict(stored)
+        x, y = tiny.rows(60, 50 + number)
+        arrays |= {"private_x": x, "private_y": y, "private_id": np.arange(60)}
+        np.savez(folders[-1] / "data.npz", **arrays)
+        keys.append(token(folders[-1] / "store"))
+    monkeypatch.setenv(KEY, ",".join(keys))
+    services = [start(folder, port) for folder, port in zip(folders, ports, strict=True)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    config, ask, calls = placed_config(folders[0]), Custodians.count, list[int]()
+
+    def again() -> None:
+        services[1] = start(folders[1], ports[1])
+
+    def count(several: Custodians, matrix: object) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            services[1].kill()
+            services[1].wait()
+            threading.Timer(0.5, again).start()
+        return ask(several, matrix)
+
+    monkeypatch.setattr(Custodians, "count", count)
+    try:
+        place = tmp_path / "run"
+        how = {"console": Console(quiet=True), "entropy": SeededNoise(1)}
+        for _ in range(2):
+            run(replace(config, teacher=urls), place, **how)
+            summary = json.loads((place / "summary.json").read_text())
+            names = ("ledger.sqlite", "ledger_2.sqlite", "ledger_3.sqlite")
+            known = [audit(place / name) for name in names]
+            assert [finding.problems for finding in known] == [[], [], []]
+            assert [finding.charged for finding in known] == [{"0/sum": 4, "1/score": 1}] * 3
+    finally:
+        for service in services:
+            service.kill()
+            service.wait()
+    assert len(calls) >= 5
+    assert len({entry["dataset"] for entry in summary["custodians"]}) == 3
+    assert [entry["left_out"] for entry in summary["custodians"]] == [None] * 3
+    assert summary["test_accuracy"] > 0.5
+    assert summary["private_score"]["right"] is None or summary["private_score"]["right"] > 0.4
