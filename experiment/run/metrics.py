@@ -1,12 +1,11 @@
 """What a run reports: each round's metrics.json, a line of it, and a line of the whole run."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import describe
 from ...wall.errors import LabelwallError
@@ -15,6 +14,7 @@ from ...wall.label_kinds import format_errors, label_space
 from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
+from .places import reading
 from .quality import estimate_of
 
 BINS = 15  # of equal width, for the expected calibration error
@@ -44,18 +44,11 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
         "calibration_error": calibration_error(bins),
         "reliability": bins,
-        "estimate": asked.estimate and asked.estimate.to_json(),
+        "estimate": asked.estimate and asdict(asked.estimate),
         "extractor": asked.extractor.backbone,
-        "epsilon_reading": spent(experiment.folder.ledger_state()),
+        "epsilon_reading": reading(experiment.folder.ledger_state()),
         "ledger_head": answers.receipt.ledger_head,
     }
-
-
-def spent(state: LedgerState) -> float:
-    assert state.plan is not None
-    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
-    # for what was spent of it.
-    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
 def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
