@@ -87,7 +87,6 @@ print(json.dumps({
 
 
 def python(code: str, *arguments: str, **options: object) -> str:
-    """What a process of its own prints."""
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
     assert done.returncode == 0, done.stderr

@@ -70,7 +70,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program that imports the copy."""
     environment = {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_CURRENT_TEST", None)
     command = [sys.executable, *arguments]
@@ -114,7 +113,6 @@ def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
 
 
 def test_the_contract_holds(copy: Path) -> None:
-    """In the copy, where its registration alone makes it a case."""
     tests = ["tests/test_mechanism_contract.py", "-k", "nearest_record", "-p", "no:cacheprovider"]
     done = python(copy, copy, "-m", "pytest", "-q", *tests)
     assert done.returncode == 0, done.stdout[-3000:]

@@ -18,7 +18,6 @@ from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
 
 
 def rows(printed: str, start: str = "| ") -> list[list[str]]:
-    """The cells of a printed table's lines."""
     lines = [line for line in printed.splitlines() if line.startswith(start)]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 

@@ -31,7 +31,6 @@ def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFi
 
 
 def run(*options: str) -> int:
-    """The exit code of a run of the working folder's config.yaml."""
     return pipeline.main([*RUN, *options])
 
 

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("folder", "one_budget")
 
 
 def ledgers() -> list[str]:
-    """The custodians' directories that hold one."""
     return sorted(path.parent.name for path in Path.cwd().rglob(LEDGER) if "runs" not in path.parts)
 
 

@@ -36,7 +36,6 @@ def folder(folder: Path) -> Path:
 
 
 def sigma_of(path: Path) -> float:
-    """In the genesis of a ledger."""
     plan = Ledger(path).state.plan
     assert plan is not None
     return plan.slots[0].mechanism["sigma"]

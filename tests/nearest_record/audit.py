@@ -10,8 +10,6 @@ from labelwall.wall.guarantee import Unit
 
 
 def answers(mechanism: NearestRecord, unit: Unit) -> list[Case]:
-    """One answer."""
-
     def side(pair: Pair, added: bool) -> Voters:
         index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
         query = np.zeros((1, 1), dtype=np.int8)

@@ -3,15 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from labelwall.student.data import STEPS_A_CHAPTER, Pool
+from labelwall.student.data import STEPS_A_CHAPTER
 from labelwall.student.module import Regressor, Student
-from labelwall.student.train import EVENTS, export, predict
+from labelwall.student.train import EVENTS
 from tests.student.cases import CLASSES, CONFIG, TASKS
 
 TASK = TASKS["classes"]
@@ -59,15 +58,6 @@ def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
     without = TASK.train(tmp_path / "without", BRIEF, test_x=None, test_y=None)
     assert usual.weights == lied_to.weights == without.weights
     assert usual.history != lied_to.history
-
-
-def test_images_train_too(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
-    config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
-    pool = Pool(images, TASK.pool.labels, (0.5,) * 3, (0.3,) * 3)
-    trained = TASK.train(tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None)
-    spec = export(pool, "small_cnn", trained.weights)
-    assert predict(spec, images, TASK.pool.labels).shape == (40,)
 
 
 @pytest.mark.parametrize("kind", ["classes", "values"])

@@ -27,7 +27,6 @@ NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, so that nothing lies beside the package."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return Path.cwd()
@@ -38,7 +37,6 @@ def named(places: dict[str, str]) -> list[str]:
 
 
 def written(*options: str, out: str = "own.yaml") -> dict:
-    """What `init` writes to a file."""
     assert pipeline.main(["init", *options, "--out", out]) == 0
     return yaml.safe_load(Path(out).read_text())
 

@@ -93,7 +93,6 @@ def staged(
     records: int = PRIVATE,
     epsilon: float = 1.0,
 ) -> Rehearsal:
-    """A rehearsal of one round with so many labelled rows."""
     case = CASES[mechanism.label_space]
     config = Config(
         data=case.data,
@@ -119,7 +118,6 @@ def write(folder: Path, settings: str) -> Path:
 
 
 def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
-    """By the planner of its kind."""
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
     return planner(mechanism, goal, public, no_progress)

@@ -24,6 +24,7 @@ from labelwall.wall.datasets.config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
+from tests.experiment.checks import check_one_error
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -113,10 +114,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
 
 @pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
 def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    place: str,
+    config: Path, monkeypatch, capsys, place: str
 ) -> None:
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     (config.parent / "file").write_text("")
@@ -124,9 +122,8 @@ def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
     options = [
         part for name, to in places.items() for part in (f"--{name}", str(config.parent / to))
     ]
-    assert pipeline.main(["run", "--config", str(config), "--quiet", *options]) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert f"`{place}` must be a folder" in found
+    command = ["run", "--config", str(config), "--quiet", *options]
+    check_one_error(command, f"`{place}` must be a folder", capsys)
 
 
 def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,9 +147,7 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
 def test_bad_input_is_one_line(
     config: Path, capsys: pytest.CaptureFixture[str], option: str, line: str
 ) -> None:
-    assert pipeline.main(["run", "--config", str(config), "--quiet", option]) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert line in found
+    check_one_error(["run", "--config", str(config), "--quiet", option], line, capsys)
 
 
 def test_values_are_compared_by_r2(tmp_path: Path) -> None:
@@ -185,7 +180,6 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
-    """A configuration with the default mechanism."""
     return planning.write(tmp_path, "budget: {epsilon: 3.0}")
 
 
@@ -232,8 +226,8 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
 def test_options_of_the_search_are_refused_without_it(
     named: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert pipeline.main(["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]) == 2
-    assert "`out` must be given together with --optimise" in capsys.readouterr().err
+    command = ["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]
+    check_one_error(command, "`out` must be given together with --optimise", capsys)
     with pytest.raises(InvalidInput, match="min_accuracy"):
         auto.best_plan(load_config(named), Console(quiet=True), min_accuracy=1.0)
 
@@ -255,20 +249,9 @@ def test_a_mechanism_that_no_planner_knows_is_refused(
     named: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["plan", "--config", str(named), "--optimise"]
-    assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
-    refused = (
-        "`mechanism.kind` must be one that has a planner: private_knn, private_radius, ind_knn, "
-        "reverse_knn, private_linear, private_linear_attributes, private_linear_value, "
-        "private_knn_mean, private_knn_median. Found 'gnmax'."
-    )
-    assert refused in capsys.readouterr().err
-    named.write_text(
-        named.read_text().replace(
-            "rounds: [{queries: 9}", "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
-        )
-    )
-    assert pipeline.main(command) == 2
-    assert (
-        "left out, or private_knn: all rounds share what is searched for. Found 'gnmax'"
-        in capsys.readouterr().err
-    )
+    refused = "`mechanism.kind` must be one that has a planner: private_knn, private_radius, "
+    check_one_error([*command, "--mechanism.kind", "gnmax"], refused, capsys)
+    other = "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
+    named.write_text(named.read_text().replace("rounds: [{queries: 9}", other))
+    refused = "left out, or private_knn: all rounds share what is searched for. Found 'gnmax'"
+    check_one_error(command, refused, capsys)
