@@ -6,11 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ...teacher.accounting.conversion import round_up
-from ...wall.datasets.config import DataConfig
-from ...wall.datasets.sources import describe
-from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED, for_unit
-from ...wall.label_kinds import format_errors, label_space
+from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
@@ -130,16 +127,3 @@ def result_line(summary: dict, run_dir: Path) -> str:
     against += for_unit(summary.get("unit", "row"))
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
     return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
-
-
-def labels_of(data: DataConfig, outputs: int) -> LabelSpace:
-    """The task's labels, named by numbers where the public data that names them is gone.
-
-    ``outputs``: how many classes or attributes there are.
-    """
-    try:
-        names = describe(data).labels.names
-    except LabelwallError:
-        names = data.declared_labels.names
-    numbers = [str(number) for number in range(outputs)]
-    return label_space(data.labels, names if len(names) == outputs else numbers, data.bounds)
