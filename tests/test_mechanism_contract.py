@@ -54,7 +54,7 @@ pytestmark = pytest.mark.parametrize("name", CASES)
 
 
 @pytest.fixture(autouse=True)
-def cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def cases(monkeypatch) -> None:
     for name, mechanism in CASES.items():
         monkeypatch.setitem(tiny.MECHANISMS, name, mechanism)
 
@@ -248,9 +248,7 @@ def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> 
     assert heads[0] == heads[1]
 
 
-def test_a_service_answers_as_the_process_does(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_answers_as_the_process_does(tmp_path: Path, name: str, monkeypatch) -> None:
     mechanism, plan = CASES[name], tiny.ledger_in(tmp_path / "plan", CASES[name], ASKED).state.plan
     assert plan is not None
     expected, _ = ask(teacher(tmp_path / "process", name), name, tiny.queries())
@@ -312,9 +310,7 @@ def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_the_statistical_audit_finds_a_planted_fault(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_statistical_audit_finds_a_planted_fault(name: str, monkeypatch) -> None:
     """Noise of a quarter of the scale, and choices eight times as sharp.
 
     With less, GNMAX decides without chance, alike on both sides of its pair.

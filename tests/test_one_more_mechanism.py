@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.experiment import tiny
@@ -95,21 +94,6 @@ def test_every_command_knows_it(copy: Path) -> None:
     sure = ("--trials", "2000", "--confidence", str(1 - 2.5e-8))  # of bounds that hold jointly
     found = run(copy, "audit", "out/ledger.sqlite", "--empirical", *sure, "--json")
     assert not any(finding["refuted"] for finding in json.loads(found))
-
-
-def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
-    work = copy.parent / "work"
-    np.savez(work / "q.npz", x=np.load(work / "data.npz")["test_x"][:5])
-    predict = ("predict", "--config", "config.yaml", "--custodian_dir", "other", "--quiet")
-    assert run(copy, *predict, "--queries", "q.npz", "--out", "a.npz").startswith("5 of 5 answered")
-    (work / "compare.yaml").write_text(
-        "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\n"
-        "student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 8, "
-        "batch_unlabelled: 8, doubtful_folds: 2, doubtful_steps: 2}\nmethods:\n- name: nearest\n"
-        "  points:\n  - epsilon: 100.0\n"
-        "    mechanism: {kind: nearest_record, epsilon: 4.0}\n    rounds: [{queries: 12}]\n"
-    )
-    assert "nearest" in run(copy, "compare", "--config", "compare.yaml", "--out", "compared")
 
 
 def test_the_contract_holds(copy: Path) -> None:

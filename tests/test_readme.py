@@ -171,7 +171,7 @@ def test_it_was_executed_and_shows_what_came_out() -> None:
 
 
 @pytest.mark.slow
-def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cell_runs(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     with contextlib.redirect_stdout(io.StringIO()) as out:

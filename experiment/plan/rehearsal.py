@@ -19,10 +19,12 @@ from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_truth
+from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.groups import FirstFeatures, PublicSide, Round
 from ..linear.measure import AXES_BY_ROWS
+from ..run.cell_shares import compared
 from ..run.features import (
     MAX_ROWS,
     embedder_of,
@@ -31,7 +33,7 @@ from ..run.features import (
     principal_axes,
     whitened,
 )
-from ..run.matrices import ask_matrices
+from ..run.matrices import ask_matrices, cluster
 from .planner import Goal, Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
@@ -42,6 +44,7 @@ MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
 FOLDS = 4  # a quarter of the labelled rows is asked about
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
+CELLS_A_CLASS, ROWS_A_CELL = 4, 10  # that tell whether public rows are like those of the test split
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +143,21 @@ class Rehearsal:
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
+
+    def foreign(self, view: View) -> bool:
+        """Whether no shares of the classes explain how PUBLIC rows lie among the test split's;
+        False where that is unknown.
+        """
+        classes = self._task.num_classes
+        _, public, rows = self._seen(view.whiten, QueryForm())
+        cells = min(CELLS_A_CLASS * classes, len(public) // ROWS_A_CELL)
+        if self._task.labels.kind != "class" or self.labelled.public or cells <= classes:
+            return False
+        centers = cluster(public, cells, self.settings.seed)
+        cast = np.bincount(nearest_cells(public, centers, 1)[:, 0], minlength=cells)
+        votes = np.zeros((cells, classes))
+        np.add.at(votes, (nearest_cells(rows, centers, 1)[:, 0], self.labels), 1)
+        return compared(votes, 0.0, cast)[1].foreign
 
     def _fold(
         self, view: View, mechanism: Mechanism, number: int, queries: int

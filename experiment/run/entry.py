@@ -29,6 +29,7 @@ from ..config.settings import load_config, to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
+from .matrices import LEAST_VOTES
 from .places import custodian_place
 from .rounds import run_rounds
 from .run_folder import RunFolder, write_file
@@ -36,7 +37,6 @@ from .teachers import teacher_of
 from .training import check_student
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
-LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -144,9 +144,8 @@ class ReverseKnn(NoisySum):
 
     @property
     def query_form(self) -> QueryForm:
-        return QueryForm(
-            self.centroids, self.row_neighbours, self.margin, self.sigma, parts=self.grid
-        )
+        form = QueryForm(self.centroids, self.row_neighbours, self.margin, self.sigma)
+        return replace(form, parts=self.grid, neighbours=self.neighbours)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""

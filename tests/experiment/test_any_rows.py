@@ -23,9 +23,7 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, capsys) -> None:
     """Other axes are asked with, once: a resumed run and predictions are answered for nothing."""
     assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "not about 20 records (expected_records), so 8 axes" in capsys.readouterr().err
@@ -46,7 +44,7 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(
 
 
 def test_foreign_public_rows_leave_the_released_classifier(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch, capsys
 ) -> None:
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
     monkeypatch.setattr(shift, "LEFT", -1.0)
@@ -64,9 +62,7 @@ def test_foreign_public_rows_leave_the_released_classifier(
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
 
 
-def test_rows_are_classified_by_the_shares_of_their_classes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:
     assert checks.run("--student.steps", "200") == 0
     x, y = tiny.rows(300, 9)
     wrong = {"half.json": '{"0": 1}', "list.json": "[1, 2, 3]"}
@@ -86,9 +82,7 @@ def test_rows_are_classified_by_the_shares_of_their_classes(
 
 
 @pytest.mark.parametrize("use", ["train", "metrics"])
-def test_labels_of_public_rows_are_learned_or_serve_metrics(
-    folder: Path, use: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: str, capsys) -> None:
     """What is learned is said before anything is asked, and no metric is of rows that were."""
     assert pipeline.main([*checks.RUN[:-1], "--public_labels", use]) == 0
     said, metrics = capsys.readouterr().err, RunFolder(Path("out")).metrics(1)

@@ -108,7 +108,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -136,9 +136,7 @@ def quality(kind: Kind, labels: np.ndarray, x: np.ndarray, classes: np.ndarray) 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(name: str, capsys) -> None:
     kind = write(name)
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -235,9 +233,7 @@ def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: No
         ("sums of values", "{kind: private_linear_value}"),
     ],
 )
-def test_a_comparison_scores_other_labels(
-    name: str, point: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_scores_other_labels(name: str, point: str, capsys) -> None:
     """By errors for values; a reference without noise is the same in every run."""
     kind = write(name)
     rounds = "{}" if "linear" in point else "{queries: 12}"
@@ -264,7 +260,7 @@ def test_a_comparison_scores_other_labels(
     )
 
 
-def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_custodians_commands_know_labels(capsys) -> None:
     write("means, then medians")
     assert pipeline.main(["data", "--config", "config.yaml"]) == 0
     shown = capsys.readouterr().out

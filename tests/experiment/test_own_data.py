@@ -24,7 +24,7 @@ def named(places: dict[str, str]) -> list[str]:
     return [word for name, place in places.items() for word in (f"--{name}", place)]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+def refused(capsys, *args: str) -> str:
     """The one line of a refused run, which left nothing behind."""
     assert pipeline.main(["run", *args, *QUICK]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -32,7 +32,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return line
 
 
-def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vectors_in_one_command(folder: Path, capsys) -> None:
     command = ["run", "--data", "data.npz", "--epsilon", "8", *QUICK]
     assert pipeline.main(command) == 0
     assert "runs/data/report.html" in capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     assert sorted(path.name for path in Path("runs").iterdir()) == ["data", "data.custodian"]
 
 
-def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_in_one_command(folder: Path, capsys) -> None:
     files = named({name: f"{name}.csv" for name in ("private", "public", "test")})
     for seed, (name, count) in enumerate((("private", 200), ("public", 40), ("test", 30)), 1):
         tiny.write_table(Path(f"{name}.csv"), count, seed)
@@ -109,7 +109,7 @@ def test_bad_folders_are_one_line(
 
 
 def test_images_of_all_kinds_run_to_the_end(
-    image_folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image_folders: dict[str, str], tmp_path: Path, monkeypatch
 ) -> None:
     """Other sizes, modes, suffixes and names, a damaged private file, a class without records."""
     monkeypatch.chdir(tmp_path)
@@ -136,9 +136,7 @@ def test_images_of_all_kinds_run_to_the_end(
 TABLES = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
 
 
-def test_columns_are_ignored_by_name_in_run_and_init(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_are_ignored_by_name_in_run_and_init(folder: Path, capsys) -> None:
     for name in "abc":
         Path(f"{name}.csv").write_text("x,town,y,who,kind\n1,Ulm,5,ann,yes\n3,Bonn,6,bob,no\n")
     assert "`data.ignore` must be a list, such as" in refused(

@@ -161,9 +161,7 @@ def test_a_file_that_is_no_student_is_refused_in_one_line(tmp_path: Path, name: 
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_takes_no_more_memory_than_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_takes_no_more_memory_than_it_has(tmp_path: Path, monkeypatch) -> None:
     """The network that its header names is compared on torch's meta device, and built where the
     tensors are there."""
     build, where = architectures.build, []

@@ -19,7 +19,7 @@ BRIEF = replace(CONFIG, steps=STEPS_A_CHAPTER + 10)  # one checkpoint, and some 
 
 @pytest.mark.parametrize(("objective", "stop"), [("uda", 150), ("vat", 200)])
 def test_a_killed_training_ends_with_the_same_bytes(
-    objective: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    objective: str, stop: int, tmp_path: Path, monkeypatch
 ) -> None:
     config = replace(CONFIG, objective=objective)
     whole = TASK.train(tmp_path / "whole", config)
@@ -61,9 +61,7 @@ def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["classes", "values"])
-def test_half_precision_is_for_products_alone(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path, monkeypatch) -> None:
     """Losses see float32: a class prior's running shares, and labels of 4,096 steps that bfloat16
     can not tell apart."""
     prior = "uniform" if kind == "classes" else "none"
@@ -84,7 +82,7 @@ def test_half_precision_is_for_products_alone(
 
 
 def test_writes_checkpoints_and_events_whose_bytes_name_no_time_host_or_process(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trained = [TASK.train(tmp_path / name, BRIEF) for name in ("one", "two")]

@@ -49,9 +49,7 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_table_of_every_kind_of_method_that_resumes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> None:
     assert pipeline.main([*COMMAND, "--seeds", "0"]) == 0
     first = json.loads((folder / "out/comparison.json").read_text())
     assert [row["method"] for row in first["table"]] == METHODS
@@ -88,9 +86,7 @@ def test_a_point_may_have_principal_axes_of_its_own(folder: Path) -> None:
     assert [cell.config.whiten for cell in cells] == [3, 2]
 
 
-def test_another_split_or_method_under_the_same_name_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:
     text = CONFIG.split("  - name: LNMAX")[0]
     (folder / "compare.yaml").write_text(text)
     assert pipeline.main([*COMMAND, "--seeds", "0"]) == 0
@@ -114,7 +110,7 @@ def test_another_split_or_method_under_the_same_name_is_refused(
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], mentioned: str
+    folder: Path, capsys, change: tuple[str, str], mentioned: str
 ) -> None:
     changed = CONFIG.replace(*change)
     assert changed != CONFIG
@@ -124,7 +120,7 @@ def test_a_mistake_is_one_line_and_nothing_is_run(
 
 
 def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
     check_one_error(COMMAND, "pip install 'labelwall[compare]'.", capsys)

@@ -19,7 +19,7 @@ REFERENCES = ["private labels without privacy", "public labels alone"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     """Tables, and the same rows in v.npz."""
     arrays = {}
     for seed, (split, file) in enumerate((("private", "a"), ("public", "b"), ("test", "c")), 1):
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_method_has_its_settings_and_what_privacy_costs_stands_beside_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys
 ) -> None:
     methods = ["reverse_knn", "gnmax", "linear_noisy_sgd"]
     command = [*TABLES, "--epsilon", "20", "--methods", *methods, *QUICKLY]
@@ -95,8 +95,6 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line(
-    folder: Path, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(folder: Path, words: str, capsys) -> None:
     own = [] if "--data" in words else ["--data", "v.npz"]
     check_one_error(["compare", *own, *words.split(), *QUICKLY], MISTAKES[words], capsys)

@@ -93,7 +93,7 @@ def test_a_mistake_is_one_clear_line(tmp_path, monkeypatch, text, options, expec
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_help_shows_the_chosen_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_chosen_kind(capsys) -> None:
     with pytest.raises(SystemExit):
         parse(["--mechanism.kind", "gnmax", "--help"], "test")
     shown = capsys.readouterr().out

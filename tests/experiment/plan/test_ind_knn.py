@@ -80,7 +80,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kern
 
 
 def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
-    tmp_path: Path, small_grids: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_grids: None, monkeypatch
 ) -> None:
     monkeypatch.setattr(candidates, "LABEL_NOISE", (0.3, 0.9))
     settings = "mechanism: {kind: ind_knn}\nbudget: {epsilon: 0.3}\nfeatures: raw"
@@ -108,7 +108,7 @@ def labels(mechanism: IndKnn, records: int, asked: int, seed: int = 4) -> np.nda
 
 @pytest.mark.parametrize("mechanism", [SMALL, replace(RBF, sigma_count=20.0, rho=0.08)])
 def test_a_row_that_counts_several_times_answers_as_its_copies(
-    monkeypatch: pytest.MonkeyPatch, mechanism: IndKnn
+    monkeypatch, mechanism: IndKnn
 ) -> None:
     """Shares of each class, over 40 conversations of 120 queries: deviations below 0.01."""
 

@@ -203,6 +203,22 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
         assert stage.score(view, config.mechanism, range(1), 0).accuracy > 0.5
 
 
+@pytest.mark.parametrize(
+    ("away", "classes", "foreign"),
+    [(0.0, range(CLASSES), False), (0.0, range(1), False), (5.0, range(CLASSES), True)],
+    ids=["alike", "a class", "moved"],
+)
+def test_public_rows_unlike_the_test_split_are_seen(
+    tmp_path: Path, away: float, classes: range, foreign: bool
+) -> None:
+    stage = staged(tmp_path, ReverseKnn(centroids=5, sigma=9.0))
+    public, labels = vectors(2, 1_000)
+    moved = public[np.isin(labels, classes)] + np.float32(away) * np.eye(DIMENSIONS)[-1]
+    rows = (moved.astype(np.float32), stage.labelled.inputs)
+    stage.__dict__["computed"] = rows
+    assert stage.foreign(stage.views[0]) is foreign
+
+
 def test_labelled_public_rows_come_before_the_test_split() -> None:
     inputs, labels = vectors(1, 300)
     some = np.where(np.arange(300) < 150, labels, -1)

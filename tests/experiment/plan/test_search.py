@@ -37,7 +37,7 @@ workers: 1
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch) -> Path:
     """A configuration whose data file has no private rows, and few candidates."""
     monkeypatch.setattr(auto, "mechanisms_for", _few(auto.mechanisms_for))
     monkeypatch.setattr("labelwall.experiment.plan.candidates.AXES", (2, 8))
@@ -82,9 +82,25 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert recorded_choice(load_config(config), folder).open  # before it began: another search
 
 
-def test_a_run_keeps_its_choice(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_public_rows_are_foreign_a_classifier_is_released(config: Path, monkeypatch) -> None:
+    folder, stage = RunFolder(config.parent / "out"), auto.Rehearsal
+    monkeypatch.setattr(stage, "foreign", lambda *_: True)
+    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score))
+    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+    table = json.loads(folder.candidates.read_text())
+    assert table["candidates"][0]["mechanism"]["kind"] == "private_linear"
+    assert "public rows differ" in table["source"]
+
+
+def _cells_are_best(original):  # type: ignore[no-untyped-def]
+    def score(self, view, mechanism, *rest):  # type: ignore[no-untyped-def]
+        found = original(self, view, mechanism, *rest)
+        return replace(found, accuracy=1.0) if mechanism.kind == "reverse_knn" else found
+
+    return score
+
+
+def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
     with_private(config)
     out = config.parent / "out"
     command = ["run", "--config", str(config), "--run_dir", str(out)]
@@ -100,9 +116,7 @@ def test_a_run_keeps_its_choice(
     assert "other settings (budget)" in capsys.readouterr().err
 
 
-def test_a_folder_with_another_run_is_refused_before_a_search(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monkeypatch) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
     folder.create()
     folder.config.write_text(to_yaml(replace(found, mechanism=PrivateLinear(axes=4))))
@@ -126,7 +140,7 @@ def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
     check_one_error(command, f"`{place}` must be a folder", capsys)
 
 
-def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_is_the_choice(config: Path, capsys) -> None:
     best = config.parent / "best.yaml"
     assert pipeline.main(["plan", "--config", str(config), "--json", "--out", str(best)]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -144,9 +158,7 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
         ("--data.labels=attributes", "`test_y` must be"),
     ],
 )
-def test_bad_input_is_one_line(
-    config: Path, capsys: pytest.CaptureFixture[str], option: str, line: str
-) -> None:
+def test_bad_input_is_one_line(config: Path, capsys, option: str, line: str) -> None:
     check_one_error(["run", "--config", str(config), "--quiet", option], line, capsys)
 
 
@@ -193,7 +205,7 @@ def named(tmp_path: Path) -> Path:
 def test_the_command_writes_a_configuration_that_loads_and_fits(
     named: Path,
     small_grids: None,
-    capsys: pytest.CaptureFixture[str],
+    capsys,
     kind: str,
     source: str,
     word: str,
@@ -223,9 +235,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
     assert "1500 private records expected" in text
 
 
-def test_options_of_the_search_are_refused_without_it(
-    named: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_options_of_the_search_are_refused_without_it(named: Path, tmp_path: Path, capsys):
     command = ["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]
     check_one_error(command, "`out` must be given together with --optimise", capsys)
     with pytest.raises(InvalidInput, match="min_accuracy"):
@@ -245,9 +255,7 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     assert not [path for path in paths if path.startswith(image_folders["private"])]
 
 
-def test_a_mechanism_that_no_planner_knows_is_refused(
-    named: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mechanism_that_no_planner_knows_is_refused(named: Path, capsys) -> None:
     command = ["plan", "--config", str(named), "--optimise"]
     refused = "`mechanism.kind` must be one that has a planner: private_knn, private_radius, "
     check_one_error([*command, "--mechanism.kind", "gnmax"], refused, capsys)
