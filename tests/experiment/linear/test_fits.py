@@ -370,8 +370,8 @@ def test_a_released_classifier_is_a_network_that_says_the_same(
         rows = rng.integers(0, 256, (200, *shape), dtype=np.uint8)
     if kept is not None:
         form = PrivateLinear(axes=kept, noise_multiplier=1.0).query_form
-        spec = extractor_of_round(spec, form, lambda s: Embedder(s, probe=rows[:8]).features(rows))
-    features, _ = Embedder(spec, probe=rows[:8]).embed(rows)
+        spec = extractor_of_round(spec, form, lambda s: Embedder(s).features(rows))
+    features, _ = Embedder(spec).embed(rows)
     weights = rng.normal(0, 0.05, (features.shape[1] + 1, 3))
     model = LinearModel("class", unit_length(spec, features.shape[1]), weights)
     path = tmp_path / "linear.safetensors"

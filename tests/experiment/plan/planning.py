@@ -22,7 +22,7 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 
 CLASSES, DIMENSIONS, PRIVATE, PUBLIC, TEST = 3, 8, 1500, 400, 400
-EMBEDDER = Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES), probe=None)
+EMBEDDER = Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES))
 
 
 def vectors(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
