@@ -172,7 +172,7 @@ class PrivateRows:
         )
 
     def sizes(self, kind: str) -> list[int]:
-        return [need.teachers for need in self._needs if need.kind == kind]
+        return [teachers for known, teachers in self._needs if known == kind]
 
     def embedding(self, done: int, total: int) -> None:
         """In percent: the number of rows is private."""

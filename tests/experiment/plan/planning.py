@@ -120,4 +120,4 @@ def write(folder: Path, settings: str) -> Path:
 def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
-    return planner(mechanism, goal, public, no_progress)
+    return planner.plan(mechanism, goal, public, no_progress)

@@ -232,8 +232,6 @@ def test_a_kept_round_and_a_choice_by_rehearsals_are_named(copied: Path) -> None
         estimate = {"right": right, "error": 0.01, "by": "noisy counts"}
         change(copied / f"round_{number}/metrics.json", estimate=estimate)
     change(copied / "summary.json", best_round=1)
-    student = RunFolder(copied).load_extractor(2)
-    RunFolder(copied).save_student(1, student, np.zeros(1))
     source = "300 rows of the test split: accuracy on this split is slightly optimistic"
     choice = {"reason": "private_linear is chosen: 64.0% expected.", "source": source}
     RunFolder(copied).candidates.write_text(json.dumps({**choice, "candidates": []}))
