@@ -93,8 +93,9 @@ def best_plan(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
     queries = len(public.inputs)
+    scoring = config.evaluate.share if config.scored else 0.0
     goal = Goal(
-        config.budget.epsilon,
+        config.budget.epsilon * (1 - scoring),
         config.budget.delta,
         config.records(queries),
         queries,

@@ -132,6 +132,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),
         "untested": untested(run.summary),
+        "scored": (run.summary.get("private_score") or {}).get("right") is not None,
     }
 
 

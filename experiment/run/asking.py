@@ -9,7 +9,7 @@ from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.groups import PublicSide, Round
+from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
@@ -35,6 +35,7 @@ class Experiment:
     teacher: Answering
     console: Console
     known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
+    scoring: Scoring | None = None
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""

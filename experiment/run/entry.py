@@ -87,7 +87,8 @@ def run(
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
         shared = folder, task, public, extractor, features, teacher, console, taught
-        return run_rounds(Experiment(settings, config.asked_rounds(config.seed), *shared))
+        rounds, score = config.asked_rounds(config.seed), config.asked_score()
+        return run_rounds(Experiment(settings, rounds, *shared, score))
 
 
 def _untested(public: PublicData) -> str:

@@ -16,6 +16,7 @@ from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
 from .quality import estimate_of
+from .scoring import score_text
 
 BINS = 15  # of equal width, for the expected calibration error
 UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
@@ -131,6 +132,7 @@ def result_line(summary: dict, run_dir: Path) -> str:
         f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     )
     score += f" ({hidden})" if (hidden := uneven(summary)) else ""
+    score += f", {private}" if (private := score_text(summary.get("private_score"))) else ""
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     score += f" (round {kept} kept)" if kept not in (None, rounds) else ""
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"

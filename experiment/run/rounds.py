@@ -20,6 +20,7 @@ from .asking import Experiment, ask, public_alone
 from .metrics import by_class, round_line
 from .quality import best_round, estimate_of
 from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
+from .scoring import best_scored
 from .training import train_round, untaught
 
 LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
@@ -57,9 +58,10 @@ def _round(experiment: Experiment, current: Round) -> dict:
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     """Write summary.json and the student; ``rounds``: the metrics of all rounds, in order."""
     folder, public = experiment.folder, experiment.public
+    kept = best_round([estimate_of(metrics) for metrics in rounds])
+    kept, score = best_scored(experiment, kept, len(rounds))
     experiment.teacher.export(folder.ledger)
     state, plan = folder.ledger_state(), folder.plan()
-    kept = best_round([estimate_of(metrics) for metrics in rounds])
     last, finished = rounds[kept - 1], folder.summary.exists()
     date = datetime.now(UTC).date().isoformat()
     summary = {
@@ -76,6 +78,7 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "rounds": [{k: value for k, value in entry.items() if k not in LONG} for entry in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
+        "private_score": score,
         "seed": experiment.settings.seed,
         "public_rows": len(public.inputs),
         "test_rows": len(public.test_inputs),

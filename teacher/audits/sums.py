@@ -14,7 +14,7 @@ from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
-from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn
+from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.voters import Voters
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import LARGEST
@@ -32,12 +32,13 @@ OTHERS_AT = 20
 _KEY = bytes(32)
 
 
-def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
+def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
-    near = mechanism.neighbours
+    (stage,), near = mechanism.stages, 1 if isinstance(mechanism, Score) else mechanism.neighbours
     deviation = mechanism.noise * math.sqrt(near)
-    # the record is at 0: the first cells have its votes
+    # the record is at 0: the first cells have its votes, or the last class's if it is right there
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
+    centers = centers[:, ::-1] if isinstance(mechanism, Score) else centers
 
     def side(pair: Pair, added: bool) -> Voters:
         index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
@@ -49,7 +50,7 @@ def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
         own = counts.reshape(-1, near + 1, pair.num_classes)[:, :near, -1]
         return sum_codes(own.sum(axis=1), deviation)
 
-    return [drawn_case(mechanism, HISTOGRAM, [EMPTY], side, codes, mechanism.releases(1, 1))]
+    return [drawn_case(mechanism, stage, [EMPTY], side, codes, mechanism.releases(1, 1))]
 
 
 def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:

@@ -80,6 +80,12 @@ KINDS = {
         {"0/histogram": 2},
         {"histogram": 1},
     ),
+    "histograms and a score": Kind(
+        "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5}\n"
+        "evaluate: {share: 0.05, sigma: 0.5, choose: true}\n" + SOME,
+        {"0/histogram": 2, "1/score": 2},
+        {"histogram": 1},
+    ),
     "votes on attributes": Kind(
         "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sample_rate: 0.5, "
         f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",

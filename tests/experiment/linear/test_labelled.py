@@ -5,7 +5,8 @@ import pytest
 
 from labelwall.experiment.linear.labelled import labelled
 from labelwall.experiment.linear.model import fit
-from tests.experiment.linear.test_fits import LENGTH, N, far_clusters, settings, teacher
+from tests.experiment import tiny
+from tests.experiment.linear.test_fits import N, far_clusters, settings, teacher
 
 
 def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
@@ -15,8 +16,7 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
     def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
         labels = rng.integers(0, 4, count)
         x = middles[labels] + rng.normal(size=(count, 16))
-        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-        return np.rint(LENGTH * unit).astype(np.int8), labels
+        return tiny.integers(x), labels
 
     (private, codes), public, (x, y) = drawn(4_000), drawn(160), drawn(4_000)
     for noise in (1.0, 200.0, 5_000.0):

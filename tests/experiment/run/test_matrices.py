@@ -36,8 +36,7 @@ class Counter:
 def asked(
     folder: Path, count: Callable[[Matrix], NoisyCounts], form: QueryForm = LINEAR
 ) -> tuple[Answers, Estimate | None]:
-    x, _ = tiny.rows(60, 3)
-    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    features = tiny.integers(tiny.rows(60, 3)[0])
     spec = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
     return ask_matrices(Counter(count), of(form), spec, folder, features)
 
