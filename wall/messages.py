@@ -14,6 +14,7 @@ from .guarantee import POOLED, Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 
+RELEASED, DECIDED = "released/", "decided/"  # before a network's name (wall/networks.py)
 ABSTAINED = -1  # label of every query without a released class, for any reason
 
 
@@ -145,6 +146,11 @@ class ExtractorSpec:
         if self.axes and (not self.center or len(self.axes) % (2 * len(self.center))):
             rule = "int16 [d, k], with a center of d numbers"
             raise InvalidInput("extractor.axes", rule, f"{len(self.axes)} bytes")
+
+    @property
+    def network(self) -> str:
+        """The backbone's name without what its features became."""
+        return self.backbone.removeprefix(DECIDED).removeprefix(RELEASED)
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""

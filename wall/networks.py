@@ -18,7 +18,7 @@ from torch import nn
 
 from .errors import InvalidInput, MissingData
 from .matrices import MAX_ENTRY
-from .messages import ExtractorSpec
+from .messages import DECIDED, RELEASED, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FOURIER = 1024  # random features
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
-TIMM, PRETRAINED, RELEASED, DECIDED = "timm/", "pretrained/", "released/", "decided/"
+TIMM, PRETRAINED = "timm/", "pretrained/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
@@ -63,10 +63,11 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
-    if name.startswith(RELEASED) and not name.startswith(2 * RELEASED):
-        return _released(name.removeprefix(RELEASED), input_shape, num_classes)
-    if name.startswith(DECIDED) and not name.startswith(2 * DECIDED):
-        inner = build(name.removeprefix(DECIDED), input_shape=input_shape, num_classes=num_classes)
+    prefix = next((known for known in (DECIDED, RELEASED) if name.startswith(known)), "")
+    if prefix and not name.removeprefix(prefix).startswith((DECIDED, prefix)):
+        inner = build(name.removeprefix(prefix), input_shape=input_shape, num_classes=num_classes)
+        if prefix == RELEASED:
+            return _released(inner, num_classes)
         return Backbone(nn.Sequential(inner, _Decision()), num_classes, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
@@ -176,8 +177,7 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(trunk, 64, num_classes)
 
 
-def _released(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
-    network = build(name, input_shape=shape, num_classes=num_classes)
+def _released(network: Backbone, num_classes: int) -> Backbone:
     width = network.head.in_features
     length_one = nn.RMSNorm(width, eps=1e-30, elementwise_affine=False)  # but for a factor
     trunk = nn.Sequential(network.trunk, nn.Linear(width, width), length_one)

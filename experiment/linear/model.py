@@ -19,7 +19,7 @@ from ...teacher.features.embedder import unit_length
 from ...teacher.search.cpu import ExactIndex
 from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
-from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from ...wall.messages import ABSTAINED, RELEASED, ExtractorSpec, Outcome
 from .descent import Doubt, attribute_weights, class_weights
 from .labelled import Labelled
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
@@ -170,8 +170,6 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     """A stored classifier of classes and the ``extractor`` of its features as one network; None
     where features are not a network's or vectors as they are.
     """
-    from ...wall.networks import RELEASED  # torch
-
     raw, axes = extractor.backbone == "raw", extractor.projection()
     if extractor.backbone.startswith(RELEASED) or not (raw or extractor.weights):
         return None

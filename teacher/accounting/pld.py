@@ -241,7 +241,10 @@ def _composed(laws: Sequence[tuple[Losses, int]], delta: float) -> float:
     for direction in (0, 1):
         total: PLDPmf | None = None
         for pair, cap in pairs:
-            part = _split(pair[direction], grid).self_compose(cap)
+            part = _split(pair[direction], grid)
+            if not part.size:  # so little noise that every loss counts as infinite
+                return math.inf
+            part = part.self_compose(cap)
             # Randomised response alone stays sparse, and a sparse one composes only with its like.
             total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
         assert total is not None

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
-_OWN = "hog raw box mlp linear small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
-OWN_BACKBONES = (*_OWN.split(), "efficientnet_lite0_stages")
+_VECTORS = "raw box mlp linear fourier"
+_IMAGES = "hog small_cnn mnist_cvpr20 svhn_cvpr20 cifar_conv3 efficientnet_lite0"
+OWN_BACKBONES = (*_VECTORS.split(), *_IMAGES.split(), "efficientnet_lite0_stages")
 RANGES = {
     "port": (0, 65535),
     "max_body": (1, 1 << 20),
@@ -45,7 +46,7 @@ class ServiceConfig:
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
             Fixed by the first start on a custodian_dir.
-        backbones: accepted extractors, by name; each "timm/NAME" has to be listed.
+        backbones: accepted extractors, by their networks' names; each "timm/NAME" has to be listed.
     """
 
     host: str = "127.0.0.1"

@@ -27,7 +27,7 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     config, task = settings.config, settings.task
     spec = decode_extractor(body, media, config.max_body * MIB)
-    if spec.backbone not in config.backbones:
+    if spec.network not in config.backbones:
         rule = f"one of {', '.join(config.backbones)}"
         raise InvalidInput("extractor.backbone", rule, spec.backbone)
     shapes, expected = (spec.input_shape, spec.num_classes), (task.input_shape, task.num_classes)

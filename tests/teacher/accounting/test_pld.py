@@ -169,3 +169,8 @@ def test_a_mixed_list_is_sound_by_every_certificate_and_adds_up_its_pure_part(
     for certificate in known.values():
         assert exact_delta_of_a_mixture(certificate.epsilon, pure, copies, sigma) <= delta
     assert exact_delta_of_a_mixture(0.95 * known["pld"].epsilon, pure, copies, sigma) > delta
+
+
+def test_noise_that_hides_nothing_has_an_infinite_epsilon():
+    """Every loss of one of two releases counts as infinite."""
+    assert pld_epsilon([noisy(0.5, 1.0, cap=4), noisy(0.02, 1.0)], 1e-5) == math.inf
