@@ -86,9 +86,7 @@ def _owner_alone() -> Iterator[None]:
 
 def _configured(options: Settings, settings: Settings, budget: Settings) -> Config:
     own = {**options, **{name: value for name, value in budget.items() if value is not None}}
-    data = settings.get("data", {})
-    columns = {name: data[name] for name in ("ignore", "person") if name in data}
-    return config_of(merged(own_settings(own, columns), settings))
+    return config_of(merged(own_settings(own, settings.get("data", {})), settings))
 
 
 def fit(

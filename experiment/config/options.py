@@ -54,9 +54,8 @@ def settings_by(
 ) -> dict[str, Any]:
     """All settings of a run that ``read`` found; ``given`` gets the run's ``name``."""
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
-    data = dotted.get("data", {})
     if not given.config and (names_rows(own) or not dotted):
-        settings = own_settings(own, {n: data[n] for n in ("ignore", "person") if n in data})
+        settings = own_settings(own, dotted.get("data", {}))
     else:
         settings = merged(files, overrides(own))
     given.name = run_name(own, given.config)

@@ -17,14 +17,8 @@ from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets.config import DataConfig
-from ...wall.datasets.readers import (
-    FORMATS,
-    class_folders,
-    constant_order,
-    is_image,
-    list_files,
-    require_folder,
-)
+from ...wall.datasets.folders import constant_order, is_text_folder, list_files
+from ...wall.datasets.readers import FORMATS, class_folders, is_image, require_folder
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
@@ -34,6 +28,7 @@ from .groups import STAGES
 from .settings import build
 
 SPLITS = ("private", "public", "test")
+COLUMNS = ("ignore", "person", "text", "text_features")  # settings that say what columns are
 
 
 def _count(text: str) -> int:
@@ -44,12 +39,13 @@ def _count(text: str) -> int:
 
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
-    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
-    "public": "folder of images, or a table; no labels needed",
-    "test": "folder with one folder of images a class, or a table with labels; public",
+    "private": "folder with one folder of images or txt files a class, or a CSV or parquet table; PRIVATE",
+    "public": "folder of images or txt files, or a table; no labels needed",
+    "test": "folder with one folder of images or txt files a class, or a table with labels; public",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
     "private, public and test",
     "label": "name of a table's column with the label (default: label)",
+    "text": "name of a table's column of free text; long texts are seen without it",
     "split": "name of one table's column that says private, public or test (default: split)",
     "epsilon": option(
         "the guarantee: how far one record may change what is released, at most by a factor "
@@ -98,12 +94,13 @@ class Findings:
     labelled: int = 0
 
 
-def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name that options for one's own data, ``own`` by name, stand for.
 
-    ``columns``: of a table, those that are no features. Raises InvalidInput, MissingData.
+    ``given``: settings under ``data``, of which those in COLUMNS count. Raises InvalidInput,
+    MissingData.
     """
-    data = rows_of(own, columns)
+    data = rows_of(own, {name: given[name] for name in COLUMNS if name in given})
     facts = look(data)
     records = own.get("expected_records") or facts.rows
     epsilon = own.get("epsilon", 1.0)
@@ -135,6 +132,8 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
 def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by name that options for one's own data override in a file."""
     data = {name: own[name] for name in (*SPLITS, "label", "split") if name in own}
+    if "text" in own:
+        data["text"] = [own["text"]]
     if "data" in own:
         data = rows_of(own, {})
     budget = {name: own[name] for name in ("epsilon", "delta") if name in own}
@@ -159,6 +158,8 @@ def run_name(own: Mapping[str, Any], files: Sequence[str]) -> str:
 def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
     """The settings under ``data``. Raises InvalidInput unless the options name all of the rows."""
     table = {"source": "table", "label": own.get("label", "label"), **columns}
+    if "text" in own:
+        table["text"] = [own["text"]]
     places = {name: own.get(name) for name in SPLITS}
     if "data" in own:
         for name in SPLITS:
@@ -182,11 +183,11 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
     absolute = {name: str(Path(str(value)).absolute()) for name, value in places.items()}
     test = Path(absolute["test"])
-    if is_table(test):
+    if is_table(test) or is_text_folder(test):
         return table | absolute
     if test.is_dir():
         return {"source": "folder", **absolute}
-    rule = "a folder with one folder of images a class, or a table"
+    rule = "a folder with one folder of images or txt files a class, or a table"
     raise InvalidInput("test", rule, str(test))
 
 
