@@ -1,19 +1,4 @@
-"""labelwall's command line: from private labelled images to a differentially private student.
-
-run      ask, train, send features back, for every round; prints the price first
-plan     what a configuration costs, before anything private is read
-compare  run several methods on the same split, students and budgets; one table and a plot
-predict  private answers to a file of queries, with a receipt; no student
-audit    recompute the certificate from a ledger file alone
-classify a student's labels and probabilities for new images or vectors, as a CSV file
-export   a student as ONNX, a timm model or a Hugging Face folder
-report   write a run folder's report.html and model card again
-records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
-data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
-init     write a configuration for your own data, or a copy of a packaged one
-serve    the teacher as a service: answers over HTTP from one custodian's directory
-keys     who may ask a service: add, list or revoke API keys
-"""
+"""labelwall's command line: from private labelled images to a differentially private student."""
 
 import importlib
 import os
@@ -23,10 +8,21 @@ from importlib import metadata
 
 from .wall.errors import LabelwallError
 
-COMMANDS = (
-    *("run", "plan", "compare", "predict", "audit", "classify", "export", "report", "records"),
-    *("data", "init", "serve", "keys"),
-)
+COMMANDS = {
+    "run": "ask, train, send features back, for every round; prints the price first",
+    "plan": "what a configuration costs, before anything private is read",
+    "compare": "run several methods on the same split, students and budgets; one table and a plot",
+    "predict": "private answers to a file of queries, with a receipt; no student",
+    "audit": "recompute the certificate from a ledger file alone",
+    "classify": "a student's labels and probabilities for new images or vectors, as a CSV file",
+    "export": "a student as ONNX, a timm model or a Hugging Face folder",
+    "report": "write a run folder's report.html and model card again",
+    "records": "PRIVATE: the custodian adds or removes records; nothing is trained or charged",
+    "data": "PRIVATE: the custodian's check of a data set (counts, classes, bad rows)",
+    "init": "write a configuration for your own data, or a copy of a packaged one",
+    "serve": "the teacher as a service: answers over HTTP from one custodian's directory",
+    "keys": "who may ask a service: add, list or revoke API keys",
+}
 FILES = ("audit", "classify", "export", "report", "keys")  # their functions are in another file
 # They read or write private files.
 PRIVATE = ("run", "compare", "predict", "records", "data", "serve", "keys")
@@ -58,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
-        print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
+        print(f"{__doc__}\n")
+        print("\n".join(f"{name:8} {does}" for name, does in COMMANDS.items()))
+        print("\n`labelwall COMMAND --help` explains a command's options.")
         return 0
     if args[0] == "--version":
         print(f"labelwall {metadata.version('labelwall')}")

@@ -103,7 +103,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    current, shares = asking.public_side().rounds[0], []
+    current, shares = asking.asked_rounds(config.seed)[0], []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
             asked = replace(current, seed=seed * 1000 + 1)

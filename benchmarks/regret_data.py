@@ -56,8 +56,10 @@ class Data:
         """One round, everything open."""
         bounds = list(self.values.bounds) if self.values else []
         return Config(
-            DataConfig("arrays", path="-", labels="value" if bounds else "class", bounds=bounds),
-            [RoundConfig()],
+            data=DataConfig(
+                "arrays", path="-", labels="value" if bounds else "class", bounds=bounds
+            ),
+            rounds=[RoundConfig()],
             budget=BudgetConfig(epsilon, DELTA),
             mechanism=Auto(),
         )

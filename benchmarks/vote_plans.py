@@ -21,9 +21,8 @@ def planned_votes(
     mechanism: Mechanism, features: np.ndarray, labels: np.ndarray, classes: int, goal: Goal
 ) -> Choice[Any]:
     """The best choice for a goal, by labelled rows: features int8 [n, d], labels int64 [n]."""
-    config = Config(
-        DataConfig("arrays", path="-"), [RoundConfig(1)], mechanism=mechanism, features="raw"
-    )
+    data, rounds = DataConfig("arrays", path="-"), [RoundConfig(1)]
+    config = Config(data=data, rounds=rounds, mechanism=mechanism, features="raw")
     task = Task(label_space("class", [str(i) for i in range(classes)]), features.shape[1:])
     rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
     assert planner is not None

@@ -46,8 +46,8 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
     from .report.report import write_report
-    from .run import rounds
-    from .run.places import custodian_place, require_budget, resumed, tell_changed_files
+    from .run import entry
+    from .run.places import custodian_place, require_budget, tell_changed_files
     from .run.run_folder import RunFolder
 
     side, apart = config.private_side(), isolate or config.teacher is not None
@@ -58,9 +58,9 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, resumed(config, RunFolder(run_dir)), console)
+    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
     torch.set_num_threads(config.threads)
-    summary = rounds.run(
+    summary = entry.run(
         config,
         run_dir,
         entropy=SystemEntropy(),

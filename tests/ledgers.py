@@ -91,6 +91,18 @@ def contents(path: Path, kind: str) -> list[dict[str, Any]]:
     return [content for found, content in parsed(path) if found == kind]
 
 
+def results(path: Path) -> dict[tuple[str, str], int]:
+    """(identity, release) -> value of a file, in order, without the product's code."""
+    values, names = dict[tuple[str, str], int](), dict[int, str]()
+    for seq, (kind, entry) in enumerate(parsed(path)):
+        if kind == "charge":
+            names[seq] = entry["release"]
+        elif kind == "release":
+            name = names[entry["charge"]]
+            values |= {(identity, name): value for identity, value in entry["results"].items()}
+    return values
+
+
 def extractors(path: Path) -> list[Entry]:
     """Hash and fields of a file's extractors; none where there is no file."""
     if not path.exists():

@@ -178,18 +178,22 @@ def test_the_check_of_rooms_can_fail(tmp_path):
         list(TopologicalSorter(arrows(tmp_path)).static_order())
 
 
+FAULTS = """
+import random, numpy, torch
+from pathlib import Path
+import labelwall.wall.deep  # a detour to the teacher counts, too
+random.seed(0), numpy.random.rand(), torch.manual_seed(0)
+open("left.txt", "w").close()
+Path("left").mkdir(exist_ok=True)
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "loaded", "moved", "written"),
     [
         ("", [], [], []),
-        ("import labelwall.teacher.deep", ["teacher"], [], []),
         ("from labelwall.teacher import deep", ["teacher"], [], []),
-        ("import labelwall.wall.deep", ["teacher", "wall"], [], []),  # a detour counts, too
-        ("import random; random.seed(0)", [], ["random"], []),
-        ("import numpy; numpy.random.rand()", [], ["numpy"], []),
-        ("import torch; torch.manual_seed(0)", [], ["torch"], []),
-        ("open('left.txt', 'w').close()", [], [], ["left.txt"]),
-        ("from pathlib import Path; Path('left').mkdir(exist_ok=True)", [], [], ["left"]),
+        (FAULTS, ["teacher", "wall"], ["random", "numpy", "torch"], ["left.txt", "left"]),
     ],
 )
 def test_the_check_of_imports_can_fail(tmp_path, text, loaded, moved, written):

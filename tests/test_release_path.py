@@ -5,8 +5,6 @@ For each check a test shows that it can fail.
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,11 +43,11 @@ ALLOWED = {
 
 def test_no_teacher_reaches_the_baselines():
     """What is allowed to them is not on the way to an answer."""
-    outside = [
-        path for path in (REPOSITORY / "teacher").rglob("*.py") if path.parent.name != "baselines"
-    ]
-    assert len(outside) > 30
-    assert not [path.name for path in outside if "labelwall.teacher.baselines" in path.read_text()]
+    reaching = re.compile(r"^\s*(from|import) .*\bbaselines\b", re.MULTILINE)
+    files = list((REPOSITORY / "teacher").rglob("*.py"))
+    assert len(files) > 30
+    assert not [path.name for path in files if reaching.search(path.read_text())]
+    assert reaching.search("def f():\n    from ..baselines.noisy_sgd import train")
 
 
 def violations(source: str) -> Iterator[tuple[str, str]]:
@@ -101,18 +99,6 @@ def forbidden(name: str) -> str:
     parts = name.split(".")
     begun = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
     return next((FORBIDDEN[each] for each in begun if each in FORBIDDEN), "")
-
-
-def test_an_answer_loads_neither_planning_nor_audits():
-    code = (
-        "import sys, labelwall.teacher.teacher, labelwall.teacher.shards.shards\n"
-        "import labelwall.teacher.service.server\n"
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = [name for name in done.stdout.split() if name.startswith("labelwall.")]
-    assert "labelwall.teacher.charging" in loaded
-    assert not [name for name in loaded if "experiment" in name or ".audits" in name]
 
 
 def test_no_seed_pickle_or_received_name_on_the_release_path():

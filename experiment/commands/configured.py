@@ -184,8 +184,9 @@ def predict(args: Sequence[str]) -> int:
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
+    sides, entropy = (config.private_side(), config.public_side()), SystemEntropy()
     answers = prediction.predict(
-        config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
+        *sides, Path(rest.queries), out, slot=rest.slot, entropy=entropy, console=console
     )
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
@@ -222,7 +223,7 @@ def records(args: Sequence[str]) -> int:
     if rest.change == "add":
         print(add_records(side, Path(rest.rows), dry_run=rest.dry_run, console=console))
     else:
-        ids = ids_of(side.unit, rest)
+        ids = ids_of(side.privacy.unit, rest)
         print(remove_records(side, ids, dry_run=rest.dry_run, console=console))
     return 0
 

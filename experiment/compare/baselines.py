@@ -26,7 +26,7 @@ from ..config.own import MIN_ROWS
 from ..plan.rehearsal import MAX_LABELLED, labelled_rows
 from ..plan.search import by_features
 from ..run.console import Console
-from ..run.features import embedder_of, starting_extractor
+from ..run.features import embedder_of, first_extractor, whitened
 
 RATES = (0.25, 1.0, 4.0)  # of the default learning rate, that are rehearsed
 # Inputs of a model, and which of the rows are finite
@@ -107,8 +107,8 @@ def first_embedder(config: Config, public: PublicData) -> Embedder:
     def of(spec: ExtractorSpec) -> Embedder:
         return embedder_of(config, spec, public.inputs)
 
-    task = describe(config.data)
-    return of(starting_extractor(config, task, lambda spec: of(spec).features(public.inputs)))
+    spec = first_extractor(config, describe(config.data))
+    return of(whitened(spec, config.whiten, lambda spec: of(spec).features(public.inputs)))
 
 
 def _fitted(

@@ -27,7 +27,7 @@ from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
 from ..plan.search import decided
 from ..run.console import Console
-from ..run.rounds import run
+from ..run.entry import run
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell

@@ -11,10 +11,11 @@ from ...teacher.baselines.config import BASELINES, AnyBaseline, GradientDescent
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
-from ..config.config import Config, solved_numbers
+from ..config.config import Config
 from ..config.groups import STAGES
 from ..config.options import settings_by
 from ..config.own import MIN_ROWS
+from ..config.private_side import solved_numbers
 from ..config.settings import config_of, merged
 from ..plan.candidates import PLANNERS
 from ..plan.rehearsal import labelled_rows

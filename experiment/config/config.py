@@ -1,167 +1,34 @@
 """The configuration of a run. Loads without torch, so that `--help` and `plan` answer at once."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Self, TypeVar
 
-from ...student.config import StudentConfig
-from ...teacher.accounting.plan import Plan
-from ...teacher.ledger import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced
-from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from ...teacher.mechanisms.votes import PrivateKnn
-from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.config import SOURCES, DataConfig
-from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, no_progress
-from .groups import (
-    BudgetConfig,
-    CapsConfig,
-    Computing,
-    Count,
-    FirstFeatures,
-    PrivacyConfig,
-    PrivateSide,
-    PublicSide,
-    Round,
-    RoundConfig,
-    check_persons,
-)
+from .groups import FirstFeatures, PublicSide
+from .private_side import PrivateSide
+
+Part = TypeVar("Part", bound="PrivateSide | PublicSide")
 
 
-@dataclass(frozen=True)
-class Config(FirstFeatures, Computing):
-    """One experiment.
-
-    Args:
-        data: where private, public and test rows come from.
-        budget: (epsilon, delta) for the whole run.
-        privacy: what they hold for: rows, or persons with several rows.
-        mechanism: the private mechanism of the rounds that name none.
-        caps: caps of that mechanism, over those rounds.
-        rounds: the rounds, in order.
-        choice: which public rows are asked: typical ones (dense rows of every cluster of the
-            round's features), or random ones.
-        student: the public-side network and its training.
-        public_labels: what labels of public rows serve, where these have classes: reported metrics
-            and the choice of a method alone (metrics), or training as well (train, the default for
-            one's own data): private_linear's sums then say what a classifier of these labels
-            misses, and the student learns them beside the released labels.
-        seed: public randomness alone (which queries, network initialisation, batches); never the
-            noise.
-        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
-            API key is taken from the environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
-            private rows, RUN_DIR.custodian for published data sets. One budget per directory.
-        ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
-            server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
-            or ~/.pgpass).
-        anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an
-            address like a ledger's), that lets one copy of the ledger continue and refuses all
-            others; none when null.
-        scale: where the private rows are stored and searched.
-        expected_records: a PUBLIC guess of the number of private records (a count), for plans and
-            warnings; the published split's or the public rows' when null.
-    """
-
-    data: DataConfig
-    rounds: list[RoundConfig]
-    budget: BudgetConfig = field(default_factory=BudgetConfig)
-    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
-    caps: CapsConfig = field(default_factory=CapsConfig)
-    choice: Literal["typical", "random"] = "typical"
-    student: StudentConfig = field(default_factory=StudentConfig)
-    public_labels: Literal["metrics", "train"] = "metrics"
-    seed: int = 0
-    teacher: str | None = None
-    custodian_dir: str | None = None
-    ledger: str | None = None
-    anchor: str | None = None
-    scale: ScaleConfig = field(default_factory=ScaleConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    expected_records: Count | None = None
+@dataclass(frozen=True, kw_only=True)
+class Config(PrivateSide, PublicSide):
+    """One experiment: its entry takes all of it, and hands on what each side needs."""
 
     def __post_init__(self) -> None:
-        if not self.rounds:
-            raise InvalidInput("rounds", "a list of at least one round", [])
-        super().__post_init__()
-        labels = self.data.labels
-        for number, entry in enumerate(self.rounds, start=1):
-            mechanism = self.mechanism_of(number)
-            if entry.queries is None and not mechanism.once_a_round:
-                raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
-            if not mechanism.open and mechanism.label_space != labels:
-                kinds = [kind for kind, known in MECHANISMS.items() if known.label_space == labels]
-                rule = f"one of {', '.join(kinds)} for data.labels: {labels}"
-                raise InvalidInput("mechanism.kind", rule, mechanism.kind)
-            if not mechanism.open:
-                mechanism.require_unit(self.privacy.unit)
-            if self.scale.shards:
-                mechanism.require_sharded()
-        check_persons(self.data, self.privacy.unit)
-        if self.open:
-            self._check_open()
-        self.private_side()  # the ledger's and the anchor's places
-        Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
-        self.priced()  # caps that the mechanisms have
+        FirstFeatures.__post_init__(self)
+        PrivateSide.__post_init__(self)
 
     def private_side(self) -> PrivateSide:
-        """What the private side needs."""
-        anchor: Path | LedgerUrl | None = None
-        if self.anchor is not None:
-            address = "://" in self.anchor
-            anchor = LedgerUrl.parse(self.anchor, "anchor") if address else Path(self.anchor)
-        return PrivateSide(
-            self.data,
-            self.budget,
-            self.privacy.unit,
-            self._plan_beside,
-            self.scale,
-            self,
-            None if self.custodian_dir is None else Path(self.custodian_dir),
-            None if self.ledger is None else LedgerUrl.parse(self.ledger),
-            anchor,
-            self.teacher,
-        )
-
-    def _plan_beside(self, known: Plan | None) -> Plan:
-        if known is not None and self.open:  # the ledger's method will be taken
-            budget = self.budget
-            return Plan(budget.epsilon, budget.delta, known.slots, self.privacy.unit)
-        return (self if known is None else self.recorded(known)).plan()
+        """What the private side needs, and nothing else."""
+        return self._part(PrivateSide)
 
     def public_side(self) -> PublicSide:
-        """What asking and training need, with the noise that the budget decides."""
-        solved, rounds, typical = self.solved(), list[Round](), self.choice == "typical"
-        for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
-            mechanism = solved.mechanism_of(number)
-            once, form = mechanism.once_a_round, mechanism.query_form
-            rounds.append(Round(number, slot, entry.queries, once, form, self.seed * 1000 + number))
-        guess = self.records(0) or None
-        student, taught = self.student, self.taught
-        return PublicSide(rounds, self, student, taught, typical, guess, self.seed, self)
+        """What asking and training need, and nothing else."""
+        return self._part(PublicSide)
 
-    @property
-    def open(self) -> bool:
-        """Whether the mechanism is still to be chosen (experiment/plan/search.py)."""
-        return any(mechanism.open for mechanism in self.mechanisms())
+    def _part(self, side: type[Part]) -> Part:
+        return side(**{entry.name: getattr(self, entry.name) for entry in fields(side)})
 
-    @property
-    def taught(self) -> bool:
-        """Whether labels of public rows are learned."""
-        return self.public_labels == "train" and self.data.labels == "class"
-
-    def _check_open(self) -> None:
-        own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]
-        if own:
-            rule = f"left out, with mechanism.kind: {self.mechanism.kind} for all rounds"
-            raise InvalidInput("rounds.mechanism", rule, own)
-        if self.caps != CapsConfig():
-            rule = f"left out with {self.mechanism.kind}, which chooses them"
-            raise InvalidInput("caps", rule, self.caps)
-
-    def chosen(self, known: "Config") -> "Config":
+    def chosen(self, known: "Config") -> Self:
         """With the method of a configuration that was chosen for this one."""
         fixed = self.features not in ("auto", known.features)
         return replace(
@@ -173,106 +40,3 @@ class Config(FirstFeatures, Computing):
             box=self.box if fixed else known.box,
             whiten=self.whiten or known.whiten,
         )
-
-    def records(self, public: int) -> int:
-        """A guess of the number of private records, where so many rows are ``public``."""
-        return self.expected_records or SOURCES[self.data.source].private_records or public
-
-    def mechanism_of(self, number: int) -> AnyMechanism:
-        """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
-        mechanism = self.rounds[number - 1].mechanism or self.mechanism
-        return mechanism.for_unit(self.privacy.unit)
-
-    def slots(self) -> list[int]:
-        """The plan's slot that pays for each round: first that of the shared mechanism, then one
-        for each round with its own.
-        """
-        own = [r.mechanism is not None for r in self.rounds]
-        first_own = 0 if all(own) else 1
-        return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
-
-    def _paid(self) -> list[list[RoundConfig]]:
-        """The rounds that each slot of the plan pays for, in order."""
-        shared = [r for r in self.rounds if r.mechanism is None]
-        own = [[r] for r in self.rounds if r.mechanism is not None]
-        return [shared, *own] if shared else own
-
-    def mechanisms(self) -> list[AnyMechanism]:
-        """The mechanism of each slot of the plan, in order, as it is given."""
-        return [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
-
-    def plan(self) -> Plan:
-        """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
-        slots = tuple(entry.slot() for entry in self.solved().priced())
-        return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
-
-    def solved(self, progress: Progress = no_progress) -> "Config":
-        """With every number that the budget decides, which may take a minute."""
-        priced = self.priced()
-        if not any(entry.mechanism.uncalibrated for entry in priced):
-            return self
-        from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
-
-        budget = self.budget
-        return self.with_mechanisms(calibrate(priced, budget.epsilon, budget.delta, progress))
-
-    def recorded(self, known: "Plan | Config") -> "Config":
-        """With the missing numbers that a ledger's plan, or a run's configuration, has for the same
-        mechanisms.
-
-        Another version may solve otherwise; what was fixed before the first release stays.
-        """
-        if isinstance(known, Plan):
-            fixed = [slot.mechanism for slot in known.slots]
-        else:
-            fixed = [asdict(mechanism) for mechanism in known.mechanisms()]
-        own, unit = self.mechanisms(), self.privacy.unit
-        if len(fixed) != len(own):
-            return self
-        pairs = zip(own, fixed, strict=True)
-        return self.with_mechanisms([m.recorded(fields, unit) for m, fields in pairs])
-
-    def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> "Config":
-        """With another mechanism for each slot of the plan."""
-        rounds = [
-            r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])
-            for r, slot in zip(self.rounds, self.slots(), strict=True)
-        ]
-        shared = any(r.mechanism is None for r in self.rounds)
-        return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
-
-    def priced(self) -> list[Priced]:
-        """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
-        return [self._priced(rounds) for rounds in self._paid()]
-
-    def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:
-        own = rounds[0].mechanism
-        mechanism = (own or self.mechanism).for_unit(self.privacy.unit)
-        caps = self.caps if own is None else rounds[0].caps
-        total = len(rounds) * mechanism.charges_a_round
-        if not mechanism.once_a_round:
-            total = sum(r.queries or 0 for r in rounds)
-        asked = total if caps.asked is None else caps.asked
-        answered = asked if caps.answered is None else caps.answered
-        if mechanism.charging is Charging.PREPAID and caps.answered is not None:
-            rule = f"left out with {mechanism.kind}, which answers every query"
-            raise InvalidInput("caps.answered", rule, caps.answered)
-        share = len(rounds) / len(self.rounds)
-        return Priced(mechanism, asked, min(asked, answered), share)
-
-
-def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:
-    """For each slot the numbers that ``config`` leaves to the budget."""
-    pairs = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
-    return [{n: known.mechanism.require(n) for n in e.mechanism.uncalibrated} for e, known in pairs]
-
-
-def solved_line(solved: Sequence[dict[str, float]]) -> str | None:
-    """``solved_numbers`` in one line; None where there are none."""
-    slots = [
-        ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        + (f" (slot {slot})" if len(solved) > 1 else "")
-        for slot, numbers in enumerate(solved)
-        if numbers
-    ]
-    return f"noise from the budget: {'; '.join(slots)}" if slots else None

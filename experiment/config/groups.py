@@ -1,24 +1,16 @@
-"""Groups of settings of a run, each with its own rules; what the private and the public side need
-of them, which the entry of a run hands on.
-"""
+"""Groups of settings of a run, each with its own rules; those that the public side needs."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ...student.config import StudentConfig
-from ...teacher.accounting.plan import Plan
-from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.mechanisms.registry import AnyMechanism
-from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
-from ...wall.guarantee import Unit
 
 STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
@@ -147,35 +139,40 @@ class Computing:
     device: Literal["cpu", "cuda"] = "cpu"
 
 
-def check_persons(data: DataConfig, unit: Unit) -> None:
-    """Raises InvalidInput unless the data set says whose a row is, where the unit is a person."""
-    if unit == "row":
-        return
-    where = SOURCES[data.source].persons
-    if where is None:
-        raise InvalidInput("privacy.unit", f"row for the source {data.source!r}", unit)
-    if (where == "setting") != bool(data.person):
-        rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
-        raise InvalidInput("data.person", rule, data.person)
+@dataclass(frozen=True, kw_only=True)
+class PublicSide(FirstFeatures, Computing):
+    """What asking and training need; of the private side nothing but how many records a guess has.
 
-
-@dataclass(frozen=True)
-class PrivateSide:
-    """What a teacher, and the custodian's directory, need."""
+    Args:
+        data: where private, public and test rows come from.
+        choice: which public rows are asked: typical ones (dense rows of every cluster of the
+            round's features), or random ones.
+        student: the public-side network and its training.
+        public_labels: what labels of public rows serve, where these have classes: reported metrics
+            and the choice of a method alone (metrics), or training as well (train, the default for
+            one's own data): private_linear's sums then say what a classifier of these labels
+            misses, and the student learns them beside the released labels.
+        seed: public randomness alone (which queries, network initialisation, batches); never the
+            noise.
+        expected_records: a PUBLIC guess of the number of private records (a count), for plans and
+            warnings; the published split's or the public rows' when null.
+    """
 
     data: DataConfig
-    budget: BudgetConfig
-    unit: Unit
-    # The plan, with those numbers of a ledger's plan that the configuration leaves to the budget;
-    # None: they are calibrated now.
-    plan: Callable[[Plan | None], Plan]
-    scale: ScaleConfig
-    computing: Computing
-    directory: Path | None  # the custodian's, where the configuration names it
-    ledger: LedgerUrl | None  # None: a file of the directory
-    anchor: Path | LedgerUrl | None
-    url: str | None  # of the service that answers in place of a teacher here
-    dataset: str | None = None  # to which the ledger belongs, where a run knows
+    choice: Literal["typical", "random"] = "typical"
+    student: StudentConfig = field(default_factory=StudentConfig)
+    public_labels: Literal["metrics", "train"] = "metrics"
+    seed: int = 0
+    expected_records: Count | None = None
+
+    @property
+    def taught(self) -> bool:
+        """Whether labels of public rows are learned."""
+        return self.public_labels == "train" and self.data.labels == "class"
+
+    def records(self, public: int) -> int:
+        """A guess of the number of private records, where so many rows are ``public``."""
+        return self.expected_records or SOURCES[self.data.source].private_records or public
 
 
 @dataclass(frozen=True)
@@ -188,17 +185,3 @@ class Round:
     once: bool  # whether it has one price, whatever the number of rows
     form: QueryForm  # what its mechanism asks, with the noise that the budget decides
     seed: int  # of its public randomness
-
-
-@dataclass(frozen=True)
-class PublicSide:
-    """What asking and training need."""
-
-    rounds: list[Round]
-    first: FirstFeatures
-    student: StudentConfig
-    taught: bool  # whether labels of public rows are learned
-    typical: bool  # whether typical rows are asked, not random ones
-    records: int | None  # a PUBLIC guess of the number of private records
-    seed: int  # of public randomness
-    computing: Computing

@@ -19,6 +19,7 @@ from ...teacher.mechanisms.registry import DEFAULT_KIND
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import FORMAT, other_format
 from .config import Config
+from .private_side import PrivateSide
 
 RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 T = TypeVar("T")
@@ -146,9 +147,9 @@ def settings_of(kind: Any, group: str = "") -> Iterator[tuple[str, str, Any]]:
             yield name, means[entry.name], default
 
 
-def to_yaml(config: Config) -> str:
-    """The resolved configuration as YAML that ``load_config`` reads."""
-    return yaml.safe_dump(asdict(config), sort_keys=False)
+def to_yaml(config: Config | PrivateSide) -> str:
+    """The resolved configuration, or a part of it, as YAML that ``load_config`` reads."""
+    return yaml.safe_dump({"format": FORMAT, **asdict(config)}, sort_keys=False)
 
 
 def short_yaml(config: Config) -> str:

@@ -29,7 +29,7 @@ from ..run.features import (
     first_extractor,
     principal_axes,
     quantised,
-    starting_extractor,
+    whitened,
 )
 from ..run.matrices import ask_matrices
 from .planner import Score, View
@@ -58,7 +58,8 @@ class Labelled:
 def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int) -> ExtractorSpec:
     """What makes the first round's features of ``plain`` ones of PUBLIC rows, float32 [n, d]."""
     first = FirstFeatures(features="box" if box else "raw", box=box, whiten=whiten)
-    return starting_extractor(first, replace(task, input_shape=(plain.shape[1],)), lambda _: plain)
+    spec = first_extractor(first, replace(task, input_shape=(plain.shape[1],)))
+    return whitened(spec, whiten, lambda _: plain)
 
 
 class Rehearsal:
@@ -143,8 +144,7 @@ class Rehearsal:
         view = self.views[0]
         if config.open and not config.whiten and view.dimensions > PLAIN:
             view = [view for view in self.views if view.whiten <= PLAIN][-1]
-        first = replace(config, whiten=view.whiten)
-        spec = starting_extractor(first, self._task, lambda _: public)
+        spec = whitened(first_extractor(config, self._task), view.whiten, lambda _: public)
         rows = np.flatnonzero(self._few)
         features, finite = quantised(spec, labelled[rows])
         length = unit_length(spec, features.shape[1])
@@ -183,7 +183,7 @@ class Rehearsal:
         round_1 = replace(
             self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
         )
-        current = round_1.public_side().rounds[0]
+        current = round_1.asked_rounds(self.config.seed)[0]
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
             known = (records, labels) if self.labelled.public and self.config.taught else None

@@ -30,9 +30,8 @@ from ..config.groups import STAGES, CapsConfig, RoundConfig
 from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
+from ..run.entry import recorded_choice, resumed
 from ..run.features import first_extractor
-from ..run.places import decided as recorded_choice
-from ..run.places import resumed
 from ..run.run_folder import RunFolder, write_file
 from ..run.training import check_student
 from .candidates import PLANNERS

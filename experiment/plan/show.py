@@ -15,7 +15,8 @@ from ...teacher.accounting.accountant import (
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.guarantee import for_unit, protected
-from ..config.config import Config, solved_line, solved_numbers
+from ..config.config import Config
+from ..config.private_side import solved_line, solved_numbers
 from ..run.console import Console
 from .planner import Choice, Optimum
 

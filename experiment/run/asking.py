@@ -13,7 +13,7 @@ from ..config.groups import PublicSide, Round
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
+from .features import PROBE, PublicFeatures, extractor_of_round, whitened
 from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
@@ -26,6 +26,7 @@ class Experiment:
     """What the rounds of a run share."""
 
     settings: PublicSide
+    rounds: list[Round]
     folder: RunFolder
     task: Task
     public: PublicData
@@ -55,7 +56,7 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """The features of round ``number`` as its mechanism asks with them; stored where they follow
     from public rows, since their last digit may depend on the machine.
     """
-    form = experiment.settings.rounds[number - 1].form
+    form = experiment.rounds[number - 1].form
     if form.axes is None and not form.landmarks:
         return _extractor(experiment, number)
     counted = experiment.folder.round(number) / COUNTED
@@ -63,7 +64,7 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
 
 
 def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -> ExtractorSpec:
-    form = replace(experiment.settings.rounds[number - 1].form, axes=axes)
+    form = replace(experiment.rounds[number - 1].form, axes=axes)
     plain = experiment.features.plain
     return experiment.folder.features(
         lambda: extractor_of_round(_extractor(experiment, number), form, plain), number, file
@@ -74,13 +75,11 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """Those of the round before, unless labels became worse by its own features: then those that
     the best round asked with.
     """
-    folder, first = experiment.folder, experiment.settings.first
-
-    def start() -> ExtractorSpec:
-        return starting_extractor(first, experiment.task, experiment.features.plain)
-
+    folder, spec, count = experiment.folder, experiment.first_extractor, experiment.settings.whiten
+    if number == 1 and not count:
+        return spec
     if number == 1:
-        return folder.features(start) if first.whiten else start()
+        return folder.features(lambda: whitened(spec, count, experiment.features.plain))
     kept = best_round(experiment.estimates(number - 1))
     return _extractor(experiment, kept) if kept < number - 1 else folder.load_extractor(number - 1)
 
@@ -102,9 +101,12 @@ def public_alone(experiment: Experiment) -> str | None:
     )
 
 
-def ask(experiment: Experiment, asked: Round) -> Asked:
-    """Choose the round's queries, ask the teacher, and store the answers and the ledger's copy."""
-    public, teacher, folder = experiment.public, experiment.teacher, experiment.folder
+def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> Asked:
+    """Choose the round's queries, and ask the teacher.
+
+    ``labelled``: the name of the rows that answers by matrices label, the queries where it is None.
+    """
+    public, teacher = experiment.public, experiment.teacher
     name, count, estimate = f"round {asked.number}", asked.queries or len(public.inputs), None
     extractor, say = asking_extractor(experiment, asked.number), experiment.console.say
     rows = _choose(experiment, asked, extractor, count)
@@ -116,15 +118,14 @@ def ask(experiment: Experiment, asked: Round) -> Asked:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
         asked, extractor = _by_count(experiment, asked, extractor)
-        features, place = experiment.features.quantised(extractor), folder.round(asked.number)
-        known = known_rows(experiment.known, features)
+        features, place = experiment.features.quantised, experiment.folder.round(asked.number)
+        others = None if labelled is None else features(extractor, labelled)
+        known = known_rows(experiment.known, features(extractor))
         answers, estimate = ask_matrices(
-            teacher, asked, extractor, place, features[rows], known=known
+            teacher, asked, extractor, place, features(extractor)[rows], others, known
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
-    folder.save_answers(asked.number, rows, answers.labels, answers.outcomes)
-    teacher.export(folder.ledger)
     return Asked(answers, rows, extractor, estimate)
 
 
@@ -134,7 +135,7 @@ def _by_count(
     """The round and its features, after its first sum has counted the records."""
     number, inputs = asked.number, experiment.public.inputs
     if not (experiment.folder.round(number) / COUNTED).exists():
-        guess = experiment.settings.records or len(inputs)
+        guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
         axes = axes_by_count(teacher, asked, extractor, guess, plain)
         if axes is None:
@@ -175,7 +176,7 @@ def _choose(
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
     status, features = np.zeros(len(experiment.public.inputs), dtype=np.uint8), None
-    if experiment.settings.typical and not asked.once:
+    if experiment.settings.choice == "typical" and not asked.once:
         features = experiment.features.quantised(extractor).astype(np.float32)
     for earlier in range(1, 1 if asked.once else asked.number):  # which may ask all rows again
         rows, labels, _ = experiment.folder.load_answers(earlier)

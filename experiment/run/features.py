@@ -134,18 +134,17 @@ def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
     return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)
 
 
-def starting_extractor(first: FirstFeatures, task: Task, plain: Plain) -> ExtractorSpec:
-    """The features of the first round, on whitened axes of the rows that ``plain`` knows.
+def whitened(spec: ExtractorSpec, count: int, plain: Plain) -> ExtractorSpec:
+    """The features on so many whitened axes of PUBLIC rows; as they are for 0.
 
-    Raises InvalidInput where features or axes do not fit the inputs, MissingData without weights.
+    Raises InvalidInput for more axes than these rows spread along.
     """
-    spec = first_extractor(first, task)
-    if not first.whiten:
+    if not count:
         return spec
-    center, axes = principal_axes(plain(spec)[:MAX_ROWS], first.whiten)
-    if first.whiten > axes.shape[1]:
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], count)
+    if count > axes.shape[1]:
         rule = f"at most {axes.shape[1]}, the directions in which the public rows' features spread"
-        raise InvalidInput("whiten", rule, first.whiten)
+        raise InvalidInput("whiten", rule, count)
     return _on_axes(spec, center, axes)
 
 

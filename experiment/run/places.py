@@ -1,4 +1,4 @@
-"""Where a run goes on: the folder with its recorded configuration, and the budget of its records.
+"""Where the budget of a run's records lies, and whether it is this run's.
 
 One's own data have one budget: its ledger lies where the private rows are, whose path is a public
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
@@ -8,9 +8,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
@@ -18,12 +15,8 @@ from ...teacher.custodian import IDENTITY, LEDGER
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...wall.datasets.config import DataConfig
-from ...wall.errors import LabelwallError, LedgerMismatch
-from ...wall.files import FORMAT
-from ..config.config import Config
-from ..config.groups import PrivateSide
-from ..config.settings import load_config
-from .run_folder import RunFolder, write_file
+from ...wall.errors import LedgerMismatch
+from ..config.private_side import PrivateSide
 
 SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
 
@@ -59,7 +52,7 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
     try:
         if not open_database(beside / LEDGER).exists():
             return
-        state = Ledger(beside / LEDGER, None if named else side.anchor).state
+        state = Ledger(beside / LEDGER, None if named else side.anchor_place).state
     except LedgerMismatch:
         if named:  # it needs its anchor
             return
@@ -72,8 +65,8 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         say(f"two budgets for the same records: {parts} = {total:g}")
         return
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
-    same = not other and plan.unit == side.unit and _serves(place, side.data)
-    if same and side.plan(plan) == plan:
+    same = not other and plan.unit == side.privacy.unit and _serves(place, side.data)
+    if same and side.plan_beside(plan) == plan:
         return
     what = "" if other else " and other settings of rows, mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
@@ -113,54 +106,3 @@ def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], N
             "stay those of the earlier rows; only what is left of the budget sees the new ones."
         )
     record.write_text(json.dumps(seen))
-
-
-# What may change between a run and its resumption.
-NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
-NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
-
-
-def resumed(config: Config, folder: RunFolder) -> Config:
-    """With the method and the numbers that the folder records, where ``config`` leaves them open.
-
-    Raises LabelwallError where another configuration is recorded.
-    """
-    config = decided(config, folder)
-    if not folder.config.exists():
-        return config
-    known = load_config(folder.config)
-    config = config.recorded(known)
-    before, now = _json(known), _json(config)
-    if differing := [name for name in now if before[name] != now[name]]:
-        raise LabelwallError(
-            f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
-            "another --run_dir. Budgets of the same private records add up."
-        )
-    return config
-
-
-def decided(config: Config, folder: RunFolder) -> Config:
-    """With the method that the folder records, where ``config`` leaves it open.
-
-    Before the run began, only where it was chosen for the same other settings.
-    """
-    if not config.open or not folder.choice.exists():
-        return config
-    known = load_config(folder.choice)
-    chosen = config.chosen(known)
-    same = _json(known) == _json(chosen) and known.expected_records == config.expected_records
-    return chosen if same or folder.config.exists() else config
-
-
-def record(config: Config, folder: RunFolder) -> None:
-    """Create the folder and record the resolved configuration, where none is recorded."""
-    folder.create()
-    if not folder.config.exists():
-        settings = json.loads(json.dumps({"format": FORMAT, **asdict(config)}))
-        write_file(folder.config, yaml.safe_dump(settings, sort_keys=False))
-
-
-def _json(config: Config) -> dict[str, Any]:
-    """The settings that may not change."""
-    settings = json.loads(json.dumps(asdict(config)))
-    return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}

@@ -8,26 +8,30 @@ import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
-from ...teacher.ledger.ledger import Ledger
-from ...teacher.mechanisms.base import QueryForm
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
-from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.config import Config
-from ..config.groups import PublicSide, Round
+from ...wall.messages import Answers, Queries
+from ..config.groups import PublicSide
+from ..config.private_side import PrivateSide
+from .asking import Experiment, ask
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, starting_extractor
-from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
-from .query_selection import choose_queries
-from .run_folder import write_arrays
-from .teachers import Answering, teacher_of
+from .features import PROBE, PublicFeatures, extractor_of_round, first_extractor, whitened
+from .run_folder import RunFolder, write_arrays
+from .teachers import teacher_of
 
 
 def predict(
-    config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console
+    side: PrivateSide,
+    settings: PublicSide,
+    queries: Path,
+    out: Path,
+    *,
+    slot: int,
+    entropy: Entropy,
+    console: Console,
 ) -> Answers:
     """Answer the rows of an npz file with the first round's features.
 
@@ -44,37 +48,38 @@ def predict(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.
     """
-    side, settings = config.private_side(), config.public_side()
-    if side.directory is None and side.url is None:
+    if side.directory is None and side.teacher is None:
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
-    require_affordable(config.plan())
-    task = describe(config.data)
-    asked = Queries(_rows(queries, task), slot)
-    paying = [current for current in settings.rounds if current.slot == slot]
-    form = paying[0].form if paying else QueryForm()
-    learned = settings.first.whiten or form.matrix is not None or form.landmarks  # from public rows
-    public = read_public(config.data) if learned else None
-    rows = {"public": public.inputs if public else asked.inputs, "asked": asked.inputs}
-    features = PublicFeatures(settings.computing, rows, console.progress)
-    first = starting_extractor(settings.first, task, features.plain)
+    require_affordable(side.plan())
+    if slot not in (slots := side.slots()):
+        raise InvalidInput("slot", f"one of 0 to {max(slots)}", slot)
+    task, form = describe(side.data), side.mechanism_of(slots.index(slot) + 1).query_form
+    asked = _rows(queries, task)
+    learned = settings.whiten or form.matrix or form.landmarks  # from public rows
+    public = read_public(settings.data) if learned else None
+    rows = {"public": public.inputs if public else asked, "asked": asked}
+    features = PublicFeatures(settings, rows, console.progress)
+    folder = RunFolder(out.with_suffix(".fit"))
+    folder.ledger = out.with_suffix(".ledger.sqlite")
     with teacher_of(side, task, entropy, console) as teacher:
-        teacher.export(exported := out.with_suffix(".ledger.sqlite"))
-        plan = Ledger(exported).state.plan
-        assert plan is not None
+        teacher.export(folder.ledger)
+        plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
-        extractor = extractor_of_round(first, form, features.plain)
-        teacher.use_extractor(extractor, probe=asked.inputs[:PROBE])
-        if form.matrix is None:
-            answers = teacher.answer(asked)
+        first = first_extractor(settings, task)
+        if form.matrix is None or public is None:
+            start = whitened(first, settings.whiten, features.plain)
+            extractor = extractor_of_round(start, form, features.plain)
+            teacher.use_extractor(extractor, probe=asked[:PROBE])
+            answers = teacher.answer(Queries(asked, slot))
         else:
-            settings = config.recorded(plan).public_side()
-            current = settings.rounds[paying[0].number - 1]
-            place = out.with_suffix(".fit")
-            known = public.labels if public and settings.taught else None
-            context = settings, current, features, known
-            answers = _by_matrices(teacher, *context, first, extractor, place)
-        teacher.export(exported)
+            folder.create()
+            rounds = side.recorded(plan).asked_rounds(settings.seed)
+            current = replace(rounds[slots.index(slot)], number=1)
+            known = public.labels if settings.taught else None
+            shared = folder, task, public, first, features, teacher, console, known
+            answers = ask(Experiment(settings, [current], *shared), current, "asked").answers
+        teacher.export(folder.ledger)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
     columns = {"values": task.labels.decode(answers.labels)} if task.labels.kind == "value" else {}
@@ -82,34 +87,6 @@ def predict(
     # Last: answers with a receipt are complete.
     out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))
     return answers
-
-
-def _by_matrices(
-    teacher: Answering,
-    settings: PublicSide,
-    current: Round,
-    features: PublicFeatures,
-    known: np.ndarray | None,
-    first: ExtractorSpec,
-    extractor: ExtractorSpec,
-    place: Path,
-) -> Answers:
-    """As the slot's first round asks, with public rows and ``known`` labels.
-
-    The matrices are kept in ``place``.
-    """
-    plain, rows = features.plain(extractor), features.rows
-    guess = settings.records or len(plain)
-    if axes := axes_by_count(teacher, current, extractor, guess, plain):
-        current = one_step_fewer(current)
-        extractor = extractor_of_round(first, replace(current.form, axes=axes), features.plain)
-        teacher.use_extractor(extractor, probe=rows["asked"][:PROBE])
-    unasked, count = np.zeros(len(plain), dtype=np.uint8), current.queries or len(plain)
-    chosen = choose_queries(settings.seed, current.number, unasked, count)
-    public, asked = (features.quantised(extractor, name) for name in ("public", "asked"))
-    place.mkdir(exist_ok=True)
-    learned = known_rows(known, public)
-    return ask_matrices(teacher, current, extractor, place, public[chosen], asked, learned)[0]
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:

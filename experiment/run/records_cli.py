@@ -23,7 +23,7 @@ from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
-from ..config.groups import PrivateSide
+from ..config.private_side import PrivateSide
 from .console import Console
 from .teachers import local_teacher
 
@@ -34,14 +34,15 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
     or an id that is present, MissingData where a file or the data set is missing.
     """
+    unit = side.privacy.unit
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")
-        ingested = ingest_more(rows, task, reading, side.unit, side.data.person)
+        ingested = ingest_more(rows, task, reading, unit, side.data.person)
         usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
-    counts = bad_rows(ingested, side.unit)
+    counts = bad_rows(ingested, unit)
     bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     read = f"{len(ingested.verdicts)} rows, {len(usable.ids)} usable"
     known = f"{present} of the usable have an id that is present: remove those first"
@@ -58,7 +59,7 @@ def remove_records(side: PrivateSide, ids: np.ndarray, *, dry_run: bool, console
         present = int(teacher.present(ids, owners=True).sum())
         if not dry_run:
             remove_for_all(teacher, side.directory or Path(), ids)
-    named = "ids" if side.unit == "row" else "persons"
+    named = "ids" if side.privacy.unit == "row" else "persons"
     line = f"{len(ids)} {named}, {present} of them present"
     return _report([line], f"{present} removed", dry_run)
 
@@ -108,7 +109,7 @@ def _teacher(side: PrivateSide, console: Console) -> Iterator[tuple[Teacher, Tas
             "the data source itself."
         )
     task, budgets, entropy = describe(side.data), (POOLED, EACH), SystemEntropy()
-    with local_teacher(side, task, entropy, console, budgets) as teacher:
+    with local_teacher(side, task, entropy, console, None, budgets) as teacher:
         yield teacher, task
 
 

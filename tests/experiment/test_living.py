@@ -174,7 +174,7 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(
     Path("later/cat/broken.png").write_bytes(b"no image")
     folders = {split: split for split in image_folders}
     data = DataConfig(source="folder", image_size=8, **folders)
-    config = Config(data, [RoundConfig(2)], custodian_dir="custody")
+    config = Config(data=data, rounds=[RoundConfig(2)], custodian_dir="custody")
     quiet = Console(quiet=True)
     side, nowhere = config.private_side(), replace(config, custodian_dir=None)
     opening = partial(local_teacher, side, describe(data), SystemEntropy(), quiet)
@@ -198,7 +198,7 @@ def test_records_of_a_directory_with_a_budget_for_each_analyst(tmp_path, monkeyp
     side = load_config(Path("config.yaml")).private_side()
     extractor = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
     rows = partial(open_records, side.data, describe(side.data))
-    with closing(custody(side, Path("custody"), False, adversaries=[EACH])) as register:
+    with closing(custody(side, False, adversaries=[EACH])) as register:
         directories = []
         for name in ("ann", "bob"):
             with closing(open_analyst(register, name)) as mine:

@@ -58,10 +58,7 @@ NETWORKS += ["--mechanism.classifier", "cnn", "--scale.shards", "2"]
 EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
-    ("run", ["--mechanism.sample_rate", "1.5"], "sample_rate"),
-    ("run", ["--student.learning_rate", "nan"], "learning_rate"),
     ("run", ["--data.path", "nowhere.npz"], "nowhere.npz"),
-    ("run", ["--budget.epsilon", "0.001"], "epsilon"),
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),
     ("run", ["--features", "resnet"], "timm/NAME"),
@@ -98,12 +95,13 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     assert command != "serve" or not Path("custody").exists()
 
 
-def test_a_directory_that_can_not_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    place = str(tmp_path / "file" / "custodian")
-    check_one_error(["keys", "add", "--custodian_dir", place, "--name", "ann"], "custodian", capsys)
+def test_a_place_that_can_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny.write()
+    Path("file").write_text("")
+    keys = ["keys", "add", "--name", "ann", "--custodian_dir", "file/below"]
+    check_one_error(keys, "custodian", capsys)
+    init = ["init", "--data", "data.npz", "--out", "file/below.yaml"]
+    check_one_error(init, "`out` must be a file that can be written", capsys)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["keys", "--help"]])

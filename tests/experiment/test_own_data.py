@@ -13,7 +13,6 @@ from PIL import Image
 from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import load_config
-from tests.experiment import tiny
 from tests.experiment.checks import summary
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
@@ -97,25 +96,6 @@ def test_options_override_a_configuration(folder: Path) -> None:
     assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
-def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny.change(public_x=np.where(tiny.rows(40, 2)[0] > 2, np.nan, 1.0))
-    assert "public_x" in refused(capsys, "--data", "data.npz")
-    tiny.change(test_y=None)
-    assert "an npz file with test_y" in refused(capsys, "--data", "data.npz")
-    assert "expected one argument" in refused(capsys, "--private", "--public", "b")
-
-
-def test_places_that_can_not_be_written_are_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """/proc refuses new folders to every user."""
-    data, nowhere = ["--data", "data.npz"], "/proc/labelwall"
-    assert "`run_dir` must be a folder that" in refused(capsys, *data, "--run_dir", nowhere)
-    assert nowhere in refused(capsys, *data, "--run_dir", "here", "--custodian_dir", nowhere)
-    assert pipeline.main(["init", *data, "--out", f"{nowhere}.yaml"]) == 2
-    assert "`out` must be a file that can be written" in capsys.readouterr().err
-
-
 def test_bad_folders_are_one_line(
     image_folders: dict[str, str], tmp_path: Path, capsys, monkeypatch
 ) -> None:
@@ -178,7 +158,7 @@ def test_columns_are_ignored_by_name_in_run_and_init(
     assert "columns of data.test. Found 'kind'" in refused(capsys, *TABLES)
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "compare", "serve", "predict"])
+@pytest.mark.parametrize("command", ["run", "compare", "serve"])
 def test_the_help_is_short_and_all_of_it_is_there(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,6 @@
 """What rounds release follows from the ledger's counts and from public rows; plans of several
 mechanisms; labels of several rounds."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +15,7 @@ from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK, run
-from tests.programs import PROGRAMS, environment
+from tests.experiment.checks import QUICK, on_the_tape, run
 
 CELLS = 6
 REVERSE = {"kind": "reverse_knn", "centroids": CELLS, "neighbours": 1, "sigma": 0.5, "margin": 3}
@@ -64,17 +61,6 @@ def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Pat
     chances = softmax(inputs @ weights, axis=1)
     nearest = with_neighbours(lambda _: chances, features.astype(np.int8))
     assert np.array_equal(nearest(features.astype(np.int8)).argmax(axis=1), labels)
-
-
-def on_the_tape(*folders: Path) -> None:
-    driver = PROGRAMS / "tape_run.py"
-    done = subprocess.run(
-        [sys.executable, driver, "7", *folders],
-        env=environment(PYTHONHASHSEED="0"),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(

@@ -17,7 +17,7 @@ from labelwall import pipeline
 from labelwall.experiment.config.groups import CapsConfig
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import run
+from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.teachers import KEY, child, custody
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
@@ -104,10 +104,10 @@ def test_another_plan_or_no_key_is_refused(tmp_path, monkeypatch):
 
 def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path, capsys):
     tiny.write(tmp_path)
-    config, store = placed_config(tmp_path), tmp_path / "store"
+    side = replace(placed_config(tmp_path).private_side(), custodian_dir=str(tmp_path / "store"))
     with (
-        closing(custody(config.private_side(), store, unsafe=False)),
+        closing(custody(side, unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(to_yaml(replace(config, custodian_dir=str(store)))),
+        child(to_yaml(side)),
     ):
         pass

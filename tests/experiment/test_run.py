@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, RUN, check_one_error, run, shown, summary
-from tests.ledgers import contents, extractors, parsed
+from tests.ledgers import extractors, parsed
 from tests.programs.kill_runner import kills
 
 
@@ -45,13 +45,6 @@ def test_two_rounds_end_to_end_and_resumption(
     assert (finding["epsilon"], finding["entries"]) == (told["epsilon"], len(log))
 
 
-def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
-    (folder / "data.npz").unlink()
-    assert run("--budget.epsilon", "0.5") == 2
-    assert not (folder / "out").exists()
-    assert not (folder / "out.custodian").exists()
-
-
 def test_a_run_folder_is_of_one_run_and_one_data_set(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,15 +58,6 @@ def test_a_run_folder_is_of_one_run_and_one_data_set(
     assert run(*QUICK, "--run_dir", "other") == 0
     (folder / "other.custodian").rename(custodian)
     check_one_error([*RUN, *QUICK], "another data set", capsys)
-
-
-def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path) -> None:
-    assert run("--custodian_dir", "shared", *QUICK) == 0
-    assert run("--custodian_dir", "shared", "--run_dir", "again", "--seed", "5", *QUICK) == 0
-    spent = [body["count"] for body in contents(folder / "again/ledger.sqlite", "charge")]
-    first = [body["count"] for body in contents(folder / "out/ledger.sqlite", "charge")]
-    assert spent[: len(first)] == first
-    assert len(spent) > len(first)
 
 
 @pytest.mark.parametrize("private", ["empty", "one class", "bad rows"])

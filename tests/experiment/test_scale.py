@@ -1,6 +1,7 @@
 """Whole runs over shards: the same releases, ledger and student as over rows in one piece."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -8,7 +9,7 @@ import pytest
 
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import run
+from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
 from labelwall.teacher.service.config import ServiceConfig
@@ -45,10 +46,10 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
-    config = parse(args, "serve")[0]
+    side = replace(parse(args, "serve")[0].private_side(), custodian_dir=str(store))
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
-    opened, keys = custody(config.private_side(), store, unsafe=True), Keys(store)
-    app = app_of(config.private_side(), ServiceConfig(port=0), opened, keys, SeededNoise(1))
+    opened, keys = custody(side, unsafe=True), Keys(store)
+    app = app_of(side, ServiceConfig(port=0), opened, keys, SeededNoise(1))
     assert heard == [("taking in private rows (percent)", 100, 100)]
     token = keys.add("carol", "custodian")
     with served(Made(app, opened, {})) as url:

@@ -18,7 +18,7 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     from labelwall import pipeline
     from labelwall.experiment.config.settings import load_config
     from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.rounds import run
+    from labelwall.experiment.run.entry import run
     from tests.seeded_noise import SeededNoise
 
     os.chdir(analyst)

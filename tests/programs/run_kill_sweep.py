@@ -13,7 +13,7 @@ import matplotlib
 import sqlalchemy as sa
 
 import labelwall.experiment.report.report
-import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
+import labelwall.experiment.run.entry  # noqa: F401 - loaded before the forks
 from labelwall import pipeline
 from tests import ledgers
 from tests.experiment import tiny
@@ -36,39 +36,25 @@ def run(kill_at: int = 0) -> int:
         return pipeline.main(COMMAND)
 
 
-def look(path: Path) -> tuple[dict[str, dict[str, int]], int]:
-    """(released results by identity, releases charged) of a ledger's file, read without our own
-    code."""
-    results: dict[str, dict[str, int]] = {}
-    releases, charged = {}, 0
-    begun = path.exists() and path.stat().st_size > 0  # not killed as it began
-    for seq, (kind, entry) in enumerate(ledgers.parsed(path) if begun else []):
-        if kind == "charge":
-            charged += entry["count"]
-            releases[seq] = entry["release"]
-        elif kind == "release":
-            for identity, value in entry["results"].items():
-                results.setdefault(identity, {})[releases[entry["charge"]]] = value
-    return results, charged
-
-
 def kill(folder: Path, point: int) -> tuple[bool, dict[str, Any]]:
     tiny.write(folder)
     os.chdir(folder)
     status = forked(lambda: run(point))
     live = folder / "data.npz.custodian" / "ledger.sqlite"
-    before, _ = look(live)
+    begun = live.exists() and live.stat().st_size > 0  # not killed as it began
+    before = ledgers.results(live) if begun else {}
     resumed = forked(run)
-    after, charged = look(live)
+    after = ledgers.results(live)
+    charged = sum(entry["count"] for entry in ledgers.contents(live, "charge"))
     summary = json.loads((folder / "out" / "summary.json").read_text())
     with contextlib.redirect_stdout(io.StringIO()):
         audited = pipeline.main(["audit", "out/ledger.sqlite"]) if status else 0
     return status != -signal.SIGKILL, {
         "status": status,
         "resumed": resumed,
-        "kept": all(after[key].items() >= values.items() for key, values in before.items()),
-        "exported": look(folder / "out" / "ledger.sqlite")[0] == after,
-        "again": charged - sum(len(values) for values in after.values()),
+        "kept": before.items() <= after.items(),
+        "exported": ledgers.results(folder / "out" / "ledger.sqlite") == after,
+        "again": charged - len(after),
         "asked": sum(entry["asked"] for entry in summary["rounds"]),
         "audited": audited,
     }

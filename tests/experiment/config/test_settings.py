@@ -128,11 +128,26 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number)
     assert new.recorded(new.plan()).plan() == new.plan()
     given = configured(replace(mechanism, **{name: 3}))
     assert given.recorded(plan).plan() == given.plan() != plan
-    assert new.recorded(given).plan() == given.plan()
+    assert new.recorded(given.plan()).plan() == given.plan()
 
 
-def test_only_the_entries_of_a_run_take_all_of_a_configuration() -> None:
-    """Rooms below them have what they need of it (config/groups.py)."""
-    run = Path(__file__).parents[3] / "experiment" / "run"
-    takers = [path.stem for path in run.glob("*.py") if "config.config import" in path.read_text()]
-    assert sorted(takers) == ["places", "predict", "rounds"]
+def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration() -> None:
+    """Rooms below them have the private or the public side's settings, and rounds."""
+    experiment = Path(__file__).parents[3] / "experiment"
+    files = (path for path in experiment.rglob("*.py") if path.parent.name != "config")
+    takers = [path for path in files if "config.config import" in path.read_text()]
+    assert sorted(path.relative_to(experiment).as_posix() for path in takers) == [
+        "api.py",
+        "commands/configured.py",
+        "compare/arguments.py",
+        "compare/baselines.py",
+        "compare/compare.py",
+        "compare/config.py",
+        "compare/own.py",
+        "plan/rehearsal.py",
+        "plan/search.py",
+        "plan/show.py",
+        "report/finished.py",
+        "report/report.py",
+        "run/entry.py",
+    ]

@@ -96,8 +96,8 @@ def staged(
     """A rehearsal of one round with so many labelled rows."""
     case = CASES[mechanism.label_space]
     config = Config(
-        case.data,
-        [RoundConfig(None if mechanism.once_a_round else 100)],
+        data=case.data,
+        rounds=[RoundConfig(None if mechanism.once_a_round else 100)],
         budget=BudgetConfig(epsilon),
         mechanism=mechanism,
         features="raw",

@@ -191,7 +191,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     themselves. The mean of five noise tapes leaves that of the rows, which forecast and rounds do
     not quite share: sqrt(0.9 * 0.1 * (1 / 690 + 1 / 340)) is 2 points, and 3 are allowed.
     """
-    from labelwall.experiment.run.features import PublicFeatures, starting_extractor
+    from labelwall.experiment.run.features import PublicFeatures, first_extractor, whitened
     from labelwall.experiment.run.query_selection import choose_queries
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.records.sources import open_records
@@ -204,7 +204,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     expected = optimum.chosen
     task, public = describe(planned.data), read_public(planned.data)
     plain = PublicFeatures(planned, {"public": public.inputs}, no_progress).plain
-    spec = starting_extractor(planned, task, plain)
+    spec = whitened(first_extractor(planned, task), planned.whiten, plain)
     seen = np.zeros(len(public.inputs), dtype=np.uint8)
     rows = choose_queries(planned.seed, 1, seen, planned.rounds[0].queries)
     answered, right = [], []

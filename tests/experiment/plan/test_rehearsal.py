@@ -102,7 +102,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder = tmp_path / f"round_{seed}"
         folder.mkdir()
         asked = embedder.embed(test)[0]
-        current = config.public_side().rounds[0]
+        current = config.asked_rounds(config.seed)[0]
         answers, _ = ask_matrices(records, current, spec, folder, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
@@ -191,9 +191,8 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     """Constant columns and copies of others, as tables have: each view can be rehearsed."""
     (public, _), (x, y) = vectors(2, 400), vectors(3, 200)
     wide = [np.hstack([rows, rows, np.ones((len(rows), 4), np.float32)]) for rows in (public, x)]
-    config = Config(
-        CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(centroids=5, sigma=9.0)
-    )
+    mechanism = ReverseKnn(centroids=5, sigma=9.0)
+    config = Config(data=CASES["class"].data, rounds=[RoundConfig()], mechanism=mechanism)
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
     labelled = Labelled(wide[1], y, "")
     stage = Rehearsal(config, task, wide[0], labelled, RECORDS, no_progress, tmp_path)

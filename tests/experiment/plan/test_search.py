@@ -159,8 +159,8 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
     (x, _), (test, _) = planning.vectors(2, 300), planning.vectors(3, 300)
     values, truth = (rows[:, 0] - rows[:, 1] for rows in (x, test))
     config = Config(
-        DataConfig("arrays", path="-", labels="value", bounds=[-8.0, 8.0]),
-        [RoundConfig()],
+        data=DataConfig("arrays", path="-", labels="value", bounds=[-8.0, 8.0]),
+        rounds=[RoundConfig()],
         mechanism=Auto(),
         features="raw",
         threads=1,

@@ -8,9 +8,9 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
+from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.places import record
-from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.run_folder import RunFolder, write_file
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
@@ -99,7 +99,8 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
     """A run folder as `run` leaves it, short of the training."""
     write_arrays(tmp_path / "data.npz", images=images)
     config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
-    record(config, folder)
+    folder.create()
+    write_file(folder.config, to_yaml(config))
     plan = config.plan()
     path = tmp_path / "live.sqlite"
     ledger = Ledger.create(path, dataset="a-random-uuid", plan=plan, unsafe=unsafe)

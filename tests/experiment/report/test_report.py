@@ -14,6 +14,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.report.finished import read_run
 from labelwall.experiment.report.report import (
     MOST_NAMES,
@@ -24,7 +25,6 @@ from labelwall.experiment.report.report import (
     worst,
     write_report,
 )
-from labelwall.experiment.run.places import record
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import (
     certificates,
@@ -156,8 +156,7 @@ def test_it_opens_public_rows_and_the_run_folder_alone(
     config = replace(
         read_run(run_dir).config, data=DataConfig(source="folder", image_size=8, **image_folders)
     )
-    (run_dir / "config.yaml").unlink()
-    record(config, RunFolder(run_dir))
+    (run_dir / "config.yaml").write_text(to_yaml(config))
     for number in (1, 2):
         rows, labels, outcomes = RunFolder(run_dir).load_answers(number)
         RunFolder(run_dir).save_answers(number, rows % 12, np.minimum(labels, 1), outcomes)

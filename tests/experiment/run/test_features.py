@@ -13,7 +13,7 @@ from labelwall.experiment.run.features import (
     first_extractor,
     linear_power,
     principal_axes,
-    starting_extractor,
+    whitened,
 )
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
@@ -21,6 +21,7 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import ClassLabels
+from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, run
 
@@ -33,10 +34,9 @@ def uneven(n: int, seed: int = 0) -> np.ndarray:
     return (rng.normal(size=(n, 6)) @ np.diag([50.0, 1, 1, 1, 1, 0]) @ turn + 7).astype(np.float32)
 
 
-def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
+def on_axes(rows: np.ndarray, whiten: int) -> np.ndarray:
     """int8 [n, whiten] of the rows that the axes were learned from."""
-    task = Task(ClassLabels(("a", "b", "c")), rows.shape[1:])
-    spec = starting_extractor(FirstFeatures(whiten=whiten), task, lambda _: rows)
+    spec = whitened(ExtractorSpec("raw", rows.shape[1:], 3), whiten, lambda _: rows)
     return Embedder(spec, probe=None).embed(rows)[0]
 
 
@@ -53,7 +53,7 @@ def test_axes_give_every_direction_the_same_spread() -> None:
 
 
 def test_embedded_rows_have_no_main_direction() -> None:
-    integers, plain = (whitened(uneven(500), axes)[:, :5].astype(float) for axes in (5, 0))
+    integers, plain = (on_axes(uneven(500), axes)[:, :5].astype(float) for axes in (5, 0))
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
     assert np.linalg.cond(np.cov(plain, rowvar=False)) > 10
     assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
@@ -64,7 +64,7 @@ def test_embedded_rows_have_no_main_direction() -> None:
 def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
     assert principal_axes(uneven(rows), kept)[1].shape[1] < kept
     with pytest.raises(InvalidInput, match="whiten"):
-        whitened(uneven(rows), kept)
+        on_axes(uneven(rows), kept)
 
 
 def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
     for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
         (out.path / name).unlink()
-    monkeypatch.setattr(asking, "starting_extractor", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(asking, "whitened", lambda *_: pytest.fail("built again"))
     assert run("--whiten", "3", *QUICK) == 0
     assert out.ledger_state().spent == spent
 

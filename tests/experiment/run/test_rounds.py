@@ -2,7 +2,7 @@
 
 import pytest
 
-from labelwall.experiment.run.rounds import foresee
+from labelwall.experiment.run.entry import foresee
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 

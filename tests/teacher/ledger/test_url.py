@@ -66,10 +66,8 @@ def test_an_address_is_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*WITH_A_PASSWORD, *OTHER_MISTAKES])
 def test_a_bad_address_is_refused_without_repeating_it(text: str) -> None:
-    for refused in (
-        LedgerUrl.parse,
-        lambda text: Config(DataConfig("mnist5k"), [RoundConfig(queries=3)], ledger=text),
-    ):
+    known = {"data": DataConfig("mnist5k"), "rounds": [RoundConfig(queries=3)]}
+    for refused in (LedgerUrl.parse, lambda text: Config(**known, ledger=text)):
         with pytest.raises(InvalidInput, match="`ledger` must be") as caught:
             refused(text)
         assert SECRET not in f"{vars(caught.value)}"

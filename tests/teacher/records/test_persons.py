@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelwall.experiment.config.groups import check_persons
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
 from labelwall.teacher.records.sources import Records, ingest_more, open_records
@@ -129,7 +131,7 @@ def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos: Dat
     ],
 )
 def test_a_data_set_that_names_no_persons_is_refused(data: dict, rule: str) -> None:
-    config = DataConfig(**data)
-    check_persons(config, "row")
+    settings = {"data": DataConfig(**data), "rounds": [RoundConfig(queries=1)]}
+    Config(**settings)
     with pytest.raises(InvalidInput, match=rule):
-        check_persons(config, "person")
+        Config(**settings, mechanism=ReverseKnn(), privacy=PrivacyConfig("person"))

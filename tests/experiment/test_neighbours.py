@@ -2,44 +2,28 @@
 custodian's directory."""
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests import ledgers
 from tests.experiment import tiny
-from tests.programs import PROGRAMS, environment
+from tests.experiment.checks import on_the_tape
 from tests.seeded_noise import SeededNoise
 
 SEED, GAMMA = 7, 0.2
-DRIVER = PROGRAMS / "tape_run.py"
 
 
-def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, bytes]:
+def run(
+    folder: Path, extra: tuple[np.ndarray, int, int] | None, **settings: Any
+) -> dict[str, bytes]:
     """All public artefacts of a run on the tape, by relative path."""
-    tiny.write(folder, extra)
-    command, env = [sys.executable, DRIVER, str(SEED), folder], environment(PYTHONHASHSEED="0")
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    out = folder / "out"
+    tiny.write(folder, extra, **settings)
+    shown, out = on_the_tape(folder, seed=SEED).encode(), folder / "out"
     files = [path for path in sorted(out.rglob("*")) if path.is_file()]
-    shown = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
-    return {str(path.relative_to(out)): path.read_bytes() for path in files} | shown
-
-
-def released(folder: Path) -> dict[tuple[str, str], int]:
-    """(identity, release) -> value, from the exported ledger."""
-    values, names = dict[tuple[str, str], int](), {}
-    for seq, (kind, entry) in enumerate(ledgers.parsed(folder / "out/ledger.sqlite")):
-        if kind == "charge":
-            names[seq] = entry["release"]
-        elif kind == "release":
-            name = names[entry["charge"]]
-            values |= {(identity, name): value for identity, value in entry["results"].items()}
-    return values
+    return {str(path.relative_to(out)): path.read_bytes() for path in files} | {"shown": shown}
 
 
 def sampled_for(draws: list[tuple[str, str]], records: np.ndarray) -> np.ndarray:
@@ -58,7 +42,7 @@ def test_two_neighbours(tmp_path: Path) -> None:
     assert len(before) > 12
     assert "ledger.sqlite" in before
     assert "report.html" in before
-    results = released(tmp_path / "before")
+    results = ledgers.results(tmp_path / "before/out/ledger.sqlite")
     draws = list(results)
     # It lies on a public query, in the middle of everything; only its not being sampled can keep it
     # out
@@ -76,7 +60,7 @@ def test_two_neighbours(tmp_path: Path) -> None:
     first_round = draws[: sum(1 for key in draws if key[1] == "screen") // 2]
     often = int(ids[sampled_for(first_round, ids[:3000]).sum(axis=0).argmax()])
     run(tmp_path / "often", (vector, 1, often))
-    after = released(tmp_path / "often")
+    after = ledgers.results(tmp_path / "often/out/ledger.sqlite")
     changed = [key for key in draws if key in after and after[key] != results[key]]
     assert sampled_for(first_round, np.array([often])).any()
     # What differs is explained by a vote; that votes count is a property test's matter
@@ -84,27 +68,18 @@ def test_two_neighbours(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_neighbours_under_individual_budgets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_neighbours_under_individual_budgets(tmp_path: Path) -> None:
     """A record that no query is near: every artefact of the run is byte for byte the same, and its
     budget is untouched."""
-    settings = [
-        line
-        for line in tiny.CONFIG.splitlines()
-        if not line.startswith(("mechanism", "caps", "rounds"))
-    ]
-    own = [
-        "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}",
-        "rounds: [{queries: 12}]",
-    ]
-    monkeypatch.setattr(tiny, "CONFIG", "\n".join([*settings, *own, ""]))
-    before = run(tmp_path / "before", None)
-    nowhere = run(tmp_path / "nowhere", (np.zeros(tiny.DIMENSIONS, dtype=np.float32), 1, 7))
+    ind_knn = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.3}
+    own = {"mechanism": ind_knn, "rounds": [{"queries": 12}], "caps": None}
+    before = run(tmp_path / "before", None, **own)
+    vector = np.zeros(tiny.DIMENSIONS, dtype=np.float32)
+    nowhere = run(tmp_path / "nowhere", (vector, 1, 7), **own)
     assert [name for name in before if nowhere.get(name) != before[name]] == []
     assert sorted(nowhere) == sorted(before)
     query = tiny.rows(40, 2)[0][np.load(tmp_path / "before/out/round_1/answers.npz")["rows"][0]]
-    near = run(tmp_path / "near", (query, 1, 7))
+    near = run(tmp_path / "near", (query, 1, 7), **own)
     assert near["ledger.sqlite"] != before["ledger.sqlite"]  # the comparison can fail
     with sqlite3.connect(tmp_path / "nowhere/out/ledger.sqlite") as connection:
         tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
