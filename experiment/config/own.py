@@ -39,7 +39,7 @@ def _count(text: str) -> int:
 
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
-    "private": "folder with one folder of images or txt files a class, or a CSV or parquet table; PRIVATE",
+    "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
     "public": "folder of images or txt files, or a table; no labels needed",
     "test": "folder with one folder of images or txt files a class, or a table with labels; public",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "

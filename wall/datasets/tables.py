@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV, parquet, a folder that Hugging Face's `datasets` saved, or one of texts.
+"""Tables of one's own: CSV, parquet, a folder that `datasets` saved, or a folder of texts.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -41,8 +41,8 @@ FILES = "text"  # the column with the content of a folder's texts
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFile:
     """Columns of equal length by name: arrays [n] of numbers, or of objects, which are texts, whole
-    numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file. ``of_files``:
-    whether a row is a text of a folder.
+    numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file.
+    ``of_files``: whether a row is a text of a folder.
     """
 
     columns: Mapping[str, np.ndarray]
