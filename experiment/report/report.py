@@ -71,16 +71,17 @@ def write_report(run_dir: Path) -> Path:
 
 def card(run: FinishedRun, file: str = "student.safetensors") -> str:
     """The model card's text. ``file``: the name of the student's file beside it."""
-    shared, stored = _shared(run), run.folder.student
-    info = unpack(stored.read_bytes()) if stored.is_file() else None
+    shared = _shared(run)
     front = yaml.safe_dump(_front(run, shared), sort_keys=False, allow_unicode=True).strip()
-    return _render("model_card.md", {**shared, "front": front, "file": file, "info": info})
+    return _render("model_card.md", {**shared, "front": front, "file": file})
 
 
 def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
     """The front matter: what the Hub lists a model by."""
     kind, images = shared["labels"].kind, len(shared["shape"]) == 3
     task, data = TASKS[kind][0 if images else 1], run.config.data.source
+    if shared["table"] and shared["table"].of_text:
+        task = "text-classification"
     scores = {"accuracy": run.summary["test_accuracy"]}
     if kind == "value":
         scores = dict(run.summary["test_errors"] or {})
@@ -132,6 +133,8 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
     space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
     scores = scores_by_name(counts, space)
+    stored = run.folder.student
+    info = unpack(stored.read_bytes()) if stored.is_file() else None
     judged = ("unsafe", "problems", "certified", "kept")
     return {
         **vars(run),
@@ -141,6 +144,8 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "pooled": POOLED,
         "last": last,
         "labels": space,
+        "info": info,
+        "table": info.table if info else None,
         "shape": run.folder.load_extractor(run.kept).input_shape,
         "scores": worst(scores),
         "rarely_right": rarely_right(scores),
@@ -169,7 +174,6 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         "charges": _charges(run),
         "confusion_plot": picture,
         "frequent": frequent,
-        "of_table": data.source == "table",
         "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
         "estimates": [estimate_of(r) for r in rounds],
         "curves": training_curves([r["history"] for r in rounds]),

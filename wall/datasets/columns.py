@@ -159,6 +159,17 @@ class Encoding:
         return [column.kind for column in self.columns] == ["text"]
 
     @property
+    def text_features(self) -> str:
+        """What texts become, in words; empty where no column is of texts."""
+        named = []
+        for column in self.columns:
+            if column.kind == "text":
+                by = column.encoder
+                words = by.words if isinstance(by, NGrams) else f"{column.width} numbers of {by}"
+                named.append(f"{column.name}: {words}")
+        return "; ".join(named)
+
+    @property
     def mean(self) -> tuple[float, ...]:
         """Of each entry."""
         return tuple(value for column in self.columns for value in column.mean)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -68,6 +68,12 @@ class NGrams:
     def width(self) -> int:
         """d."""
         return self._weights.shape[1] - 1
+
+    @property
+    def words(self) -> str:
+        """What this is, for a reader."""
+        grams = f"tf-idf of {len(self._known)} hashed n-grams of words and characters"
+        return f"{grams} on {self.width} axes of the public texts"
 
     def vectors(self, texts: Sequence[str]) -> np.ndarray:
         """float64 [n, d]; zeros for a text without a known n-gram.
@@ -137,7 +143,7 @@ def n_grams(texts: tuple[str, ...]) -> NGrams:
     return NGrams(_base64(grams.astype("<u4")), _base64(weights.astype("<f2")))
 
 
-def cleaned(cells: Sequence[object]) -> list[str]:
+def cleaned(cells: Iterable[object]) -> list[str]:
     """Cells as texts without spaces around them, of characters that UTF-8 has bytes for; "" where
     there is none.
     """
