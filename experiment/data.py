@@ -183,7 +183,8 @@ def _write_texts(name: str, texts: Any, labels: Any, path: Path) -> None:
     """A CSV file, a line for each row: a text's own line breaks become spaces."""
     if labels is None and name != "public":
         raise InvalidInput(name, "a pair: texts and their labels", "texts alone")
-    given = {"text": cleaned(texts)} | ({} if labels is None else {"label": list(labels)})
+    given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
+    given |= {} if labels is None else {"label": list(labels)}
     if len(given["text"]) != len(given.get("label", given["text"])):
         raise InvalidInput(name, "one label for each text", "another count")
     with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
