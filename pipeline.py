@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from .wall.errors import LabelwallError
+from .wall.errors import LabelwallError, reason_of
 
 COMMANDS = {
     "run": "ask, train, send features back, for every round; prints the price first",
@@ -44,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except OSError as error:
-        named = f"{error.filename}: " if error.filename else ""
-        return _mistake(f"{named}{error.strerror or type(error).__name__}.")
+        return _mistake(reason_of(error))
     except KeyboardInterrupt:
         text = "labelwall: interrupted; the same command continues where it stopped."
         print(text, file=sys.stderr)

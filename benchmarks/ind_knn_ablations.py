@@ -25,7 +25,7 @@ from ind_knn_choice import (
 )
 from kept import kept
 
-from labelwall.experiment.plan.ind_knn import threshold_at
+from labelwall.experiment.plan.candidates import threshold_at
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
@@ -44,14 +44,14 @@ class Setting:
     options: argparse.Namespace
 
     def chosen(self, asked: int, epsilon: float, copies: int = 1) -> IndKnn:
-        """By simulation on public rows that represent ``copies`` copies of the private ones."""
+        """By rehearsals on public rows that represent ``copies`` copies of the private ones."""
         options = self.options
         rows = copies * len(self.private.labels)
 
         def choose() -> dict[str, object]:
-            simulated = self.validation, rows, self.length, [epsilon], asked
-            trials = choose_ind_knn(KERNELS, *simulated, seed=options.seed)
-            return trials[0].mechanism.fields()
+            goal = self.validation, rows, [epsilon], asked
+            (choice,) = choose_ind_knn(KERNELS, *goal, seed=options.seed)
+            return choice.mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
 

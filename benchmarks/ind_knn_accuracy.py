@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from figures import DASHED, INK, PALETTE, picture
 from ind_knn_choice import (
-    KERNELS,
+    LEVELS,
     REACH,
     SAMPLED,
     Chosen,
@@ -38,7 +38,6 @@ from ind_knn_choice import (
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.experiment.plan.ind_knn import COUNT_NOISE, LABEL_NOISE, LEVELS, SimulatedRecords
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
@@ -115,7 +114,6 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
-    parser.add_argument("--repeats", type=int, default=1, help="simulations of each candidate")
     report(parser.parse_args())
 
 
@@ -150,20 +148,13 @@ def report(options: argparse.Namespace) -> None:
         f"delta {DELTA}; % right, median (range)"
     )
     best = plain_table(exam, options)
-    chosen = kept_choice(options, validation, len(private.labels), length)
-    copies = len(private.labels) / len(validation.labels)
-    print(f"public: {len(validation.labels):,} rows x {copies:g} copies, seed {options.seed}")
-    print(
-        f"cosine levels {LEVELS} without noise; then around the best, "
-        f"label noise {LABEL_NOISE} typical weights,"
-    )
-    print(
-        f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}"
-    )
+    chosen = kept_choice(options, validation, len(private.labels))
+    print(f"public: {len(validation.labels):,} rows, seed {options.seed}")
+    print(f"cosine levels {LEVELS} without noise; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
     fields, share = kept(
         options.results,
         "own choice",
-        lambda: chosen_own(validation, len(private.labels), length),
+        lambda: chosen_own(validation, length),
     )
     own = kept(
         options.results,
@@ -177,7 +168,7 @@ def report(options: argparse.Namespace) -> None:
     )
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
     sgd = linear_sgd(private, validation, sets, options)
-    naive = naive_knn(exam, validation, length, options)
+    naive = naive_knn(exam, validation, options)
     measured = private_table(
         exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd}
     )
@@ -208,9 +199,7 @@ def linear_sgd(
     return found
 
 
-def naive_knn(
-    exam: Exam, validation: Split, length: float, options: argparse.Namespace
-) -> list[list[float]]:
+def naive_knn(exam: Exam, validation: Split, options: argparse.Namespace) -> list[list[float]]:
     """Naive kNN's (UAI23 Algorithm 2) accuracy on each set, for each epsilon.
 
     Public rows choose its k.
@@ -218,10 +207,8 @@ def naive_knn(
 
     def measure(epsilon: float) -> list[float]:
         records = len(exam.voters[0].labels)
-        simulated = SimulatedRecords.of(
-            validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
-        )
-        chosen, _ = choose_poll(simulated, epsilon, options.queries, options.seed, sampled=(1.0,))
+        asked, seed = options.queries, options.seed
+        chosen, _ = choose_poll(validation, records, epsilon, asked, seed, sampled=(1.0,))
         mechanism = NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote)
         return exam.right(lambda voters: ask_poll(mechanism, voters))
 
@@ -248,21 +235,17 @@ def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | No
         axes.set(xlabel=x, ylabel="percent right, median and range")
 
 
-def kept_choice(
-    options: argparse.Namespace, validation: Split, records: int, length: float
-) -> Chosen:
+def kept_choice(options: argparse.Namespace, validation: Split, records: int) -> Chosen:
     """``choose``, or its cached result."""
-    found = kept(
-        options.results, "choice", lambda: asdict(choose(validation, records, length, options))
-    )
+    found = kept(options.results, "choice", lambda: asdict(choose(validation, records, options)))
     ind_knn = [(IndKnn(**fields), right) for fields, right in found["ind_knn"]]
     private_knn = [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]]
     return Chosen(ind_knn, private_knn)
 
 
-def chosen_own(validation: Split, records: int, length: float) -> tuple[dict[str, object], float]:
+def chosen_own(validation: Split, length: float) -> tuple[dict[str, object], float]:
     """``choose_own`` in a form that JSON can represent."""
-    mechanism, share = choose_own(validation, records, length)
+    mechanism, share = choose_own(validation, length)
     return mechanism.fields(), share
 
 

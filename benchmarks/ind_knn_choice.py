@@ -1,7 +1,7 @@
-"""Parameters of Ind-KNN and Private-kNN chosen on labelled public rows, by simulation.
+"""Parameters of Ind-KNN and Private-kNN chosen on labelled public rows.
 
-For each kernel first the threshold without noise, then threshold and noise for each epsilon; then
-the kernel. Private-kNN's noise is the smallest whose best certificate fits; its screening is
+Ind-KNN's threshold and noise by the planner, for each epsilon and kernel; then the kernel.
+Private-kNN is simulated; its noise is the smallest whose best certificate fits; its screening is
 omitted at no cost.
 """
 
@@ -14,19 +14,15 @@ from pathlib import Path
 import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
+from vote_plans import planned_votes
 
-from labelwall.experiment.plan.ind_knn import (
-    SimulatedRecords,
-    Trial,
-    best_level,
-    best_noise,
-    threshold_at,
-)
-from labelwall.experiment.plan.planner import Goal
+from labelwall.experiment.plan.candidates import threshold_at
+from labelwall.experiment.plan.planner import Choice, Goal
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import AGGREGATE, PrivateKnn
+from labelwall.teacher.search.cpu import ExactIndex
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
@@ -35,6 +31,7 @@ CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
 KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # simulated with noise
 # Tried without noise as well.
 SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))
+LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, without noise
 # Private-kNN: gamma, and k / gamma.
 SAMPLED = (0.05, 0.1, 0.2)
 REACH = (500, 1000, 2000, 3000, 4500, 6000)
@@ -59,66 +56,59 @@ class Chosen:
     private_knn: list[tuple[PrivateKnn, float]]
 
 
-def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
+def choose(validation: Split, records: int, options: argparse.Namespace) -> Chosen:
     """Choose all mechanisms on public rows; every candidate gets the same noise."""
-    shared = {"seed": options.seed, "repeats": options.repeats}
-    trials = choose_ind_knn(
-        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
-    )
-    simulated = SimulatedRecords.of(
-        validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
-    )
-    polls = [
-        choose_poll(simulated, epsilon, options.queries, options.seed)
-        for epsilon in options.epsilons
-    ]
-    return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
+    asked, seed = options.queries, options.seed
+    choices = choose_ind_knn(KERNELS, validation, records, options.epsilons, asked, seed=seed)
+    polls = [choose_poll(validation, records, each, asked, seed) for each in options.epsilons]
+    return Chosen([(choice.mechanism, choice.accuracy) for choice in choices], polls)
 
 
 def choose_ind_knn(
     kernels: Sequence[IndKnn],
     validation: Split,
     records: int,
-    length: float,
     epsilons: Sequence[float],
     asked: int,
     *,
     seed: int,
-    repeats: int = 1,
-) -> list[Trial]:
+) -> list[Choice[IndKnn]]:
     """The best kernel, threshold and noise for each epsilon."""
-    trials = []
-    for kernel in kernels:
-        simulated = SimulatedRecords.of(
-            validation.features, validation.labels, records, CLASSES, kernel, length
-        )
-        level, _ = best_level(simulated, kernel)
-        goals = [Goal(epsilon, DELTA, records, asked, 1) for epsilon in epsilons]
-        trials.append(
-            [
-                best_noise(simulated, kernel, goal, asked, level=level, seed=seed, repeats=repeats)
-                for goal in goals
-            ]
-        )
+    rows = validation.features, validation.labels, CLASSES
+    goals = [
+        Goal(epsilon, DELTA, records, asked, 1, seed=seed, asked=asked) for epsilon in epsilons
+    ]
     return [
-        max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)
+        max((planned_votes(kernel, *rows, goal) for kernel in kernels), key=lambda c: c.accuracy)
+        for goal in goals
     ]
 
 
-def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
+def choose_own(validation: Split, length: float) -> tuple[IndKnn, float]:
     """(the best kernel and threshold without noise and budgets, its accuracy on public rows)."""
-    own = []
-    for kernel in (*KERNELS, *SHARPER):
-        simulated = SimulatedRecords.of(
-            validation.features, validation.labels, records, CLASSES, kernel, length
-        )
-        level, share = best_level(simulated, kernel)
-        own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
-    return max(own, key=lambda found: found[1])
+    index = ExactIndex(validation.features, np.arange(len(validation.labels)))
+
+    def right(mechanism: IndKnn) -> float:
+        """Each row is left out of its own votes."""
+        near = index.similar(validation.features, mechanism.select(length))
+        sums = [
+            np.bincount(validation.labels[n.rows], n.weights * (n.rows != row), CLASSES)
+            for row, n in enumerate(near)
+        ]
+        return float((np.array(sums).argmax(axis=1) == validation.labels).mean())
+
+    own = [
+        replace(kernel, threshold=threshold_at(kernel, level))
+        for kernel in (*KERNELS, *SHARPER)
+        for level in LEVELS
+        if threshold_at(kernel, level) > 0
+    ]
+    return max(((each, right(each)) for each in own), key=lambda tried: tried[1])
 
 
 def choose_poll(
-    simulated: SimulatedRecords,
+    validation: Split,
+    records: int,
     epsilon: float,
     asked: int,
     seed: int,
@@ -131,23 +121,28 @@ def choose_poll(
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sample_rate=gamma)
             rng = np.random.default_rng(seed)
-            found.append((other, simulate_poll(simulated, other, 2 * asked, rng)))
+            found.append((other, simulate_poll(validation, records, other, 2 * asked, rng)))
     return max(found, key=lambda tried: tried[1])
 
 
 def simulate_poll(
-    simulated: SimulatedRecords, mechanism: PrivateKnn, asked: int, rng: np.random.Generator
+    rows: Split, records: int, mechanism: PrivateKnn, asked: int, rng: np.random.Generator
 ) -> float:
-    """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered."""
-    similarity, classes = simulated.similarity[:asked], simulated.num_classes
-    nearest = np.argsort(-similarity, axis=1)[:, :-1]  # the last is the row itself
-    hits = rng.binomial(round(simulated.copies), mechanism.sample_rate, nearest.shape)
+    """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered.
+
+    The other rows stand for the records.
+    """
+    count, queries = len(rows.labels), rows.features[:asked]
+    lists = ExactIndex(rows.features, np.arange(count)).prefix(queries, count)
+    own = lists != np.arange(len(lists))[:, None]
+    nearest = lists[own].reshape(len(lists), count - 1)
+    hits = rng.binomial(round(records / count), mechanism.sample_rate, nearest.shape)
     votes = np.diff(np.minimum(hits.cumsum(axis=1), mechanism.k), axis=1, prepend=0)
-    place = np.arange(len(nearest))[:, None] * classes + simulated.labels[nearest]
-    sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * classes)
-    sums = sums.reshape(len(nearest), classes)
+    place = np.arange(len(nearest))[:, None] * CLASSES + rows.labels[nearest]
+    sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * CLASSES)
+    sums = sums.reshape(len(nearest), CLASSES)
     noisy = sums + rng.normal(scale=mechanism.sigma_vote, size=sums.shape)
-    return float((noisy.argmax(axis=1) == simulated.labels[:asked]).mean())
+    return float((noisy.argmax(axis=1) == rows.labels[:asked]).mean())
 
 
 def least_noise(gamma: float, epsilon: float, asked: int) -> float:

@@ -1,24 +1,10 @@
 """The papers' epsilons of PATE, recomputed as far as their parameters are printed.
 
-    python benchmarks/pate_numbers.py                          # formulas alone
-    python benchmarks/pate_numbers.py --data ROOT --cache DIR  # and 250 classifiers' votes on MNIST
-
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (benchmarks/diagnosed_pate.py).
-The papers' votes are not available; MNIST is public, and its training images represent private
-ones here. ``--cache`` keeps their features between calls.
+Run it without arguments. Data-dependent epsilons are left out: the papers' votes are not available.
 """
 
-import argparse
 import math
 from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-from diagnosed_pate import (
-    diagnose_confident_gnmax,
-    diagnose_gnmax,
-    diagnose_lnmax,
-)
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
@@ -139,86 +125,12 @@ def independent() -> dict[str, float]:
     }
 
 
-def dependent(votes: np.ndarray) -> list[str]:
-    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]).
-
-    Queries are asked in order.
-    """
-    # Which queries pass the screening in this one public simulation.
-    noise = np.random.default_rng(0)
-    passed = votes.max(axis=1) + noise.normal(scale=SCREEN, size=len(votes)) > THRESHOLD
-    asked = int(np.flatnonzero(np.cumsum(passed) == ANSWERED)[0]) + 1
-    confident = diagnose_confident_gnmax(
-        votes[:asked],
-        passed[:asked],
-        teachers=TEACHERS,
-        threshold=THRESHOLD,
-        sigma_screen=SCREEN,
-        sigma_vote=VOTE,
-        delta=DELTA,
-        conversion="classic",
-    )
-    shown = [
-        diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render()
-        for n in (100, 1000)
-    ]
-    answered = votes[:asked][passed[:asked]]
-    labels = diagnose_gnmax(answered, sigma=VOTE, delta=DELTA, conversion="classic")
-    return [*shown, labels.render(), confident.render()]
-
-
-def mnist_votes(root: Path, cache: Path) -> np.ndarray:
-    """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
-    from labelwall.experiment.config.groups import FirstFeatures
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.features import first_extractor
-    from labelwall.teacher.classifiers.linear_ensemble import shard_key, train_ensemble
-    from labelwall.teacher.features.cache import embed_records
-    from labelwall.teacher.features.embedder import Embedder
-    from labelwall.teacher.records.sources import open_records
-    from labelwall.wall.datasets.config import DataConfig
-    from labelwall.wall.datasets.sources import describe, read_public
-
-    data = DataConfig("mnist", root=str(root))
-    task, public, console = describe(data), read_public(data), Console()
-    spec = first_extractor(FirstFeatures(), task)
-    embedder = Embedder(spec, probe=None)
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    features, private = embed_records(
-        cache,
-        open_records(data, task),
-        spec,
-        embedder,
-        lambda *done: console.progress("embedding", *done),
-    )
-    ensemble = train_ensemble(
-        features,
-        private.labels,
-        private.ids,
-        num_classes=task.num_classes,
-        teachers=TEACHERS,
-        key=shard_key(cache),
-    )
-    return ensemble.votes(embedder.embed(public.inputs)[0])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, help="folder with MNIST in torchvision's layout")
-    parser.add_argument(
-        "--cache", type=Path, help="with --data: folder for features and the key of the shards"
-    )
-    options = parser.parse_args()
     table_3()
     certified()
     print("\nMNIST's parameters, data-independent, classic conversion")
     for name, epsilon in independent().items():
         print(f"{name}: {epsilon:.3f}")
-    if options.data and options.cache:
-        print("\nThe same, data-dependent, at the votes of our classifiers")
-        print("\n".join(dependent(mnist_votes(options.data, options.cache))))
 
 
 if __name__ == "__main__":

@@ -133,14 +133,13 @@ def main() -> None:
 
 def report(options: argparse.Namespace) -> None:
     """Choose on public rows, ask, train, print, draw."""
-    private, validation, queries, length = read_splits(options, options.queries)
+    private, validation, queries, _ = read_splits(options, options.queries)
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
-        trials = choose_ind_knn(
-            KERNELS, validation, options.private, length, *asked, seed=options.seed
-        )
-        return trials[0].mechanism.fields()
+        rows = validation, options.private
+        (chosen,) = choose_ind_knn(KERNELS, *rows, *asked, seed=options.seed)
+        return chosen.mechanism.fields()
 
     mechanism = IndKnn(**kept(options.results, "choice", choice))
     hashed = replace(mechanism, tables=30, bits=8)

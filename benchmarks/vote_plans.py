@@ -1,4 +1,4 @@
-"""The planner of votes on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
+"""The planner on PUBLIC feature vectors as they are, for benchmarks of one mechanism."""
 
 import tempfile
 from pathlib import Path
@@ -30,5 +30,5 @@ def planned_votes(
         labelled, records = Labelled(rows, labels, "public rows"), goal.expected_records
         stage = Rehearsal(config, task, rows, labelled, records, no_progress, Path(scratch))
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
-        public = PublicRows(classes, lambda: stage.embedded, lambda: (view,), stage.score)
+        public = PublicRows(lambda: (view,), stage.score)
         return planner(mechanism, goal, public, no_progress).chosen

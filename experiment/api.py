@@ -24,9 +24,9 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, LabelwallError, MissingData, reason_of
 from .config.config import Config
-from .config.own import OWN, own_settings
+from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
 from .data import Data, is_frame, write_table
 from .run.console import Console
@@ -76,17 +76,21 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
 
 @contextmanager
 def _owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone."""
+    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
     before = os.umask(0o077)
     try:
         yield
+    except OSError as error:
+        raise LabelwallError(reason_of(error)) from error
     finally:
         os.umask(before)
 
 
 def _configured(options: Settings, settings: Settings, budget: Settings) -> Config:
     own = {**options, **{name: value for name, value in budget.items() if value is not None}}
-    return config_of(merged(own_settings(own, settings.get("data", {})), settings))
+    data = settings.get("data", {})
+    columns = {name: data[name] for name in COLUMNS if name in data}
+    return config_of(merged(own_settings(own, columns), settings))
 
 
 def fit(

@@ -23,16 +23,17 @@ PARTS = {
 
 @dataclass(frozen=True, repr=False)
 class Data:
-    """Private rows with labels, public rows, and a labelled public test split.
+    """Private rows with labels, public rows, and a labelled public test split, which may be left
+    out: labelled public rows are held out then, where there are at least 125.
 
     Each is given in the same way:
 
     - a path: a folder of images, a CSV or parquet table; or, as ``private`` alone, one file with
       all rows (as `--data` of the command line);
     - arrays, not lists: (rows, labels), images uint8 [n, h, w, c] or vectors [n, d] with labels
-      [n], which are numbers from 0 on, or texts that ``classes`` or the test split name; public
-      rows may be given without labels;
-    - lists or arrays of texts: (texts, labels), public ones may be given without labels;
+      [n], which are numbers from 0 on, or texts that ``classes``, the test split or the public
+      rows name; public rows may be given without labels, or some of them without (None, -1);
+    - lists or arrays of texts: (texts, labels), in the same way;
     - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
       (rows, labels).
 
@@ -72,12 +73,12 @@ class Data:
                 if not isinstance(value, str | Path):
                     raise InvalidInput(name, "a path, as private is", type(value).__name__)
             return {name: str(value) for name, value in given.items()} | self._label
-        for name in SPLITS:
+        for name in SPLITS[:2]:
             if getattr(self, name) is None:
-                raise InvalidInput(name, "given, with the other two", None, CURES[name])
+                raise InvalidInput(name, "given", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
             return self._tables(place, private)
-        if all(is_texts(_rows_of(getattr(self, name))) for name in SPLITS[1:]):
+        if is_texts(_rows_of(self.public)):
             return self._texts(place, private)
         return self._arrays(place, private)
 
@@ -86,23 +87,25 @@ class Data:
         return {} if self.label == "label" else {"label": self.label}
 
     def _tables(self, place: Path, private: bool) -> dict[str, Any]:
-        for name in SPLITS[0 if private else 1 :]:
+        given = [name for name in SPLITS if getattr(self, name) is not None]
+        for name in given[0 if private else 1 :]:
             write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
-        return {name: str(place / f"{name}.parquet") for name in SPLITS} | self._label
+        return {name: str(place / f"{name}.parquet") for name in given} | self._label
 
     def _texts(self, place: Path, private: bool) -> dict[str, Any]:
         if self.person is not None:
             rule = "a column of a data frame, for texts, which data.person names"
             raise InvalidInput("person", rule, "ids apart")
-        for name in SPLITS[0 if private else 1 :]:
+        given = [name for name in SPLITS if getattr(self, name) is not None]
+        for name in given[0 if private else 1 :]:
             _write_texts(name, *_pair(getattr(self, name)), place / f"{name}.csv")
-        return {**{name: str(place / f"{name}.csv") for name in SPLITS}, "text": "text"}
+        return {**{name: str(place / f"{name}.csv") for name in given}, "text": "text"}
 
     def _arrays(self, place: Path, private: bool) -> dict[str, Any]:
         names = self.names()
         for name in SPLITS[0 if private else 1 :]:
             rows, labels = _pair(getattr(self, name))
-            if labels is None and name != "public":
+            if labels is None and name != "public" and rows is not None:
                 raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
             arrays = dict(zip(PARTS[name], (rows, _codes(name, labels, names)), strict=True))
             if name == "private" and self.person is not None:
@@ -113,11 +116,12 @@ class Data:
 
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
-        labels = _pair(self.test)[1]
+        labels = _pair(self.public if self.test is None else self.test)[1]
         if len(self.classes) or labels is None:
             return list(map(str, self.classes))
-        array = np.asarray(labels)
-        return list(map(str, np.unique(array))) if array.dtype.kind in "UOT" else []
+        if np.asarray(labels).dtype.kind not in "UOT":
+            return []
+        return sorted({text for cell in labels if (text := _text(cell))})
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
@@ -149,9 +153,11 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     known = {text: code for code, text in enumerate(names)}
     texts = [_text(cell) or "" for cell in labels]
     codes = [known.get(text, -1) if names else _whole(text) for text in texts]
-    if name != "private" and -1 in codes:
+    missing = {"private": texts, "public": [""], "test": []}[name]  # those that may say none
+    wrong = [text for text, code in zip(texts, codes, strict=True) if code < 0]
+    if unknown := [text for text in wrong if text not in missing]:
         rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
-        raise InvalidInput(name, rule, texts[codes.index(-1)])
+        raise InvalidInput(name, rule, unknown[0])
     return np.array(codes, dtype=np.int64)
 
 

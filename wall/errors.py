@@ -1,5 +1,6 @@
 """One root exception; its leaves carry typed attributes and state rule, value and cure."""
 
+import errno
 import re
 
 import numpy as np
@@ -54,6 +55,14 @@ class Refused(LabelwallError):
     def __init__(self, code: str, text: str) -> None:
         self.code = code
         super().__init__(text)
+
+
+def reason_of(error: OSError) -> str:
+    """What the machine refused, in one line."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "the disk is full. Make room; the same command continues where it stopped."
+    named = f"{error.filename}: " if error.filename else ""
+    return f"{named}{error.strerror or type(error).__name__}."
 
 
 def shortened(value: object) -> str:

@@ -153,6 +153,12 @@ class LabelSpace(ABC):
         return {"kind": self.kind, "names": list(self.names), "bounds": list(self.bounds)}
 
 
+def has_truth(truth: np.ndarray) -> np.ndarray:
+    """Which PUBLIC rows have a true label, of every attribute: bool [n]."""
+    known = np.isfinite(truth) if truth.dtype.kind == "f" else truth >= 0
+    return np.asarray(known.all(axis=tuple(range(1, truth.ndim))))
+
+
 def has_label(labels: np.ndarray) -> np.ndarray:
     """Which rows have a released label, of some attribute at least: bool [n]."""
     return (labels != ABSTAINED).any(axis=tuple(range(1, labels.ndim)))

@@ -32,6 +32,7 @@ HEADER = """\
 #   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
 #   labelwall run  --config THIS_FILE
 """
+SERVED = "#   labelwall plan --config THIS_FILE --out CHOSEN    the method, and a file to serve\n"
 
 
 QUIET = flag("print nothing but the result")
@@ -249,7 +250,7 @@ def init(args: Sequence[str]) -> int:
     out, command = Path(options.out), "plan"
     if options.source is None:
         config, _ = _parsed(init, args)
-        content = f"{HEADER}\n{short_yaml(config)}".encode()
+        content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}".encode()
     elif others:
         raise InvalidInput("from", "left out with one's own data and settings", options.source)
     elif options.source not in PACKAGED:

@@ -23,8 +23,10 @@ from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ...wall.files import whole
+from ...wall.labels import has_truth
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
+from ..config.own import CURES
 from ..plan.search import decided
 from ..run.console import Console
 from ..run.entry import run
@@ -54,6 +56,8 @@ def compare(
             require_diffprivlib()
     results = [_stored(cell, out) for cell in cells]  # before anything is written
     custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
+    if not len(public.test_labels):
+        raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
     make_private(custodian)
     console.say(spent(cells))
     for place, cell in enumerate(cells):
@@ -160,7 +164,8 @@ def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
         rule = "non_private where the public rows have no labels"
         raise InvalidInput("methods.reference", rule, cell.reference)
     else:
-        inputs, codes = public.inputs, space.encode("public_y", public.labels)
+        known = has_truth(public.labels)
+        inputs, codes = public.inputs[known], space.encode("public_y", public.labels[known])
     statistics, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
     pool = Pool(inputs, space, statistics.mean, statistics.std)
     if student.backbone == LINEAR:

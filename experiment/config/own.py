@@ -18,17 +18,19 @@ from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
-from ...wall.datasets.readers import FORMATS, class_folders, is_image, require_folder
-from ...wall.datasets.sources import describe, read_public
+from ...wall.datasets.readers import FORMATS, class_folders, class_of, is_image, require_folder
+from ...wall.datasets.sources import describe, held_out, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
+from ...wall.labels import has_truth
 from ..linear.measure import AXES_BY_ROWS, MAX_AXES, carried_axes
 from .arguments import option
 from .groups import STAGES
 from .settings import build
 
 SPLITS = ("private", "public", "test")
-COLUMNS = ("ignore", "person", "text", "text_features")  # settings that say what columns are
+# Settings under data that say what rows mean
+COLUMNS = ("ignore", "person", "classes", "text", "text_features")
 
 
 def _count(text: str) -> int:
@@ -41,7 +43,8 @@ def _count(text: str) -> int:
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
     "public": "folder of images or txt files, or a table; no labels needed",
-    "test": "folder with one folder of images or txt files a class, or a table with labels; public",
+    "test": "folder with one folder of images or txt files a class, or a table with labels; "
+    "public. Without it labelled public rows are held out where there are enough",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
     "private, public and test",
     "label": "name of a table's column with the label (default: label)",
@@ -67,6 +70,7 @@ CURES = {  # what to do where rows of a kind are lacking
     "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
+NAMED = "Or name the classes: --data.classes '[a, b]'."
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -94,13 +98,12 @@ class Findings:
     labelled: int = 0
 
 
-def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name that options for one's own data, ``own`` by name, stand for.
 
-    ``given``: settings under ``data``, of which those in COLUMNS count. Raises InvalidInput,
-    MissingData.
+    ``columns``: settings of COLUMNS under ``data``. Raises InvalidInput, MissingData.
     """
-    data = rows_of(own, {name: given[name] for name in COLUMNS if name in given})
+    data = rows_of(own, columns)
     facts = look(data)
     records = own.get("expected_records") or facts.rows
     epsilon = own.get("epsilon", 1.0)
@@ -174,21 +177,25 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
             rule = "an npz, CSV or parquet file, or a folder with private, public and test"
             raise InvalidInput("data", rule, own["data"])
         if not path.is_dir() or list(path.glob("*.npy")):
-            return {"source": "arrays", "path": str(path.absolute())}
+            return {"source": "arrays", **columns, "path": str(path.absolute())}
         places = {name: str(path / name) for name in SPLITS}
+        if not (path / "test").exists():
+            places["test"] = None
+    absolute = dict[str, str | None]()
     for name, value in places.items():
-        if value is None:
-            raise InvalidInput(name, "given, with the other two, or --data FILE", None, CURES[name])
-        if name != "private" and not Path(value).exists():
+        if value is None and name != "test":
+            raise InvalidInput(name, "given, or --data FILE", None, CURES[name])
+        if value is not None and name != "private" and not Path(value).exists():
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
-    absolute = {name: str(Path(str(value)).absolute()) for name, value in places.items()}
-    test = Path(absolute["test"])
-    if is_table(test) or is_text_folder(test):
+        absolute[name] = value and str(Path(value).absolute())
+    shown = "public" if places["test"] is None else "test"
+    path = Path(str(absolute[shown]))
+    if is_table(path) or is_text_folder(path):
         return table | absolute
-    if test.is_dir():
-        return {"source": "folder", **absolute}
+    if path.is_dir():
+        return {"source": "folder", **columns, **absolute}
     rule = "a folder with one folder of images or txt files a class, or a table"
-    raise InvalidInput("test", rule, str(test))
+    raise InvalidInput(shown, rule, str(path))
 
 
 def default_delta(rows: int) -> float:
@@ -231,22 +238,27 @@ def default_mechanism(
 def look(data: dict[str, Any]) -> Findings:
     """The facts of the PUBLIC rows that settings under ``data`` name."""
     if data["source"] == "folder":
-        return _look_at_folders(Path(str(data["public"])), Path(str(data["test"])))
+        test = data.get("test")
+        return _look_at_folders(Path(data["public"]), test and Path(test), data.get("classes", []))
     config = build(DataConfig, data, "data")
     names, public = describe(config).labels.names, read_public(config)
-    rows, known = len(public.inputs), 0 if public.labels is None else (public.labels >= 0).sum()
-    labelled = max(int(known), len(public.test_labels))
+    rows, known = len(public.inputs), 0
+    if public.labels is not None:
+        known = int(has_truth(public.labels).sum())
+    labelled = max(known, len(public.test_labels))
     if public.inputs.ndim == 4:
         kind = "colour" if public.inputs.shape[3] == 3 else "grey"
         return Findings(kind, names, rows, labelled=labelled)
     return Findings("vectors", names, rows, 0, public.inputs.shape[1], labelled)
 
 
-def _look_at_folders(public: Path, test: Path) -> Findings:
-    classes = class_folders(require_folder("test", test))
-    if len(classes) < 2:
-        rule = "a folder with one folder of images a class, at least 2"
-        raise InvalidInput("test", rule, f"{test}: {classes}")
+def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) -> Findings:
+    if test is not None or not classes:
+        name, root = ("public", public) if test is None else ("test", test)
+        classes = class_folders(require_folder(name, root))
+        if len(classes) < 2:
+            rule = "a folder with one folder of images a class, at least 2"
+            raise InvalidInput(name, rule, f"{root}: {classes}", "" if test else NAMED)
     paths = [path for path in list_files(require_folder("public", public)) if is_image(path)]
     sides, modes = list[int](), set[str]()  # of headers alone: no image is decoded
     for row in constant_order(paths)[:SAMPLE]:
@@ -258,6 +270,10 @@ def _look_at_folders(public: Path, test: Path) -> Findings:
         raise InvalidInput("public", "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
-    labelled = sum(is_image(path) for path in list_files(test))
+    labelled = sum(class_of(path, classes) >= 0 for path in paths)
+    if test is not None:
+        labelled = max(labelled, sum(is_image(path) for path in list_files(test)))
+    else:
+        labelled -= held_out(labelled)
     kind = "grey" if modes <= GREY_MODES else "colour"
     return Findings(kind, tuple(classes), len(paths), side, 0, labelled)

@@ -1,6 +1,6 @@
 """What each kind of mechanism tries on public rows; PLANNERS has None where that is nothing.
 
-Features decide what fits them. Individual budgets are simulated (ind_knn.py), as they deplete.
+Features decide what fits them.
 """
 
 import math
@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.sums import MAX_NEIGHBOURS, MAX_STEPS, LinearSums, ReverseKnn
 from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
-from . import ind_knn
+from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
 from .planner import Candidates, Planner, View
 
 CELLS = (10, 40, 160, 640)
@@ -43,6 +44,9 @@ MOVES = (  # of the votes, the sampling probability, the noise of votes, and of 
 )
 SAMPLED = (0.03, 0.1, 0.3)  # of the records, for values
 LEAST_K = 5  # records, that a value is from
+LEVELS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the cosine, for individual budgets
+LABEL_NOISE = (0.3, 0.9, 2.7)  # in roots of the threshold, between which and 1 weights lie
+BUDGET_STEPS = (1.6, 1.25)
 L = TypeVar("L", bound=LinearSums)
 R = TypeVar("R", bound=Regression)
 S = TypeVar("S", bound=SampledVotes)
@@ -170,6 +174,40 @@ def values(mechanism: R, view: View) -> list[R]:
     ]
 
 
+def budgets(mechanism: IndKnn, view: View) -> list[IndKnn]:
+    """Every threshold with every noise on labels; the kernel stays."""
+    if not neighbourly(view):
+        return []
+    return [
+        _similar(mechanism, threshold, noise * math.sqrt(threshold))
+        for threshold in sorted({threshold_at(mechanism, level) for level in LEVELS})
+        for noise in LABEL_NOISE
+    ]
+
+
+def around_budgets(step: float, view: View, good: IndKnn) -> list[IndKnn]:
+    """A higher and a lower threshold, more and less noise on labels, each by ``step``, and both."""
+    return [
+        _similar(good, good.threshold * step**near, good.sigma_label * step**noise)
+        for near, noise in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1))
+    ]
+
+
+def _similar(mechanism: IndKnn, threshold: float, noise: float) -> IndKnn:
+    threshold = min(max(1, round(threshold * THRESHOLD_STEPS)) / THRESHOLD_STEPS, 1.0)
+    return replace(mechanism, threshold=threshold, sigma_label=float(f"{max(noise, 0.001):.3g}"))
+
+
+def threshold_at(mechanism: IndKnn, level: float) -> float:
+    """The kernel's value where the cosine of two unit vectors is ``level``.
+
+    Their squared distance is 2 - 2 level.
+    """
+    if mechanism.kernel == "cosine":
+        return level
+    return math.exp(-max(0, 2 - 2 * level - mechanism.near**2) / mechanism.bandwidth**2)
+
+
 def _sizes(
     view: View, parts: Sequence[float], sampling: Sequence[float], ends: tuple[int, int]
 ) -> list[tuple[int, float]]:
@@ -189,10 +227,12 @@ OF_SUMS: Candidates[Any] = Candidates(linear, [around_linear], stricter_linear)
 AROUND_VOTES = [partial(around_votes, step) for step in STEPS]
 OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, times=4)
 OF_VALUES: Candidates[Any] = Candidates(values)
+AROUND_BUDGETS = [partial(around_budgets, step) for step in BUDGET_STEPS]
+OF_BUDGETS: Candidates[Any] = Candidates(budgets, AROUND_BUDGETS, times=2)
 PLANNERS: dict[str, Planner | None] = {
     "private_knn": OF_VOTES.plan,
     "private_radius": OF_VOTES.plan,
-    "ind_knn": ind_knn.plan,
+    "ind_knn": OF_BUDGETS.plan,
     "reverse_knn": OF_CELLS.plan,
     "private_linear": OF_SUMS.plan,
     "private_linear_attributes": OF_SUMS.plan,

@@ -114,17 +114,14 @@ class Score:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``embed``: returns a part of them as (features int8 [m, d], labels int64 [m], length of a unit
-    vector, the view); ``views``: features to choose from; both are slow, so called where needed.
-    ``rehearse(view, mechanism, draws)``: a round by a mechanism for each number of a range, which
-    has draws of its own and a part of the labelled rows to stand for the records. ``source``: of
-    these rows, for a reader.
+    ``views``: features to choose from; slow, so called where needed.
+    ``rehearse(view, mechanism, draws, asked)``: a round by a mechanism for each number of a range,
+    which has draws of its own and a part of the labelled rows to stand for the records. ``asked``:
+    queries that individual budgets are to last for. ``source``: of these rows, for a reader.
     """
 
-    num_classes: int
-    embed: Callable[[], tuple[np.ndarray, np.ndarray, float, View]]
     views: Callable[[], tuple[View, ...]]
-    rehearse: Callable[[View, Mechanism, range], Score]
+    rehearse: Callable[[View, Mechanism, range, int], Score]
     source: str = ""
 
 
@@ -235,14 +232,14 @@ class Rehearser:
         """With the noise, or the queries, that the budget allows. Raises BudgetRefused."""
         goal = self.goal
         if isinstance(mechanism, SampledVotes):
-            score = self.public.rehearse(view, mechanism, draws)
+            score = self.public.rehearse(view, mechanism, draws, goal.queries)
             asked, cap, answered = affordable(mechanism, score.answered, goal)
         else:
             asked = goal.asked or min(goal.queries, max(goal.rounds, VALUES_ASKED))
             if mechanism.once_a_round:
                 asked = goal.rounds * mechanism.charges_a_round
             mechanism = self._with_noise(mechanism, asked)
-            score = self.public.rehearse(view, mechanism, draws)
+            score = self.public.rehearse(view, mechanism, draws, asked)
             cap = asked
             rows = goal.queries if mechanism.once_a_round else asked
             answered = rows * score.answered

@@ -15,8 +15,10 @@ import numpy as np
 
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
+from ...wall.labels import has_truth
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.config import Config
@@ -28,12 +30,11 @@ from ..run.features import (
     extractor_of_round,
     first_extractor,
     principal_axes,
-    quantised,
     whitened,
 )
 from ..run.matrices import ask_matrices
 from .planner import Score, View
-from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise
+from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
 MAX_LABELLED = 4_000
@@ -42,7 +43,6 @@ MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
 FOLDS = 4  # a quarter of the labelled rows is asked about
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
-PLAIN = 64  # dimensions, and axes, up to which neighbours are near ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,37 +133,22 @@ class Rehearsal:
         """Of the labelled rows, int64 [n]."""
         return self._task.labels.encode("labels", self.labelled.labels)
 
-    @cached_property
-    def embedded(self) -> tuple[np.ndarray, np.ndarray, float, View]:
-        """See ``PublicRows.embed``: as a run's first round embeds them, distances included.
-
-        Where the mechanism is open, many dimensions are whitened, unless the configuration fixes
-        them.
-        """
-        config, (public, labelled) = self.config, self.computed
-        view = self.views[0]
-        if config.open and not config.whiten and view.dimensions > PLAIN:
-            view = [view for view in self.views if view.whiten <= PLAIN][-1]
-        spec = whitened(first_extractor(config, self._task), view.whiten, lambda _: public)
-        rows = np.flatnonzero(self._few)
-        features, finite = quantised(spec, labelled[rows])
-        length = unit_length(spec, features.shape[1])
-        return features[finite], self.labels[rows][finite], length, view
-
-    def score(self, view: View, mechanism: Mechanism, draws: range) -> Score:
+    def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
-        folds = [self._fold(view, mechanism, number) for number in draws]
+        folds = [self._fold(view, mechanism, number, asked) for number in draws]
         answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
 
-    def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
+    def _fold(
+        self, view: View, mechanism: Mechanism, number: int, queries: int
+    ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
         mechanism = mechanism.for_unit(self.config.privacy.unit)
         rng = np.random.default_rng([self.config.seed, number])
         if mechanism.query_form.matrix is None:
-            asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng)
+            asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng, queries)
         else:
             asked, labels = self._by_matrices(view, mechanism, number % FOLDS, rng)
         space, has = self._task.labels, labels != ABSTAINED
@@ -191,12 +176,19 @@ class Rehearsal:
         return np.flatnonzero(asked), answers.labels
 
     def _by_queries(
-        self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
+        self,
+        view: View,
+        mechanism: Mechanism,
+        fold: int,
+        rng: np.random.Generator,
+        queries: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same where every row is a query of its own."""
         asked = np.flatnonzero(self._few & (self._folds == fold))
         voters = self._voters(view.whiten, mechanism.query_form, fold)
         keys, noise = [""] * len(asked), StandInNoise(rng)
+        if isinstance(mechanism, IndKnn):
+            return asked, conversations(mechanism, voters, queries, noise)
         *screens, answers = (mechanism.draw(s, voters, keys, noise) for s in mechanism.stages)
         labels = np.array([mechanism.label(value) for value in answers.tolist()], dtype=np.int64)
         for bits in screens:
@@ -260,9 +252,8 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         (public.inputs, public.labels, "labelled public rows"),
         (public.test_inputs, public.test_labels, test),
     ):
-        if labels is not None:  # classes and attributes from 0, finite values
-            known = np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
-            rows = np.flatnonzero(known.reshape(len(labels), -1).all(axis=1))
+        if labels is not None:
+            rows = np.flatnonzero(has_truth(labels))
             if len(rows) >= least:
                 rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
                 own = inputs is public.inputs

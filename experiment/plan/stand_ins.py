@@ -8,21 +8,27 @@ rows a rehearsal is therefore pessimistic.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
 import numpy as np
 
+from ...teacher.ledger.individual_budgets import FULL
 from ...teacher.mechanisms.base import Mechanism
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.voters import Voters, ball_votes
 from ...teacher.noise.entropy import Entropy
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.kernels import Similar
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Receipt
 
 GROUPS = 8  # parts of the rows that stand for records, between which sums vary
 MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
+MOST_COPIED = 10_000  # records of individual budgets that are counted one by one
+MOST_FACTOR = 100.0  # more records are rehearsed as so many times these
+MIN_SIGMA = 1e-3  # of a label
 
 
 @dataclass
@@ -138,6 +144,43 @@ class ScaledVoters(Voters):
         spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
         self.noise.excess = (factor - factor**2) * spread
         return np.rint(factor * sums.sum(axis=0)).astype(np.int64)
+
+
+def conversations(
+    mechanism: IndKnn, voters: ScaledVoters, asked: int, noise: StandInNoise
+) -> np.ndarray:
+    """Labels, int64 [q], by individual budgets that are to last for ``asked`` queries.
+
+    A row stands for equal records, which pay alike: for as many copies as are counted fast, times a
+    factor c. Noise of 1 / c on counts, 1 / sqrt(c) on labels and a budget of c^2 rho give copies
+    the same answers as c times as many records, but for MIN_NEIGHBOURS. With more queries than
+    there are rows, these share a part of the budgets; with fewer, each part has whole ones.
+    """
+    rows, queries = len(voters.labels), len(voters.queries)
+    copies = max(1, min(voters.records, MOST_COPIED) // rows)
+    factor = min(voters.records / (rows * copies), MOST_FACTOR)
+    scaled = replace(
+        mechanism,
+        sigma_count=mechanism.require("sigma_count") / factor,
+        sigma_label=max(mechanism.sigma_label / math.sqrt(factor), MIN_SIGMA),
+        rho=mechanism.require("rho") * factor**2,
+    )
+    labels, near = np.repeat(voters.labels, copies), mechanism.select(voters.length)
+    answers = []
+    for part in np.array_split(np.arange(queries), max(1, queries // asked)):
+        similar = [
+            Similar(
+                (found.rows[:, np.newaxis] * copies + np.arange(copies)).ravel(),
+                np.repeat(found.weights, copies),
+            )
+            for found in voters.select(part.tolist()).similar(near, mechanism.hashing())
+        ]
+        left = np.full(len(labels), round(FULL * min(1.0, len(part) / asked)))
+        values, _ = scaled.answer(
+            similar, left, labels, voters.num_classes, [""] * len(part), noise
+        )
+        answers.append(values[:, 1])
+    return np.concatenate(answers)
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import read_public
 from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED
-from ...wall.labels import LabelSpace
+from ...wall.labels import LabelSpace, has_truth
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..run.metrics import labels_of, uneven
+from ..run.metrics import labels_of, uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder, write_file
 from . import plots
@@ -97,15 +97,15 @@ def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
         "dataset": {"name": data, "type": data, "split": "test"},
         "metrics": metrics,
     }
-    return {
+    front = {
         "library_name": "labelwall",
         "pipeline_tag": task,
         "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
-        "metrics": list(scores),
-        "model-index": [
-            {"name": f"labelwall student of {data}", "results": [results]},
-        ],
     }
+    if not metrics:
+        return front
+    index = [{"name": f"labelwall student of {data}", "results": [results]}]
+    return front | {"metrics": list(scores), "model-index": index}
 
 
 def _render(template: str, shown: dict[str, Any]) -> str:
@@ -150,6 +150,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "scores": worst(scores),
         "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),
+        "untested": untested(run.summary),
     }
 
 
@@ -158,12 +159,13 @@ def _page(run: FinishedRun) -> dict[str, Any]:
     shared, rounds, data = _shared(run), run.rounds, run.config.data
     plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
     counts, frequent, picture = np.array(last["confusion"]), {}, None
-    if space.kind == "attributes":
+    kind = "" if shared["untested"] else space.kind
+    if kind == "attributes":
         most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
         frequent = dict(zip(space.names, most.tolist(), strict=True))
-    elif space.kind == "class":
+    elif kind == "class":
         picture = plots.confusion_matrix(counts, space.names)
-    else:
+    elif kind:
         picture = plots.value_scatter(counts, *space.bounds)
     spelled = certified is not None and certified <= MOST_SPELLED
     settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
@@ -282,7 +284,9 @@ def examples(
         return []
 
     def example(row: int, label: np.ndarray) -> dict[str, Any]:
-        given, true = space.example(label, None if public.labels is None else public.labels[row])
+        labels = public.labels
+        known = labels is not None and has_truth(labels[row : row + 1])[0]
+        given, true = space.example(label, labels[row] if labels is not None and known else None)
         return {"image": plots.png(public.inputs[row]), "given": given, "true": true}
 
     def first(

@@ -17,9 +17,11 @@ from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.sums import ReverseKnn
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
+from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import LabelwallError
 from ..config.config import Config
+from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import load_config, to_yaml
 from .asking import Experiment
@@ -64,6 +66,8 @@ def run(
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
+    if missing := _untested(public):
+        console.say(missing)
     extractor = first_extractor(settings, task)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
@@ -92,6 +96,14 @@ def run(
             taught,
         )
         return run_rounds(experiment)
+
+
+def _untested(public: PublicData) -> str:
+    """What a run without test rows of its own does, in a line; empty for others."""
+    if public.held_out:
+        count = len(public.test_inputs)
+        return f"no test rows: {count} of the labelled public ones are held out, and are these"
+    return "" if len(public.test_inputs) else f"no test rows, so no accuracy. {CURES['test']}"
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console, public: int) -> Config:

@@ -13,7 +13,7 @@ from ...wall.datasets.sources import describe
 from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors, label_space
-from ...wall.labels import LabelSpace, Score, has_label
+from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
 from .quality import estimate_of
@@ -32,7 +32,9 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
     scores["label"] = dict.fromkeys(scores["student"])
     if public.labels is not None:
         truth = public.labels[asked.rows]
-        scores["label"] = space.score(space.decode(labels), truth, labels != ABSTAINED)
+        known = has_truth(truth)
+        released = space.decode(labels[known])
+        scores["label"] = space.score(released, truth[known], labels[known] != ABSTAINED)
     certainty = space.certainty(space.probabilities(outputs))
     bins = reliability(certainty, predicted == public.test_labels) if certainty.size else []
     return {
@@ -148,10 +150,20 @@ def uneven(summary: dict) -> str:
     return "" if even else f"balanced {100 * balanced:.2f}%, worst class {100 * worst:.2f}%"
 
 
+def untested(summary: dict) -> str:
+    """What stands in the place of a score where no test row tells one; empty elsewhere."""
+    if summary["test_accuracy"] is not None or summary.get("test_errors"):
+        return ""
+    estimate = estimate_of(summary["rounds"][summary["best_round"] - 1])
+    return f"no test rows, labels {estimate.text() if estimate else 'unknown'}"
+
+
 def result_line(summary: dict, run_dir: Path) -> str:
     """A finished run in one line: the student's score, the guarantee, the report's path."""
     errors, accuracy = summary.get("test_errors"), summary["test_accuracy"]
-    score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
+    score = untested(summary) or (
+        f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
+    )
     score += f" ({hidden})" if (hidden := uneven(summary)) else ""
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     score += f" (round {kept} kept)" if kept not in (None, rounds) else ""

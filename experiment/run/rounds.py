@@ -59,6 +59,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     finished = folder.summary.exists() and json.loads(folder.summary.read_text())
     summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
         "public_rows": len(experiment.public.inputs),
+        "test_rows": len(experiment.public.test_inputs),
+        "held_out": experiment.public.held_out,
         "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
     }
     write_file(folder.student, _described(folder, settings.data, experiment.task.labels, summary))

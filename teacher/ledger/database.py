@@ -119,9 +119,12 @@ class Database:
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
+            driver = getattr(error, "orig", None)
+            full = getattr(driver, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+            reason = "on a disk that is full" if full else "not readable or not writable"
             raise LedgerMismatch(
-                f"the {self.kind} is not readable or not writable. Nothing was released; what was "
-                "stored shows when it is read again."
+                f"the {self.kind} is {reason}. Nothing was released; what was stored shows when it "
+                "is read again."
             ) from error
 
 

@@ -1,15 +1,12 @@
 """What the benchmarks compute: features, rehearsals, the model of scale, tables of packages."""
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from labelwall.experiment.plan.ind_knn import SimulatedRecords
+from labelwall.experiment.plan.stand_ins import ScaledVoters, StandInNoise, conversations
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import open_records
@@ -17,7 +14,6 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.benchmarks.conftest import ACCURACY, clusters
-from tests.teacher.search.indexes import DEVICES
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
@@ -36,8 +32,9 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     *_, accuracy = load(*ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
     mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).with_noise(1.0, 400)
-    simulated = SimulatedRecords.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
-    (rehearsed,) = simulated.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
+    index, noise = ExactIndex(quantised(x), np.arange(400)), StandInNoise()
+    stand_ins = ScaledVoters(index, y, 10, quantised(asked), 64.0, records=400 * copies)
+    rehearsed = (conversations(mechanism, stand_ins, 400, noise) == truth).mean()
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
     voters = Voters(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
     measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
@@ -82,30 +79,3 @@ def test_the_model_of_scale_finds_the_constants_that_made_the_times(load: Any) -
     assert parts == pytest.approx(by_hand)
     alone = model.cost(fit, 10**6, 4, 256)["search"]
     assert alone == pytest.approx(1.5 + 4 * model.asked_for(4) * entry)
-
-
-@pytest.mark.parametrize("name", DEVICES)
-def test_the_limit_is_of_the_device_and_bounds_a_batch(load, name: str) -> None:
-    (limits,) = load("limits")
-    limits.__dict__.update(SIZES={"cpu": (64, 128), "elsewhere": (256, 512)}, COPIED_BYTES=1 << 20)
-    limit = limits.limits_of(torch.device(name))
-    assert limit.operations > 0 < limit.bytes
-    known = limits.Limits(operations=1e9, bytes=1e6)
-    assert known.least(1, 1000, 500) == (0.5, "memory")
-    assert known.least(1000, 1000, 500) == (1.0, "products")
-
-
-def test_what_can_not_be_had_is_one_line_and_code_2(radius, monkeypatch, capsys) -> None:
-    def fetch(id: int) -> None:
-        raise ConnectionError("Error connecting to server")
-
-    monkeypatch.setitem(sys.modules, "ucimlrepo", SimpleNamespace(fetch_ucirepo=fetch))
-    gone = SimpleNamespace(DatasetNotFoundError=LookupError)
-    monkeypatch.setitem(sys.modules, "ucimlrepo.fetch", gone)
-    monkeypatch.setattr(sys, "argv", ["radius.py", "--table", "thyroid"])
-    with pytest.raises(SystemExit) as stopped:
-        radius.main()
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "102" in line
-    assert "Error connecting to server" in line

@@ -7,9 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from diagnosed_screening import BANNER
 
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp
 from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp
@@ -58,19 +56,3 @@ def test_the_command_prints_what_the_page_says():
         if "labels" in line:
             name, value = line.rsplit(": ", 1)
             assert f"| {name} | {value} |" in page
-
-
-def test_diagnoses_of_given_votes_keep_their_banner_and_grow_with_disagreement(numbers):
-    shape = (1000, 1)
-    close, far = (np.tile(np.array([[n, 250 - n] + [0] * 8]), shape) for n in (170, 245))
-    shown = numbers.dependent(far)
-    assert len(shown) == 4
-    assert all(line.startswith(BANNER) for line in shown)
-    assert "1000 LNMAX labels" in shown[1]
-    assert "286 GNMAX labels" in shown[2]
-    for agreed, doubtful in zip(shown, numbers.dependent(close), strict=True):
-        assert _epsilon(agreed) < _epsilon(doubtful)
-
-
-def _epsilon(line):
-    return float(line.split("epsilon ")[1].split()[0].rstrip(","))

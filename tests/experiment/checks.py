@@ -36,7 +36,6 @@ def run(*options: str) -> int:
 
 
 def predict(*options: str) -> int:
-    """The exit code of a prediction."""
     return pipeline.main([*PREDICT, "--quiet", *options])
 
 
@@ -53,8 +52,18 @@ def on_the_tape(*folders: Path, seed: int = 7) -> str:
 
 
 def summary(run_dir: str = "out") -> dict[str, Any]:
-    """What a run's summary.json says."""
     return json.loads(Path(run_dir, "summary.json").read_text())
+
+
+def receipt() -> dict[str, Any]:
+    """That of a prediction."""
+    return json.loads(Path("a.receipt.json").read_text())
+
+
+def stored(path: str) -> dict[str, np.ndarray]:
+    """A file of arrays."""
+    with np.load(path) as arrays:
+        return dict(arrays)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:

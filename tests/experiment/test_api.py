@@ -1,5 +1,6 @@
 """The Python surface: what it takes, what comes back, what it refuses, and what it never shows."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import labelwall as lw
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch, MissingData
 from tests.experiment import tiny
+from tests.experiment.checks import check_one_error
 
 NAMES = np.array(["ant", "bee", "cat"])
 QUICK: dict[str, Any] = {
@@ -156,6 +158,24 @@ def test_a_mistake_is_one_line_and_charges_nothing(
     assert text in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not list(Path.cwd().rglob("ledger.sqlite"))
+
+
+@pytest.mark.parametrize("python", [True, False])
+def test_a_full_disk_is_said(
+    python: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
+
+    monkeypatch.setattr("labelwall.experiment.run.run_folder.write_file", full)
+    monkeypatch.setattr("labelwall.experiment.run.entry.write_file", full)
+    rule = "the disk is full. Make room; the same command continues where it stopped."
+    if python:
+        with pytest.raises(LabelwallError, match=rule):
+            fit(arrays(), custody="custody")
+    else:
+        tiny.write()
+        check_one_error(["run", "--data", "data.npz", "--epsilon", "8"], rule, capsys)
 
 
 def test_the_names_load_nothing_until_they_are_used() -> None:

@@ -1,7 +1,6 @@
 """`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the
 same for nothing."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT, predict, run
+from tests.experiment.checks import PREDICT, check_one_error, predict, receipt, run, stored
 from tests.postgres import Server, address
 
 IND_KNN = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05}
@@ -28,34 +27,30 @@ def test_a_file_of_queries_is_answered_once(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predict() == 0
-    first = np.load("a.npz")
+    first, paid = stored("a.npz"), receipt()
     # 22: fewer are right once in 10^37
     assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7
     assert (first["outcomes"] == 0).all()
-    receipt = json.loads(Path("a.receipt.json").read_text())
-    assert (receipt["asked"], receipt["served"]) == (30, 0)
-    assert receipt["charged"] == {"individual_budgets": 1}
-    assert (receipt["epsilon"], receipt["delta"]) == (1000.0, 1e-5)
-    finding = audit(folder / "a.ledger.sqlite", expect_head=receipt["ledger_head"])
+    assert (paid["asked"], paid["served"]) == (30, 0)
+    assert paid["charged"] == {"individual_budgets": 1}
+    assert (paid["epsilon"], paid["delta"]) == (1000.0, 1e-5)
+    finding = audit(folder / "a.ledger.sqlite", expect_head=paid["ledger_head"])
     assert (finding.problems, finding.released) == ([], {"0/individual_budgets": 30})
     assert predict() == 0
     assert "30 known before" in capsys.readouterr().out
-    np.testing.assert_array_equal(np.load("a.npz")["labels"], first["labels"])
-    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"individual_budgets": 0}
+    np.testing.assert_array_equal(stored("a.npz")["labels"], first["labels"])
+    assert receipt()["charged"] == {"individual_budgets": 0}
 
 
 def test_the_baseline_answers_until_its_cap(folder: Path) -> None:
     naive = ["--mechanism.kind=naive_knn", "--mechanism.k=15", "--mechanism.sigma_vote=1"]
     assert predict(*naive, "--caps.asked", "20") == 0
-    assert np.load("a.npz")["outcomes"].tolist() == [0] * 20 + [2] * 10
-    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"aggregate": 20}
+    assert stored("a.npz")["outcomes"].tolist() == [0] * 20 + [2] * 10
+    assert receipt()["charged"] == {"aggregate": 20}
 
 
 def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
-    folder: Path,
-    postgres: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, postgres: Server, monkeypatch, capsys
 ) -> None:
     """In no file of the run's and the custodian's folders, in no message; a wrong address is
     refused before it is written."""
@@ -98,11 +93,8 @@ def test_two_copies_of_a_directory_and_one_anchor(
         np.savez("more.npz", x=tiny.rows(5, 11)[0])
         assert predict(*second, "--queries", "more.npz") == 0
         Path("a.npz").unlink()
-        capsys.readouterr()
-        assert predict(*first, "--queries", "more.npz") == 2
-        error = capsys.readouterr().err.strip()
-        assert "another copy of it has continued" in error
-        assert len(error.splitlines()) == 1
+        command = [*PREDICT, "--quiet", *first, "--queries", "more.npz"]
+        check_one_error(command, "another copy of it has continued", capsys)
         assert not Path("a.npz").exists()
 
 

@@ -15,7 +15,7 @@ from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK, on_the_tape, run
+from tests.experiment.checks import QUICK, on_the_tape, run, stored
 
 CELLS = 6
 REVERSE = {"kind": "reverse_knn", "centroids": CELLS, "neighbours": 1, "sigma": 0.5, "margin": 3}
@@ -27,6 +27,13 @@ def entries(kind: str, folder: Path = Path()) -> list[dict]:
     return ledgers.contents(folder / "out/ledger.sqlite", kind)
 
 
+def embedded(rows: np.ndarray) -> np.ndarray:
+    """int8 [n, d], without the product's code."""
+    x = rows.astype(np.float64)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.clip(np.rint(63 * unit), -63, 63).astype(np.int8)
+
+
 @pytest.mark.parametrize("reach", [1, 3])
 def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) -> None:
     """Recomputed from public things: cells, public rows under the round's features, released
@@ -35,16 +42,10 @@ def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) 
     assert run(*QUICK) == 0
     (value,) = entries("release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
-    x = tiny.rows(40, 2)[0].astype(np.float64)
-    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(
-        np.int8
-    )
-    with np.load("out/round_1/cells.npz") as stored:
-        cells = nearest_cells(features, stored["centers"], reach)
-    with np.load("out/round_1/answers.npz") as stored:
-        np.testing.assert_array_equal(
-            stored["labels"], inherit(counts, cells, 3)[0][stored["rows"]]
-        )
+    features = embedded(tiny.rows(40, 2)[0])
+    cells = nearest_cells(features, stored("out/round_1/cells.npz")["centers"], reach)
+    answers = stored("out/round_1/answers.npz")
+    assert np.array_equal(answers["labels"], inherit(counts, cells, 3)[0][answers["rows"]])
 
 
 def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Path) -> None:
@@ -53,14 +54,12 @@ def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Pat
     with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
         weights, metadata = file.get_tensor("weights"), file.metadata()
     assert metadata["extractor"] == entries("extractor")[0]["sha256"]
-    with np.load("out/round_1/answers.npz") as stored:
-        labels, rows = stored["labels"], stored["rows"]
-    x = tiny.rows(40, 2)[0].astype(np.float64)[rows]
-    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63)
-    inputs = np.column_stack([features, np.full(len(x), float(metadata["bias"]))])
+    answers = stored("out/round_1/answers.npz")
+    features = embedded(tiny.rows(40, 2)[0][answers["rows"]])
+    inputs = np.column_stack([features, np.full(len(features), float(metadata["bias"]))])
     chances = softmax(inputs @ weights, axis=1)
-    nearest = with_neighbours(lambda _: chances, features.astype(np.int8))
-    assert np.array_equal(nearest(features.astype(np.int8)).argmax(axis=1), labels)
+    nearest = with_neighbours(lambda _: chances, features)
+    assert np.array_equal(nearest(features).argmax(axis=1), answers["labels"])
 
 
 def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(

@@ -13,27 +13,40 @@ from typing import IO
 import numpy as np
 
 from ..errors import InvalidInput, MissingData, shape_text
+from ..labels import has_truth
 from ..progress import TaskProgress
-from .config import DataConfig, PublicData, Task
+from .config import DataConfig, PublicData, Task, no_names, no_rows
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Names that are not declared are numbers, as many as test_y shows."""
-    space = config.declared_labels
+    """The task. Names that are not declared are numbers, as many as test_y or public_y shows."""
+    space, path = config.declared_labels, require_arrays(config.path)
     if not space.names:
-        space = space.numbered(_labels(config, "test_y", None))
+        if _tested(path):
+            space = space.numbered(_labels(config, "test_y", None))
+        elif has_member(path, "public_y") and has_truth(known := _public_labels(config)).any():
+            space = space.numbered(known[has_truth(known)])
+        else:
+            raise no_names(space)
     return Task(space, _inputs(config, "public_x").shape[1:])
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
-    inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
+    inputs, labels, path = _inputs(config, "public_x"), None, require_arrays(config.path)
+    if has_member(path, "public_y"):
+        labels = _public_labels(config, len(inputs))
+    if not _tested(path):
+        return PublicData(inputs, labels, *no_rows(inputs, describe(config).labels))
+    test_inputs = _inputs(config, "test_x")
     if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
         rule = f"{shape_text(inputs)}, as public_x is"
         raise InvalidInput("test_x", rule, shape_text(test_inputs))
-    test_labels, labels = _labels(config, "test_y", len(test_inputs)), None
-    if has_member(require_arrays(config.path), "public_y"):
-        labels = _labels(config, "public_y", len(inputs))
-    return PublicData(inputs, labels, test_inputs, test_labels)
+    return PublicData(inputs, labels, test_inputs, _labels(config, "test_y", len(test_inputs)))
+
+
+def _tested(path: Path) -> bool:
+    """Whether there is a test split; a part of one is an error elsewhere."""
+    return has_member(path, "test_x") or has_member(path, "test_y")
 
 
 def _inputs(config: DataConfig, name: str) -> np.ndarray:
@@ -50,6 +63,17 @@ def _inputs(config: DataConfig, name: str) -> np.ndarray:
 def _labels(config: DataConfig, name: str, rows: int | None) -> np.ndarray:
     """PUBLIC labels; ``rows``: how many there must be."""
     return config.declared_labels.check_public(name, required_member(config.path, name), rows)
+
+
+def _public_labels(config: DataConfig, rows: int | None = None) -> np.ndarray:
+    """PUBLIC labels of which some are missing: -1, of values NaN."""
+    space, name = config.declared_labels, "public_y"
+    labels = space.canonical(name, required_member(config.path, name))
+    if rows not in (None, len(labels)):
+        raise InvalidInput(name, f"{space.form} of {rows} rows", len(labels))
+    if (known := has_truth(labels)).any():
+        space.check_public(name, labels[known], None)
+    return labels
 
 
 def require_arrays(path: str | Path | None) -> Path:

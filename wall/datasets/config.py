@@ -69,9 +69,10 @@ class DataConfig:
             folder and table; opened on the private side alone.
         public: folder of unlabelled images, or a table (path), for folder and table; class folders
             or a column of labels, where there are any, serve public_labels.
-        test: folder with one folder of images a class, or a table with labels (path); public.
-        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x,
-            test_x, test_y; optional private_id, public_y. For table, with a split: one file with
+        test: folder with one folder of images a class, or a table with labels (path); public. When
+            null, labelled public rows are held out where there are enough.
+        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x;
+            optional test_x and test_y, public_y, private_id. For table, with a split: one file with
             all rows, of which the public side uses the others alone.
         label: name of a table's column with the label. All other columns are features but the
             split, record_id and those to ignore; the public rows' mean and deviation scale them.
@@ -161,12 +162,25 @@ class PublicData:
     """The analyst's rows.
 
     ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels`` (None
-    where the public rows have none), ``test_labels``: int64 [n]; int64 [n, c] of 0 and 1 where rows
-    have attributes; float64 [n], finite, not clipped, where they have a value. The
-    test split's serve metrics alone.
+    where no public row has one), ``test_labels``: int64 [n]; int64 [n, c] of 0 and 1 where rows
+    have attributes; float64 [n], finite, not clipped, where they have a value. Of ``labels`` some
+    may be missing: -1, or NaN. The test split's serve metrics alone; it may be empty, or rows that
+    were ``held_out`` of labelled public ones.
     """
 
     inputs: np.ndarray
     labels: np.ndarray | None
     test_inputs: np.ndarray
     test_labels: np.ndarray
+    held_out: bool = False
+
+
+def no_names(labels: LabelSpace) -> InvalidInput:
+    """The error of classes that nothing public names."""
+    rule = "the names of the classes, where no test or public row has a label"
+    return InvalidInput("data.classes", rule, list(labels.names))
+
+
+def no_rows(inputs: np.ndarray, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:
+    """An empty test split beside public ``inputs``."""
+    return inputs[:0], labels.decode(labels.no_labels(0))

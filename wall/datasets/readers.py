@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 
 from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space
-from ..labels import LabelSpace
+from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
-from .config import DataConfig, PublicData, Task
+from .config import DataConfig, PublicData, Task, no_names, no_rows
 from .folders import constant_order, list_files
 from .tables import read_lines
 
@@ -133,14 +133,18 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def describe(config: DataConfig) -> Task:
     """The task. Names that are not declared are those of the test folder's folders, or of its
-    attributes.csv's columns.
+    attributes.csv's columns; of the public folder's where there is no test folder.
     """
-    root, space = require_folder("data.test", config.test), config.declared_labels
-    by_class = config.labels == "class"
-    names = class_folders(root) if by_class else _attribute_lines("data.test", root)[0][1:]
+    space, by_class, tested = config.declared_labels, config.labels == "class", bool(config.test)
+    field, path = ("data.test", config.test) if tested else ("data.public", config.public)
+    root, names = require_folder(field, path), list(space.names)
+    if tested or not names:
+        names = class_folders(root) if by_class else _attribute_lines(field, root)[0][1:]
     if not space.names:
         space = label_space(config.labels, names)
     if by_class and len(space.names) < 2:
+        if not tested:
+            raise no_names(space)
         rule = "a folder with at least 2 class folders"
         raise InvalidInput("data.test", rule, f"{config.test}: {names}")
     unknown = sorted(set(names) - set(space.names)) if by_class else []
@@ -156,6 +160,8 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
     """
     space, damaged, rows = describe(config).labels, list[str](), []
     for field, path in (("data.public", config.public), ("data.test", config.test)):
+        if field == "data.test" and not path:
+            continue
         root = require_folder(field, path)
         paths = [name for name in list_files(root) if is_image(name)]
         if not paths:
@@ -176,12 +182,13 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
         listed = ", ".join(damaged[:LISTED]) + more
         cure = f"Repair or remove {listed}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
-    (inputs, public_labels), (test_inputs, test_labels) = rows
+    inputs, public_labels = rows[0]
+    test_inputs, test_labels = rows[1] if len(rows) > 1 else no_rows(inputs, space)
     if (test_labels < 0).any():
         attributes = config.labels == "attributes"
         where = f"with a line in {ATTRIBUTES}" if attributes else "in class folders"
         raise InvalidInput("data.test", f"images {where} only", f"another one in {config.test}")
-    known = (public_labels >= 0).all()
+    known = has_truth(public_labels).any()
     return PublicData(inputs, public_labels if known else None, test_inputs, test_labels)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space, pack
+from ..labels import has_truth
 from ..progress import TaskProgress
 from . import arrays, readers, tables
 from .config import DataConfig, Labels, PublicData, Task
@@ -25,6 +26,8 @@ MNIST_PUBLIC = 5_000
 SVHN_PUBLIC, SVHN_TEST = 25_000, 1_000
 SVHN_EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0
 CIFAR_TEST = 1_000
+# Without a test split a fifth of the labelled public rows is held out, at most and at least so many
+HELD_OUT, MOST_HELD_OUT, LEAST_HELD_OUT = 5, 1_000, 25
 CIFAR_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 # Names of classes and attributes, in the order of their codes.
@@ -259,4 +262,22 @@ def read_public(config: DataConfig, progress: TaskProgress | None = None) -> Pub
     """The public rows and the public test split. ``progress`` hears of images that are decoded.
     Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """
-    return _READERS[config.source].read_public(config, progress)
+    public = _READERS[config.source].read_public(config, progress)
+    labels = public.labels
+    if labels is None or len(public.test_labels):
+        return public
+    known = np.flatnonzero(has_truth(labels))
+    if not (count := held_out(len(known))):
+        return public
+    order = constant_order(f"test row {row}" for row in range(len(known)))
+    test, kept = known[np.sort(order[:count])], np.ones(len(labels), dtype=bool)
+    kept[test] = False
+    return PublicData(
+        public.inputs[kept], labels[kept], public.inputs[test], labels[test], held_out=True
+    )
+
+
+def held_out(labelled: int) -> int:
+    """How many of so many ``labelled`` public rows are the test split where none is given."""
+    count = min(labelled // HELD_OUT, MOST_HELD_OUT)
+    return count if count >= LEAST_HELD_OUT else 0

@@ -20,10 +20,10 @@ import numpy as np
 
 from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space
-from ..labels import LabelSpace
+from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, numbers, texts
-from .config import DataConfig, PublicData, Task
+from .config import DataConfig, PublicData, Task, no_names, no_rows
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
@@ -173,12 +173,16 @@ def _scalar_text(cell: pyarrow.Scalar) -> str | None:
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Classes that are not declared are the texts in the test rows' label column."""
-    space, test = config.declared_labels, split_rows(config, "test")
+    """The task. Classes that are not declared are the texts in the label column of the test rows,
+    or of the public ones where there are none.
+    """
+    space, (name, table) = config.declared_labels, _public_splits(config)[-1]
     if not space.names:
-        classes = sorted(set(texts(_label_column(config, "data.test", test))) - {""}, key=_natural)
+        if name == "data.public" and config.label not in table.columns:
+            raise no_names(space)
+        classes = sorted(set(texts(_label_column(config, name, table))) - {""}, key=_natural)
         if len(classes) < 2:
-            rule = "a column with at least 2 classes in the test rows"
+            rule = f"a column with at least 2 classes in the rows of {name}"
             raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
         space = label_space(config.labels, classes)
     return Task(space, (len(encoding(config).mean),))
@@ -188,22 +192,34 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
     """The PUBLIC rows. Raises InvalidInput, MissingData."""
     space, known_columns = describe(config).labels, encoding(config)
     inputs, labels = [], list[np.ndarray | None]()
-    for split, name in (("public", "data.public"), ("test", "data.test")):
-        table = split_rows(config, split)
+    for name, table in _public_splits(config):
         inputs.append(known_columns.inputs(name, table.columns, public=True))
-        if split == "public" and config.label not in table.columns:
+        if name == "data.public" and config.label not in table.columns:
             labels.append(None)
             continue
         truth = truth_of(config, space, name, table)
-        known = space.is_code(space.encode(name, truth))
-        if split == "test" and not (len(known) and known.all()):
+        known = has_truth(truth)
+        if name == "data.test" and not (len(known) and known.all()):
             unknown = texts(table.columns[config.label])[~known][:1]
             rule = f"rows with a known label in the column {config.label}"
             raise InvalidInput(name, rule, f"{unknown[0]}" if len(unknown) else "no rows")
-        # None where a row has none: all rows' or no labels are used
-        labels.append(truth if known.all() else None)
+        labels.append(truth if known.any() else None)
+    if len(inputs) == 1:
+        return PublicData(inputs[0], labels[0], *no_rows(inputs[0], space))
     assert labels[1] is not None
     return PublicData(inputs[0], labels[0], inputs[1], labels[1])
+
+
+def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
+    """The PUBLIC splits by their settings: the public rows, and the test rows where there are
+    any.
+    """
+    splits = [("data.public", split_rows(config, "public"))]
+    if config.split or config.test:
+        test = split_rows(config, "test")
+        if config.test or len(test.places):
+            splits.append(("data.test", test))
+    return splits
 
 
 def encoding(config: DataConfig) -> Encoding:

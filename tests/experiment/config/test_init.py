@@ -126,6 +126,8 @@ def test_enough_labelled_rows_are_rehearsed_on() -> None:
     np.savez("data.npz", test_y=np.arange(100) % 3, **rows)
     config, _ = parse(["--data", "data.npz"])
     assert (config.mechanism.kind, config.features) == ("auto", "auto")
+    written("--data", "data.npz")
+    assert "--out CHOSEN    the method, and a file to serve" in Path("own.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,8 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
     ("options", "mentioned"),
     [
         ([], "`private` must be given"),
-        (["--private", "a", "--public", "."], "`test` must be given"),
+        (["--private", "a", "--public", "."], "--data.classes '[a, b]'"),
+        (["--private", "a", "--test", "."], "`public` must be given"),
         (["--private", "a", "--data", "b.npz"], "`private` must be left out with --data"),
         (["--data", "nowhere.npz"], "`data` must be an existing"),
         (["--data", __file__], "`data` must be an npz, CSV or parquet file"),

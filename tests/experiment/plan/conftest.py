@@ -1,11 +1,11 @@
 import pytest
 
-from labelwall.experiment.plan import candidates, ind_knn
+from labelwall.experiment.plan import candidates, search
 
 
 @pytest.fixture
 def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of a minute."""
     monkeypatch.setattr(candidates, "SAMPLING", (0.5,))
-    monkeypatch.setattr(ind_knn, "LABEL_NOISE", ind_knn.LABEL_NOISE[::2])
-    monkeypatch.setattr(ind_knn, "ASKED", (0.25, 1.0))
+    monkeypatch.setattr(candidates, "LEVELS", candidates.LEVELS[::2])
+    monkeypatch.setattr(search, "ASKED", (1.0, 0.25))

@@ -29,7 +29,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.wall.errors import BudgetRefused
 from labelwall.wall.progress import no_progress
-from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, planned, staged
+from tests.experiment.plan.planning import PRIVATE, PUBLIC, TEST, planned, staged
 from tests.seeded_noise import SeededNoise
 
 VIEW = View("raw", 0, 20, 20, 300, 3, 5000)
@@ -68,13 +68,13 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
 
 
 def public(score) -> PublicRows:
-    return PublicRows(3, tuple, lambda: (VIEW,), score, "rows")
+    return PublicRows(lambda: (VIEW,), score, "rows")
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
     """A hump at 11 axes, which no coarse candidate has."""
 
-    def score(_view: View, mechanism: Mechanism, draws: range) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Score:
         assert isinstance(mechanism, PrivateLinear)
         assert mechanism.axes is not None
         far = abs(mechanism.axes - 11) + abs(mechanism.steps - 30)
@@ -101,7 +101,7 @@ def test_a_tiny_budget_has_one_step() -> None:
 
 
 def test_least_accuracy_raises_the_margin() -> None:
-    def score(_view: View, mechanism: Mechanism, draws: range) -> Score:
+    def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Score:
         assert isinstance(mechanism, ReverseKnn)
         return (
             Score(0.5, 0.95, 0.0)
@@ -127,7 +127,7 @@ def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> Pub
     """400 labelled rows that stand for so many records, in one view."""
     stage = staged(tmp_path, mechanism, TEST, records)
     view = stage.views[0]
-    return PublicRows(CLASSES, tuple, lambda: (view,), stage.score, "rows")
+    return PublicRows(lambda: (view,), stage.score, "rows")
 
 
 @pytest.mark.parametrize(("kind", "analytic"), [(PrivateKnn, 300.6), (PrivateRadius, 304.4)])
@@ -154,7 +154,7 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     ]
     others.append(replace(best.mechanism, threshold=round(votes / 2)))
     for other in others:
-        score = stage.rehearse(best.view, other, range(4, 12))
+        score = stage.rehearse(best.view, other, range(4, 12), best.asked)
         right = affordable(other, score.answered, goal)[2] * score.accuracy
         assert right <= 1.02 * best.right, other
 

@@ -89,7 +89,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
     stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
     config, case = stage.config.solved(), CASES[mechanism.label_space]
     view = stage.views[0]
-    forecast = stage.score(view, config.mechanism, range(8)).accuracy
+    forecast = stage.score(view, config.mechanism, range(8), 0).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
     spec, rows, _ = stage._seen(0, config.mechanism.query_form)
     embedder, outputs = Embedder(spec, probe=None), case.space.outputs
@@ -128,7 +128,7 @@ def test_a_forecast_of_queries_is_near_the_mechanism_on_records_it_never_saw(
     tmp_path: Path, mechanism: Mechanism
 ) -> None:
     stage, case = staged(tmp_path, mechanism, 1_000), CASES[mechanism.label_space]
-    forecast = stage.score(stage.views[0], mechanism, range(8))
+    forecast = stage.score(stage.views[0], mechanism, range(8), 0)
     (x, y), (test, truth) = case.rows(1, PRIVATE), case.rows(7, 1_000)
     spec, _, _ = stage._seen(0, mechanism.query_form)
     (records, queries), codes = (EMBEDDER.embed(v)[0] for v in (x, test)), case.space.encode("y", y)
@@ -179,7 +179,7 @@ def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_pat
     """By sklearn's regression of the values on the unit vectors that a run regresses on."""
     stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
     mechanism, rows = stage.config.solved().mechanism, CASES["value"].rows
-    forecast = stage.score(stage.views[0], mechanism, range(4))
+    forecast = stage.score(stage.views[0], mechanism, range(4), 0)
     (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
     x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
     best = LinearRegression().fit(x, y).score(asked, truth)
@@ -199,7 +199,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     views = stage.views
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:
-        assert stage.score(view, config.mechanism, range(1)).accuracy > 0.5
+        assert stage.score(view, config.mechanism, range(1), 0).accuracy > 0.5
 
 
 def test_labelled_public_rows_come_before_the_test_split() -> None:

@@ -192,7 +192,7 @@ def named(tmp_path: Path) -> Path:
     ("kind", "source", "word"),
     [
         ("private_knn", "400 rows of the test split", "sigma_screen"),
-        ("ind_knn", "a rehearsal among 400 labelled public rows", "sigma_label"),
+        ("ind_knn", "400 rows of the test split", "sigma_label"),
     ],
 )
 def test_the_command_writes_a_configuration_that_loads_and_fits(

@@ -39,6 +39,19 @@ def charging(place: Place, anchor: Place | None, name: str, noted: Path) -> None
     noted.write_text(json.dumps(granted))
 
 
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    """SQLite's own error of it, from a file that may not grow."""
+    file = open_database(tmp_path / "ledger.sqlite")
+
+    def grow(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 2")
+        connection.exec_driver_sql("CREATE TABLE much (content BLOB)")
+        connection.exec_driver_sql("INSERT INTO much VALUES (zeroblob(100000))")
+
+    with pytest.raises(LedgerMismatch, match="is on a disk that is full"):
+        file.create(grow)
+
+
 @pytest.mark.parametrize("anchored", ["", "file", "server"])
 def test_processes_that_share_a_ledger_never_pass_its_cap(
     place: Place, anchored: str, tmp_path: Path, request: pytest.FixtureRequest

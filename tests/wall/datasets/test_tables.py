@@ -21,7 +21,8 @@ def test_columns_are_features_scaled_by_public_rows(tmp_path):
     assert (task.labels.names, task.input_shape) == (("high", "low"), (2,))
     root = np.sqrt(1.5)
     np.testing.assert_allclose(public.inputs, [[-root, -root], [0, 0], [root, root]], rtol=1e-6)
-    assert public.labels is None  # two public rows have none
+    assert public.labels is not None
+    assert (public.labels < 0).sum() == 2  # public rows without one
     assert public.test_labels.tolist() == [1, 0]
     records = open_records(config, task)
     np.testing.assert_allclose(records.inputs[:, 0], [-root / 2, 0, root / 2], atol=1e-6)
