@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
-from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 
 # Papernot et al. 2017; 2018, Table 1.
-TEACHERS = 250
 SCALE = 20.0
-THRESHOLD = 200
-SCREEN = 150.0
 VOTE = 40.0
 ANSWERED = 286
 DELTA = 1e-5
@@ -110,16 +107,12 @@ def certified() -> None:
 def independent() -> dict[str, float]:
     """Data-independent epsilons of the papers' MNIST parameters, classic conversion."""
     label = argmax_rdp(ORDERS, sigma=VOTE, sample_rate=1.0)
-    screening = screening_rdp(
-        ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sample_rate=1.0
-    )
     curves = {
         f"LNMAX, {n} labels": n * laplace_rdp(ORDERS, scale=SCALE, sensitivity=2.0)
         for n in (100, 1000)
     }
     curves[f"GNMAX, {ANSWERED} labels, Gaussian bound"] = ANSWERED * ORDERS / VOTE**2
     curves[f"GNMAX, {ANSWERED} labels, argmax"] = ANSWERED * label
-    curves["one screening"] = screening
     return {
         name: epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for name, rdp in curves.items()
     }

@@ -142,9 +142,14 @@ def index_over(
     folder: Path, rows: int, dimensions: int, shards: int, backend: str
 ) -> tuple[ExtractorSpec, ShardedIndex]:
     """The extractor and the index of generated rows in new shards."""
+    from labelwall.teacher.accounting.plan import Plan, Slot
+    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.teacher.ledger.ledger import Ledger
+    from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.records.sources import Records
     from labelwall.teacher.shards.config import ScaleConfig
-    from labelwall.teacher.shards.shards import Shards
+    from labelwall.teacher.shards.shards import ShardedRows
+    from labelwall.wall.label_kinds import numbered_space
     from labelwall.wall.messages import ExtractorSpec
 
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
@@ -156,9 +161,14 @@ def index_over(
     folder.mkdir(parents=True, exist_ok=True)
     spec = ExtractorSpec("raw", (dimensions,), 10)
     scale = ScaleConfig(backend="ray" if backend == "ray" else "local", shards=shards)
-    rows_on_disk = Shards(folder, scale, stream, (dimensions,))
-    rows_on_disk.open(lambda *_: None)
-    return spec, rows_on_disk.index(spec, None, BATCH, lambda *_: None)
+    mechanism = PrivateKnn(sigma_screen=1.0, sigma_vote=1.0)
+    plan = Plan(1.0, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
+    ledger = Ledger.create(folder / "ledger.sqlite", dataset="rows", plan=plan, unsafe=True)
+    place: dict[str, Any] = {"directory": folder, "device": "cpu", "batch_size": BATCH}
+    place |= {"workers": 1, "progress": lambda *_: None, "scale": scale}
+    space, shape = numbered_space("class", 10), (dimensions,)
+    on_disk = ShardedRows(stream, ledger, space, [mechanism], input_shape=shape, **place)
+    return spec, on_disk.prepare(spec, Embedder(spec, probe=None)).index
 
 
 def sharded(

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import RoundConfig
+from labelwall.experiment.config.groups import PublicSide
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
@@ -21,14 +20,13 @@ def planned_votes(
     mechanism: Mechanism, features: np.ndarray, labels: np.ndarray, classes: int, goal: Goal
 ) -> Choice[Any]:
     """The best choice for a goal, by labelled rows: features int8 [n, d], labels int64 [n]."""
-    data, rounds = DataConfig("arrays", path="-"), [RoundConfig(1)]
-    config = Config(data=data, rounds=rounds, mechanism=mechanism, features="raw")
+    settings = PublicSide(data=DataConfig("arrays", path="-"), features="raw")
     task = Task(label_space("class", [str(i) for i in range(classes)]), features.shape[1:])
     rows, planner = features.astype(np.float32), PLANNERS[mechanism.kind]
     assert planner is not None
     with tempfile.TemporaryDirectory() as scratch:
         labelled, records = Labelled(rows, labels, "public rows"), goal.expected_records
-        stage = Rehearsal(config, task, rows, labelled, records, no_progress, Path(scratch))
+        stage = Rehearsal(settings, task, rows, labelled, goal, no_progress, Path(scratch))
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
         public = PublicRows(lambda: (view,), stage.score)
         return planner(mechanism, goal, public, no_progress).chosen

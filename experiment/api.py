@@ -41,8 +41,6 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
     The method is chosen first where the configuration leaves it open, then the price is said, then
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
     from .report.report import write_report
@@ -58,8 +56,7 @@ def train(config: Config, run_dir: Path, console: Console, isolate: bool = False
         from .plan.search import decided  # takes a second
 
         config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config, entry.resumed(config, RunFolder(run_dir)), console)
-    torch.set_num_threads(config.threads)
+    announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
     summary = entry.run(
         config,
         run_dir,
@@ -241,8 +238,6 @@ def compare(
         seeds: of the repetitions.
         Others: as of ``fit``.
     """
-    import torch
-
     from ..teacher.noise.entropy import SystemEntropy
     from .compare import compare as comparison
     from .compare.own import own_cells
@@ -262,7 +257,6 @@ def compare(
         if names := data.names():
             settings = merged({"data": {"classes": names}}, settings)
         cells = own_cells(given, {}, settings)
-        torch.set_num_threads(cells[0].config.threads)
         console = Console(quiet=quiet)
         rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)

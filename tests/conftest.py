@@ -24,7 +24,7 @@ from PIL import Image
 
 from labelwall.teacher.ledger import Place
 from labelwall.teacher.noise import sampler
-from tests import postgres as postgres_server
+from tests.postgres import Server, new_server
 
 REPOSITORY = Path(__file__).parents[1]
 # One colour a class: a decoded image tells where it came from.
@@ -108,10 +108,7 @@ def pytest_fixture_setup(
 
 @pytest.fixture(autouse=True)
 def as_in_a_new_process() -> Iterator[None]:
-    """The global generators do not depend on which tests came before; nor do torch's threads.
-
-    A command that runs in this process sets the threads of its configuration: set them back.
-    """
+    """Neither the global generators nor torch's threads, which commands set, depend on it."""
     random.seed(0)
     np.random.seed(0)
     if (torch := sys.modules.get("torch")) is not None:
@@ -129,10 +126,7 @@ def opened() -> Callable[[], AbstractContextManager[list[str]]]:
 
 @pytest.fixture
 def image_folders(tmp_path: Path) -> dict[str, str]:
-    """Folders private, public and test with 6 PNG images a class, of 12 x 10 pixels.
-
-    The classes are cat and dog. Returns DataConfig's keyword arguments.
-    """
+    """Folders private, public and test with 6 PNG images of cats and dogs each, 12 x 10 pixels."""
     for split in ("private", "public", "test"):
         for name, colour in COLOURS.items():
             folder = tmp_path / split / name
@@ -146,10 +140,7 @@ def image_folders(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def realdata_root() -> Path:
-    """The folder of real data sets in torchvision's layout: LABELWALL_DATA.
-
-    Its default is ../shared/data; skips where it is missing.
-    """
+    """The folder of real data sets in torchvision's layout. Skips where it is missing."""
     root = Path(os.environ.get("LABELWALL_DATA") or REPOSITORY.parent / "shared" / "data")
     if not root.is_dir():
         pytest.skip(f"no real data sets: {root} is not a folder. Name one in LABELWALL_DATA.")
@@ -157,15 +148,9 @@ def realdata_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
-    """A throw-away PostgreSQL server, one for all workers.
-
-    Skips where its programs are not installed.
-    """
-    base = tmp_path_factory.getbasetemp()
-    with postgres_server.shared_server(
-        (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres"
-    ) as server:
+def postgres() -> Iterator[Server]:
+    """A throw-away PostgreSQL server. Skips where its programs are not installed."""
+    with new_server() as server:
         yield server
 
 

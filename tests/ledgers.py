@@ -63,7 +63,6 @@ class Watching(SystemEntropy):
 
 
 def identity(name: str) -> str:
-    """The identity of a query that a test calls ``name``."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -82,12 +81,10 @@ def entries(path: Path) -> list[Entry]:
 
 
 def parsed(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Kind and content of a file's entries, in order."""
     return [(kind, json.loads(body)) for kind, body in entries(path)]
 
 
 def contents(path: Path, kind: str) -> list[dict[str, Any]]:
-    """The contents of a file's entries of a kind, in order."""
     return [content for found, content in parsed(path) if found == kind]
 
 

@@ -88,7 +88,6 @@ def build(
 
 
 def until(true: Callable[[], object], seconds: float = 300.0) -> None:
-    """Wait for what has to come true."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end

@@ -1,11 +1,9 @@
-"""A throw-away PostgreSQL server, one for all workers of a test session, on a Unix socket in a
-directory that nobody else enters.
+"""A throw-away PostgreSQL server on a Unix socket in a directory that nobody else enters.
 
 It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
 refuses to work for root; then the server runs as another user.
 """
 
-import fcntl
 import os
 import pwd
 import shutil
@@ -160,15 +158,6 @@ def _user() -> pwd.struct_passwd | None:
 @contextmanager
 def new_server() -> Iterator[Server]:
     """A new server, deleted afterwards. Skips the test where the programs are missing."""
-    server = _create()
-    try:
-        server.start()
-        yield server
-    finally:
-        _delete(server)
-
-
-def _create() -> Server:
     if programs() is None:
         pytest.skip(MISSING)
     # A socket's path must be short.
@@ -182,39 +171,10 @@ def _create() -> Server:
         file.write(f"{SETTINGS}unix_socket_directories = '{server.home}'\n")
     access = server.home / "data" / "pg_hba.conf"
     access.write_text(f"local all {GUARDED} scram-sha-256\n{access.read_text()}")
-    return server
-
-
-def _delete(server: Server) -> None:
-    if (server.home / "data" / "postmaster.pid").exists():
-        server.stop("immediate")
-    shutil.rmtree(server.home)
-
-
-@contextmanager
-def shared_server(meeting: Path) -> Iterator[Server]:
-    """The server of all processes that name the same directory: the last one stops it."""
-    meeting.mkdir(exist_ok=True)
-    known = meeting / "home"
-    with (meeting / "users").open("w") as users:
-        with _alone(meeting):
-            fcntl.flock(users, fcntl.LOCK_SH)
-            if not known.exists():
-                server = _create()
-                server.start()
-                known.write_text(str(server.home))
-        server = Server(Path(known.read_text()))
-        try:
-            yield server
-        finally:
-            with _alone(meeting), suppress(BlockingIOError):  # others are there
-                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                known.unlink()
-                _delete(server)
-
-
-@contextmanager
-def _alone(meeting: Path) -> Iterator[None]:
-    with (meeting / "door").open("w") as door:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        yield
+    try:
+        server.start()
+        yield server
+    finally:
+        if (server.home / "data" / "postmaster.pid").exists():
+            server.stop("immediate")
+        shutil.rmtree(server.home)

@@ -1,14 +1,19 @@
-"""Every file in configs/ loads, names known things, and costs what it says."""
+"""Every file in configs/ loads, names known things, and costs what it says: also by
+`docs/check_epsilon.py`, which shares no line with the package."""
 
+import json
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan.show import describe_plan
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.mechanisms.registry import MECHANISMS
@@ -16,7 +21,9 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.config import DataConfig
 
-FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "docs" / "check_epsilon.py"
+FILES = sorted((ROOT / "configs").glob("*.yaml"))
 COMPARISONS = [path for path in FILES if path.stem.startswith("compare_")]
 CONFIGS = [path for path in FILES if path not in COMPARISONS]
 
@@ -54,3 +61,37 @@ def test_settings_are_few_enough_to_know() -> None:
     names = {(kind.__name__, entry.name) for kind in kinds for entry in fields(kind)}
     own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
     assert len(names) + len(own) <= 150
+
+
+CHEAP = ("quickstart", "mnist_reverse_knn", "own_values", "fashion_mnist_attributes")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in CHEAP else pytest.mark.slow)
+        for path in CONFIGS
+    ],
+)
+def test_the_script_finds_the_same_epsilon(path: Path) -> None:
+    shown = describe_plan(load_config(path))
+    done = subprocess.run(
+        [sys.executable, SCRIPT],
+        input=json.dumps(shown),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = float(done.stdout)
+    assert done.stderr == ""
+    # A median's curve is above its supremum by about 0.2%, and printed epsilons are rounded up.
+    assert found - 0.0002 <= shown["epsilon"] <= 1.0025 * found + 0.001
+
+
+def test_the_script_is_short_and_needs_numpy_and_scipy_alone() -> None:
+    lines = SCRIPT.read_text().splitlines()
+    imported = {
+        line.split()[1].split(".")[0] for line in lines if line.startswith(("import", "from"))
+    }
+    assert len(lines) <= 150
+    assert imported == {"json", "math", "sys", "numpy", "scipy"}

@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 import setuptools
 
-from tests.experiment import tiny
-
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("teacher", "student", "wall", "experiment")
 MAY_LOAD = {
@@ -87,7 +85,6 @@ print(json.dumps({
 
 
 def python(code: str, *arguments: str, **options: object) -> str:
-    """What a process of its own prints."""
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
     assert done.returncode == 0, done.stderr
@@ -233,23 +230,3 @@ print(json.dumps(loaded))
     ]
     loaded = json.loads(python(code, json.dumps(asked), cwd=REPOSITORY))
     assert loaded == {" ".join(args): False for args in asked}
-
-
-def test_a_service_accepts_requests_before_torch_is_loaded(tmp_path):
-    """It loads it at once when it runs, besides the first requests."""
-    tiny.write(tmp_path)
-    code = """
-import sys
-import uvicorn
-from labelwall import pipeline
-
-def run(self, sockets):
-    assert sockets and "torch" not in sys.modules
-    self.config.app.state.service.settings.load()
-    assert "torch" in sys.modules
-    print("ran")
-
-uvicorn.Server.run = run
-pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "c", "--service.port", "0"])
-"""
-    assert python(code, cwd=tmp_path).endswith("ran\n")

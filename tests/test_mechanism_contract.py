@@ -54,7 +54,7 @@ pytestmark = pytest.mark.parametrize("name", CASES)
 
 
 @pytest.fixture(autouse=True)
-def cases(monkeypatch: pytest.MonkeyPatch) -> None:
+def cases(monkeypatch) -> None:
     for name, mechanism in CASES.items():
         monkeypatch.setitem(tiny.MECHANISMS, name, mechanism)
 
@@ -97,25 +97,48 @@ PARAMETERS = {
 }
 
 
-class Witness:
-    """The system's entropy, which notes scales and numbers of queries by release."""
+class Watched:
+    """A source of noise that is watched: ``before`` hears of each draw."""
 
     unsafe = True  # so that the tests' ledgers take it
 
-    def __init__(self) -> None:
-        self._system, self.drawn = SystemEntropy(), set[tuple[str, str, float]]()
-        self.queries: Counter[str] = Counter()  # in the order of the first draws
+    def __init__(self, source: Entropy) -> None:
+        self._source = source
 
     def __getattr__(self, name: str) -> Any:
-        def noted(first: Any, *rest: Any) -> np.ndarray:
-            keys, release = rest[1:] if name == "choose" else rest[:2]
-            value = math.nan if name == "choose" else first
-            self.drawn.add((release, PARAMETERS[name], value))
-            if name != "inclusion":
-                self.queries[release] += len(keys)
-            return getattr(self._system, name)(first, *rest)
+        def draw(*arguments: Any) -> np.ndarray:
+            self.before(name, *arguments)
+            return getattr(self._source, name)(*arguments)
 
-        return noted
+        return draw
+
+
+class Witness(Watched):
+    """The system's entropy, which notes scales and numbers of queries by release."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemEntropy())
+        self.drawn = set[tuple[str, str, float]]()
+        self.queries = Counter[str]()  # in the order of the first draws
+
+    def before(self, name: str, first: Any, *rest: Any) -> None:
+        keys, release = rest[1:] if name == "choose" else rest[:2]
+        self.drawn.add((release, PARAMETERS[name], math.nan if name == "choose" else first))
+        if name != "inclusion":
+            self.queries[release] += len(keys)
+
+
+class FailsAt(Watched):
+    """The tape, which fails at its n-th draw."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__(SeededNoise(5))
+        self._remaining = n
+
+    def before(self, *_: Any) -> None:
+        self._remaining -= 1
+        if self._remaining == 0:
+            raise MemoryError("how much a private row needs")
 
 
 def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
@@ -163,26 +186,6 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
         costs.append([release_rdp(r, ORDERS[10:12]) for r in noisy.releases(ASKED, ASKED)])
     for less, more in pairwise(costs):
         assert all((a >= b).all() for a, b in zip(less, more, strict=True))
-
-
-class FailsAt:
-    """The tape, which fails at its n-th draw."""
-
-    unsafe = True
-
-    def __init__(self, n: int) -> None:
-        self._tape, self._remaining = SeededNoise(5), n
-
-    def __getattr__(self, name: str) -> Any:
-        draw = getattr(self._tape, name)
-
-        def fail_or_draw(*arguments: Any) -> np.ndarray:
-            self._remaining -= 1
-            if self._remaining == 0:
-                raise MemoryError("how much a private row needs")
-            return draw(*arguments)
-
-        return fail_or_draw
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -245,9 +248,7 @@ def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> 
     assert heads[0] == heads[1]
 
 
-def test_a_service_answers_as_the_process_does(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_answers_as_the_process_does(tmp_path: Path, name: str, monkeypatch) -> None:
     mechanism, plan = CASES[name], tiny.ledger_in(tmp_path / "plan", CASES[name], ASKED).state.plan
     assert plan is not None
     expected, _ = ask(teacher(tmp_path / "process", name), name, tiny.queries())
@@ -270,7 +271,6 @@ def test_a_service_answers_as_the_process_does(
 
 
 def test_every_room_knows_the_kind(name: str) -> None:
-    """The auditor, the statistical audits and the candidates; ``missing`` names the others."""
     kind = CASES[name].kind
     rooms = {
         "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
@@ -310,9 +310,7 @@ def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_the_statistical_audit_finds_a_planted_fault(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_statistical_audit_finds_a_planted_fault(name: str, monkeypatch) -> None:
     """Noise of a quarter of the scale, and choices eight times as sharp.
 
     With less, GNMAX decides without chance, alike on both sides of its pair.

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.experiment import tiny
@@ -70,7 +69,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(copy: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program that imports the copy."""
     environment = {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTEST_CURRENT_TEST", None)
     command = [sys.executable, *arguments]
@@ -98,23 +96,7 @@ def test_every_command_knows_it(copy: Path) -> None:
     assert not any(finding["refuted"] for finding in json.loads(found))
 
 
-def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
-    work = copy.parent / "work"
-    np.savez(work / "q.npz", x=np.load(work / "data.npz")["test_x"][:5])
-    predict = ("predict", "--config", "config.yaml", "--custodian_dir", "other", "--quiet")
-    assert run(copy, *predict, "--queries", "q.npz", "--out", "a.npz").startswith("5 of 5 answered")
-    (work / "compare.yaml").write_text(
-        "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\n"
-        "student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 8, "
-        "batch_unlabelled: 8, doubtful_folds: 2, doubtful_steps: 2}\nmethods:\n- name: nearest\n"
-        "  points:\n  - epsilon: 100.0\n"
-        "    mechanism: {kind: nearest_record, epsilon: 4.0}\n    rounds: [{queries: 12}]\n"
-    )
-    assert "nearest" in run(copy, "compare", "--config", "compare.yaml", "--out", "compared")
-
-
 def test_the_contract_holds(copy: Path) -> None:
-    """In the copy, where its registration alone makes it a case."""
     tests = ["tests/test_mechanism_contract.py", "-k", "nearest_record", "-p", "no:cacheprovider"]
     done = python(copy, copy, "-m", "pytest", "-q", *tests)
     assert done.returncode == 0, done.stdout[-3000:]

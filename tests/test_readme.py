@@ -1,8 +1,10 @@
-"""What the documentation promises is there: commands, options, settings, files, links, the tree."""
+"""What the documentation promises is there: commands, options, settings, files, links, the tree;
+its notebook runs."""
 
 import contextlib
 import fnmatch
 import io
+import json
 import re
 import shlex
 from functools import cache
@@ -11,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.commands.configured import OPTIONS
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import OPTIONS, parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of
@@ -24,6 +25,7 @@ REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
 TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
 GUIDE = REPOSITORY / "docs" / "guide.md"
+NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
 SETTINGS = ("run", "plan", "compare", "predict", "records", "data", "serve")  # take all settings
@@ -95,7 +97,6 @@ def test_the_wall_is_not_oversold() -> None:
 
 
 def slug(heading: str) -> str:
-    """The anchor that a renderer gives a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -122,7 +123,6 @@ def test_what_a_page_names_exists(page: Path) -> None:
 
 
 def names_of(kind: type, group: str) -> list[str]:
-    """Dotted names of the settings of a dataclass."""
     return [name for name, _, _ in settings_of(kind, "mechanism." if group else "")]
 
 
@@ -158,3 +158,25 @@ def test_the_tree_shows_everything_at_the_top() -> None:
         and not any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored)
     }
     assert there == {str(path) for path in tree() if len(path.parts) == 1}
+
+
+def cells() -> list[dict]:
+    return [c for c in json.loads(NOTEBOOK.read_text())["cells"] if c["cell_type"] == "code"]
+
+
+def test_it_was_executed_and_shows_what_came_out() -> None:
+    shown = [cell for cell in cells() if cell["outputs"]]
+    assert len(shown) >= 6
+    assert not [o for cell in shown for o in cell["outputs"] if o["output_type"] == "error"]
+
+
+@pytest.mark.slow
+def test_every_cell_runs(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        for cell in cells():
+            exec("".join(cell["source"]), names)
+    assert names["model"].score(names["rows"], names["test"]["digit"]) > 0.8
+    assert names["finding"].epsilon <= 2.0
+    assert "was begun with" in out.getvalue() or "another" in out.getvalue()

@@ -80,7 +80,6 @@ def violations(source: str) -> Iterator[tuple[str, str]]:
 
 
 def literal(node: ast.expr) -> bool:
-    """Whether an expression is a tuple of constants."""
     return isinstance(node, ast.Tuple) and all(
         isinstance(entry, ast.Constant) for entry in node.elts
     )

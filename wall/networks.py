@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
+from .matrices import MAX_ENTRY
 from .messages import ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -25,7 +26,7 @@ FOURIER = 1024  # random features
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
 # What networks raise for a shape that they do not take
 UNFIT = (RuntimeError, TypeError, ValueError, ArithmeticError, AssertionError, LookupError)
-TIMM, PRETRAINED, RELEASED = "timm/", "pretrained/", "released/"
+TIMM, PRETRAINED, RELEASED, DECIDED = "timm/", "pretrained/", "released/", "decided/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
@@ -55,12 +56,16 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
     name: images are enlarged to its weights' size; or "released/" and any of these: features
-    shifted, turned and of length 1, for a released head.
+    shifted, turned and of length 1, for a released head; or "decided/" and any of all: one feature
+    a class, 1 for the class that it predicts, else 0.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
     if name.startswith(RELEASED) and not name.startswith(2 * RELEASED):
         return _released(name.removeprefix(RELEASED), input_shape, num_classes)
+    if name.startswith(DECIDED) and not name.startswith(2 * DECIDED):
+        inner = build(name.removeprefix(DECIDED), input_shape=input_shape, num_classes=num_classes)
+        return Backbone(nn.Sequential(inner, _Decision()), num_classes, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -251,6 +256,23 @@ def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
     network = _without_classifier(LITE0, shape)
     trunk, width = (_Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
     return Backbone(_Enlarged(trunk, 160), width, num_classes)
+
+
+class _Decision(nn.Module):
+    """1 for the largest logit of a row, 0 for all others."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
+
+
+def decided(spec: ExtractorSpec) -> ExtractorSpec:
+    """An extractor of a network's decisions, exact: quantised, 63 for the class and 0 elsewhere."""
+    name, shape, classes = DECIDED + spec.backbone, spec.input_shape, spec.num_classes
+    with torch.random.fork_rng(devices=[]):
+        network = build(name, input_shape=shape, num_classes=classes)
+    network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
+    weights = to_safetensors(network)
+    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
 
 
 class _Fourier(nn.Linear):

@@ -15,10 +15,12 @@ from typing import Any
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
+from ..compare.config import Cell, cells_of
 from ..config.arguments import add_options, flag, option
 from ..config.config import Config
-from ..config.options import parse
-from ..config.settings import short_yaml, to_yaml
+from ..config.options import parse, read
+from ..config.own import OWN, overrides
+from ..config.settings import merged, short_yaml, to_yaml
 from ..run.console import Console
 
 CONFIGS = resources.files("labelwall.configs")
@@ -58,6 +60,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
             type=float,
             default=0.0,
         ),
+    },
+    "compare": {
+        "--out": option("folder for the results; the same folder resumes", required=True),
+        "--methods": option(
+            "for your own data: auto, other kinds of mechanisms, and baselines such as "
+            "linear_noisy_sgd, noisy_sgd",
+            nargs="+",
+        ),
+        "--epsilon": option("budgets of --methods (default: 1)", type=float, nargs="+"),
+        "--seeds": option("public randomness of the repetitions", type=int, nargs="+"),
     },
     "predict": {
         "--queries": option(
@@ -105,12 +117,6 @@ def _parsed(
     return parse(args, name, does or "", OPTIONS.get(name))
 
 
-def _set_threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
-
-
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
@@ -137,7 +143,7 @@ def plan(args: Sequence[str]) -> int:
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
-    shown = describe_plan(config)
+    shown = describe_plan(config.private_side())
     print(json.dumps(shown) if rest.json else render_plan(shown))
     require_affordable(config.plan())
     return 0
@@ -162,10 +168,12 @@ def _optimise(config: Config, options: Namespace) -> int:
 
 
 def compare(args: Sequence[str]) -> int:
-    from ..compare.arguments import parse_cells
-
+    """Run several methods on the same split, students and budgets: those of a file, or --methods on
+    your own data, where each has its noise from --epsilon and its settings from public rows; one
+    table, comparison.json and a plot. Each cell is a separate release of the same records, which
+    spends the sum. The same command continues a comparison that was interrupted.
+    """
     cells, out = parse_cells(args)
-    _set_threads(cells[0].config.threads)
     from ...teacher.noise.entropy import SystemEntropy
     from ..compare import compare as comparison
     from ..compare.table import render
@@ -174,20 +182,40 @@ def compare(args: Sequence[str]) -> int:
     return 0
 
 
+def parse_cells(args: Sequence[str]) -> tuple[list[Cell], Path]:
+    """(all cells, folder for the results) of a comparison.
+
+    Prints a help that ``args`` ask for, and exits. Raises BadSetting, MissingData, or the
+    InvalidInput of the field that breaks a rule.
+    """
+    does = inspect.getdoc(compare) or ""
+    given, files, dotted = read(args, "compare", does, OPTIONS["compare"], {"": Config})
+    out = Path(given.out)
+    if "methods" not in files:
+        from ..compare.own import own_cells  # takes a second
+
+        return own_cells(given, files, dotted), out
+    for name in ("methods", "epsilon"):
+        if (value := getattr(given, name)) is not None:
+            raise InvalidInput(name, "left out with a file that has methods", value)
+    own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
+    return cells_of(merged(merged(files, overrides(own)), dotted), given.seeds), out
+
+
 def predict(args: Sequence[str]) -> int:
     """Answer the rows of an npz file (array x) and write labels, receipt and ledger."""
     config, rest = _parsed(predict, args)
     from ..plan.show import announce
 
     console, out = Console(quiet=rest.quiet), Path(rest.out)
-    announce(config, config, console)
-    _set_threads(config.threads)
+    side, settings = config.private_side(), config.public_side()
+    announce(side, side, console)
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import predict as prediction
 
-    sides, entropy = (config.private_side(), config.public_side()), SystemEntropy()
+    queries, entropy = Path(rest.queries), SystemEntropy()
     answers = prediction.predict(
-        *sides, Path(rest.queries), out, slot=rest.slot, entropy=entropy, console=console
+        side, settings, queries, out, slot=rest.slot, entropy=entropy, console=console
     )
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
@@ -201,12 +229,13 @@ def serve(args: Sequence[str]) -> int:
     config, rest = _parsed(serve, args)
     from ..plan.show import announce
 
-    announce(config, config, Console())
+    side = config.private_side()
+    announce(side, side, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import serving
 
-    serving.serve(config.private_side(), rest.service, entropy=SystemEntropy(), child_of=child_of)
+    serving.serve(side, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0
 
 

@@ -4,6 +4,7 @@ to choose their settings.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.config import Config
+from ..config.groups import BudgetConfig, PublicSide
 from ..config.own import MIN_ROWS
 from ..plan.rehearsal import MAX_LABELLED, labelled_rows
 from ..plan.search import by_features
@@ -34,18 +35,23 @@ Inputs = Callable[[np.ndarray], tuple[torch.Tensor, np.ndarray]]
 
 
 def trained(
-    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
+    settings: PublicSide,
+    budget: BudgetConfig,
+    baseline: AnyBaseline,
+    public: PublicData,
+    console: Console,
 ) -> dict[str, Any]:
     """A model trained privately on the records, judged on the public test split.
 
     ``claim`` says whose epsilon it is: the ledger certifies none of them. diffprivlib's classifiers
     have no seed.
     """
-    task, inputs = describe(config.data), _inputs(config, baseline, public)
-    records = open_records(config.data, task)
+    task, inputs = describe(settings.data), _inputs(settings, baseline, public)
+    records = open_records(settings.data, task)
     rows, finite = inputs(records.inputs)
     labels = torch.from_numpy(records.labels[finite])
-    model = _fitted(config, baseline, rows[finite], labels, task.num_classes, console)
+    fitted = partial(_fitted, settings.seed, budget, task.num_classes, console)
+    model = fitted(baseline, rows[finite], labels)
     facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
     if isinstance(model, PrivateModel):
         facts["noise_multiplier"] = model.noise_multiplier
@@ -54,35 +60,39 @@ def trained(
 
 
 def rehearsed(
-    config: Config, baseline: AnyBaseline, public: PublicData, console: Console
-) -> tuple[Config, AnyBaseline]:
+    settings: PublicSide,
+    budget: BudgetConfig,
+    baseline: AnyBaseline,
+    public: PublicData,
+    console: Console,
+) -> tuple[PublicSide, AnyBaseline]:
     """With the features and the learning rate that are best on labelled PUBLIC rows.
 
     Half of them, drawn as often as there are records, stand for the records. As given where fewer
     than MIN_ROWS have labels, or where the baseline has no learning rate.
     """
-    labelled = labelled_rows(public, MIN_ROWS, MAX_LABELLED, config.seed)
+    labelled = labelled_rows(public, MIN_ROWS, MAX_LABELLED, settings.seed)
     if labelled is None or not isinstance(baseline, GradientDescent):
-        return config, baseline
-    task, rng = describe(config.data), np.random.default_rng(config.seed)
+        return settings, baseline
+    task, rng = describe(settings.data), np.random.default_rng(settings.seed)
     codes = task.labels.encode("labels", labelled.labels)
     asked, known = np.array_split(rng.permutation(len(codes)), 2)
     drawn = rng.choice(known, baseline.expected_records)
-    tried = list[tuple[float, Config, AnyBaseline]]()
+    tried = list[tuple[float, PublicSide, AnyBaseline]]()
+    fitted = partial(_fitted, settings.seed, budget, task.num_classes, console)
     images = isinstance(baseline, NoisySgd)
-    for named in [config] if images else by_features(config, task, public):
+    for named in [settings] if images else by_features(settings, task, public):
         rows = _inputs(named, baseline, public)(labelled.inputs)[0]
         for factor in RATES:
             other = replace(baseline, learning_rate=factor * baseline.learning_rate)
             labels = torch.from_numpy(codes[drawn])
-            model = _fitted(named, other, rows[drawn], labels, task.num_classes, console)
+            model = fitted(other, rows[drawn], labels)
             right = float((_predicted(model, rows[asked]) == codes[asked]).mean())
             tried.append((right, named, other))
-    _, chosen, settings = max(tried, key=lambda each: each[0])
-    return chosen, settings
+    return max(tried, key=lambda each: each[0])[1:]
 
 
-def _inputs(config: Config, baseline: AnyBaseline, public: PublicData) -> Inputs:
+def _inputs(settings: PublicSide, baseline: AnyBaseline, public: PublicData) -> Inputs:
     """Images, standardised by statistics of the public rows, for noisy_sgd, otherwise the first
     round's features, -1..1.
     """
@@ -92,7 +102,7 @@ def _inputs(config: Config, baseline: AnyBaseline, public: PublicData) -> Inputs
             raise InvalidInput("baseline.kind", rule, baseline.kind)
         scaled = Preprocessing.of_public(public.inputs)
         return lambda rows: (scaled(rows), np.ones(len(rows), dtype=bool))
-    embedder = first_embedder(config, public)
+    embedder = first_embedder(settings, public)
 
     def embedded(rows: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
         features, finite = embedder.embed(rows)
@@ -101,25 +111,26 @@ def _inputs(config: Config, baseline: AnyBaseline, public: PublicData) -> Inputs
     return embedded
 
 
-def first_embedder(config: Config, public: PublicData) -> Embedder:
+def first_embedder(settings: PublicSide, public: PublicData) -> Embedder:
     """What computes the first round's features."""
 
     def of(spec: ExtractorSpec) -> Embedder:
-        return embedder_of(config, spec, public.inputs)
+        return embedder_of(settings, spec, public.inputs)
 
-    spec = first_extractor(config, describe(config.data))
-    return of(whitened(spec, config.whiten, lambda spec: of(spec).features(public.inputs)))
+    spec = first_extractor(settings, describe(settings.data))
+    return of(whitened(spec, settings.whiten, lambda spec: of(spec).features(public.inputs)))
 
 
 def _fitted(
-    config: Config,
+    seed: int,
+    budget: BudgetConfig,
+    classes: int,
+    console: Console,
     baseline: AnyBaseline,
     rows: torch.Tensor,
     labels: torch.Tensor,
-    classes: int,
-    console: Console,
 ) -> PrivateModel | PrivateClassifier:
-    epsilon = config.budget.epsilon
+    epsilon = budget.epsilon
     if not isinstance(baseline, NoisySgd | LinearNoisySgd):
         wide = rows.numpy().astype(np.float64)
         return fit_privately(baseline, wide, labels.numpy(), num_classes=classes, epsilon=epsilon)
@@ -129,8 +140,8 @@ def _fitted(
         labels,
         num_classes=classes,
         epsilon=epsilon,
-        delta=config.budget.delta,
-        seed=config.seed,
+        delta=budget.delta,
+        seed=seed,
         progress=lambda done, total: console.progress("training privately", done, total),
     )
 

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...student.data import Pool
 from ...student.devices import require_devices
 from ...student.linear import LINEAR, LinearRows
@@ -46,6 +48,7 @@ def compare(
     LabelwallError where ``out`` holds a cell of that name with other settings.
     """
     require_devices(cells[0].config.student)
+    torch.set_num_threads(cells[0].config.threads)
     if len({cell.folder for cell in cells}) != len(cells):
         text = "two methods or budgets of the comparison would share a folder."
         raise LabelwallError(f"{text} Give them different names.")
@@ -99,15 +102,15 @@ def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
 def _result(
     cell: Cell, out: Path, custodian: Path, public: PublicData, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
-    """A cell's result, which is stored."""
     place, started = out / cell.folder, _cpu_seconds()
     place.mkdir(parents=True, exist_ok=True)
     try:
         if cell.baseline is not None:
-            config, baseline = cell.config, cell.baseline
+            settings, baseline = cell.config.public_side(), cell.baseline
+            budget = cell.config.budget
             if cell.rehearsed:
-                config, baseline = rehearsed(config, baseline, public, console)
-            outcome = trained(config, baseline, public, console)
+                settings, baseline = rehearsed(settings, budget, baseline, public, console)
+            outcome = trained(settings, budget, baseline, public, console)
         elif cell.reference is not None:
             outcome = _reference(cell, public, place)
         else:

@@ -5,7 +5,7 @@ Loads without torch.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -113,7 +113,6 @@ class Cell:
 
     @property
     def runs(self) -> bool:
-        """Whether a mechanism answers queries."""
         return self.baseline is None and self.reference is None
 
     @property
@@ -131,15 +130,15 @@ class Cell:
         return known
 
 
-def cells_of(settings: Mapping[str, Any]) -> list[Cell]:
+def cells_of(settings: Mapping[str, Any], seeds: Sequence[int] | None = None) -> list[Cell]:
     """All cells of a comparison's settings, seed by seed, so that an interrupted comparison has
-    every method once.
+    every method once. ``seeds``: those of the settings when None.
 
     Raises BadSetting, or the InvalidInput of the field that breaks a rule.
     """
-    own = {name: settings[name] for name in ("methods", "seeds") if name in settings}
-    compared = build(Methods, own)
-    shared = {name: value for name, value in settings.items() if name not in own}
+    shared = dict(settings)
+    own = {name: shared.pop(name) for name in Methods.__annotations__ if name in shared}
+    compared = build(Methods, own if seeds is None else own | {"seeds": list(seeds)})
     cells = [cell for method in compared.methods for cell in _cells(method, shared)]
     return [
         replace(cell, config=replace(cell.config, seed=seed))

@@ -13,7 +13,6 @@ def option(does: str, **more: Any) -> dict[str, Any]:
 
 
 def flag(does: str) -> dict[str, Any]:
-    """An option without a value."""
     return option(does, action="store_true")
 
 

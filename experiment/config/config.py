@@ -18,11 +18,9 @@ class Config(PrivateSide, PublicSide):
         PrivateSide.__post_init__(self)
 
     def private_side(self) -> PrivateSide:
-        """What the private side needs, and nothing else."""
         return self._part(PrivateSide)
 
     def public_side(self) -> PublicSide:
-        """What asking and training need, and nothing else."""
         return self._part(PublicSide)
 
     def _part(self, side: type[Part]) -> Part:

@@ -59,6 +59,23 @@ class CapsConfig:
 
 
 @dataclass(frozen=True)
+class EvaluateConfig:
+    """A private score: how many private records the result predicts right, with noise, by class.
+
+    Args:
+        share: share of the budget that pays for it (of its Renyi divergence), for classes alone; 0:
+            no score.
+        choose: whether it chooses the result among the students of all rounds, each of which is
+            scored, and paid for; else the result alone is scored.
+        sigma: scale of the noise on every count (records); null: what the budget asks for.
+    """
+
+    share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    choose: bool = False
+    sigma: Annotated[float, Field(gt=0)] | None = None
+
+
+@dataclass(frozen=True)
 class RoundConfig:
     """One round: ask, train, send features back.
 
@@ -167,12 +184,20 @@ class PublicSide(FirstFeatures, Computing):
 
     @property
     def taught(self) -> bool:
-        """Whether labels of public rows are learned."""
         return self.public_labels == "train" and self.data.labels == "class"
 
     def records(self, public: int) -> int:
         """A guess of the number of private records, where so many rows are ``public``."""
         return self.expected_records or SOURCES[self.data.source].private_records or public
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a private score is asked by."""
+
+    slot: int  # the entry of the plan that pays
+    form: QueryForm
+    choose: bool  # whether it chooses among the rounds
 
 
 @dataclass(frozen=True)

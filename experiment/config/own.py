@@ -70,6 +70,7 @@ CURES = {  # what to do where rows of a kind are lacking
     "synthetic ones; a few hundred do. Without any, `labelwall compare` trains models privately.",
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
+SCORE = 0.05  # share of the budget for a private score, where hardly a public row tells accuracy
 NAMED = "Or name the classes: --data.classes '[a, b]'."
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
@@ -124,6 +125,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
         "expected_records": own.get("expected_records"),
         "mechanism": mechanism,
         "rounds": [{}] * rounds,
+        "evaluate": {} if rehearsed else {"share": SCORE},
         "features": "auto" if rehearsed else features,
         "public_labels": "train",
         # A network's test for batches runs three times two batches, so its batches are small.

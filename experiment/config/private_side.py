@@ -12,12 +12,22 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.ledger import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...teacher.mechanisms.sums import Score
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
-from .groups import BudgetConfig, CapsConfig, Computing, PrivacyConfig, Round, RoundConfig
+from .groups import (
+    BudgetConfig,
+    CapsConfig,
+    Computing,
+    EvaluateConfig,
+    PrivacyConfig,
+    Round,
+    RoundConfig,
+    Scoring,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +41,7 @@ class PrivateSide(Computing):
         mechanism: the private mechanism of the rounds that name none.
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
+        evaluate: a score on the private records.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
             API key is taken from the environment variable LABELWALL_KEY.
         custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
@@ -50,6 +61,7 @@ class PrivateSide(Computing):
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     rounds: list[RoundConfig]
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     teacher: str | None = None
     custodian_dir: str | None = None
     ledger: str | None = None
@@ -64,8 +76,10 @@ class PrivateSide(Computing):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
-            if not mechanism.open and mechanism.label_space != labels:
-                kinds = [kind for kind, known in MECHANISMS.items() if known.label_space == labels]
+            scores = isinstance(mechanism, Score)
+            if not mechanism.open and (mechanism.label_space != labels or scores):
+                fit = {kind: known for kind, known in MECHANISMS.items() if known is not Score}
+                kinds = [kind for kind, known in fit.items() if known.label_space == labels]
                 rule = f"one of {', '.join(kinds)} for data.labels: {labels}"
                 raise InvalidInput("mechanism.kind", rule, mechanism.kind)
             if not mechanism.open:
@@ -81,7 +95,6 @@ class PrivateSide(Computing):
         self.priced()  # caps that the mechanisms have
 
     def _require_persons(self) -> None:
-        """Raises InvalidInput unless the data set says whose a row is."""
         where = SOURCES[self.data.source].persons
         if where is None:
             rule = f"row for the source {self.data.source!r}"
@@ -134,14 +147,19 @@ class PrivateSide(Computing):
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
     def _paid(self) -> list[list[RoundConfig]]:
-        """The rounds that each slot of the plan pays for, in order."""
         shared = [r for r in self.rounds if r.mechanism is None]
         own = [[r] for r in self.rounds if r.mechanism is not None]
         return [shared, *own] if shared else own
 
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of the plan, in order, as it is given."""
-        return [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
+        asking = [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
+        return [*asking, Score(sigma=self.evaluate.sigma)] if self.scored else asking
+
+    @property
+    def scored(self) -> bool:
+        """Whether the last slot of the plan pays for a private score."""
+        return self.evaluate.share > 0 and self.data.labels == "class"
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
@@ -187,18 +205,35 @@ class PrivateSide(Computing):
             rounds.append(Round(number, slot, entry.queries, once, form, seed * 1000 + number))
         return rounds
 
+    def asked_score(self) -> Scoring | None:
+        """What the private score is asked by; None without one."""
+        if not self.scored:
+            return None
+        mechanisms = self.solved().mechanisms()
+        form = mechanisms[-1].for_unit(self.privacy.unit).query_form
+        return Scoring(len(mechanisms) - 1, form, self.evaluate.choose)
+
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
-        """With another mechanism for each slot of the plan."""
         rounds = [
             r if r.mechanism is None else replace(r, mechanism=mechanisms[slot])
             for r, slot in zip(self.rounds, self.slots(), strict=True)
         ]
         shared = any(r.mechanism is None for r in self.rounds)
-        return replace(self, mechanism=mechanisms[0] if shared else self.mechanism, rounds=rounds)
+        evaluate = self.evaluate
+        if self.scored:
+            evaluate = replace(evaluate, sigma=vars(mechanisms[-1])["sigma"])
+        mechanism = mechanisms[0] if shared else self.mechanism
+        return replace(self, mechanism=mechanism, rounds=rounds, evaluate=evaluate)
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
-        return [self._priced(rounds) for rounds in self._paid()]
+        if not self.scored:
+            return [self._priced(rounds) for rounds in self._paid()]
+        score, share = self.mechanisms()[-1].for_unit(self.privacy.unit), self.evaluate.share
+        priced = [self._priced(rounds) for rounds in self._paid()]
+        models = len(self.rounds) if self.evaluate.choose else 1
+        rest = [replace(entry, share=entry.share * (1 - share)) for entry in priced]
+        return [*rest, Priced(score, models, models, share)]
 
     def _priced(self, rounds: Sequence[RoundConfig]) -> Priced:
         own = rounds[0].mechanism

@@ -5,7 +5,7 @@ refuses is one line.
 import difflib
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -123,7 +123,6 @@ def read_settings(file: str) -> dict[str, Any]:
 
 
 def explained(kind: Any) -> dict[str, str]:
-    """What a dataclass's docstring says of each of its settings."""
     means: dict[str, str] = {}
     for base in kind.__mro__:
         for entry in docstring(base.__doc__ or "").params:
@@ -131,16 +130,12 @@ def explained(kind: Any) -> dict[str, str]:
     return means
 
 
-def default_of(entry: Field[Any]) -> Any:
-    """A setting's default; MISSING where it has none."""
-    return entry.default if entry.default_factory is MISSING else entry.default_factory()
-
-
 def settings_of(kind: Any, group: str = "") -> Iterator[tuple[str, str, Any]]:
     """(dotted name, what it means, default) of each setting of a dataclass of them."""
     means, hints = explained(kind), get_type_hints(kind)
     for entry in fields(kind):
-        name, default = f"{group}{entry.name}", default_of(entry)
+        name, make = f"{group}{entry.name}", entry.default_factory
+        default = entry.default if make is MISSING else make()  # MISSING where it has none
         if is_dataclass(hints[entry.name]):
             yield from settings_of(hints[entry.name], f"{name}.")
         elif not is_dataclass(default):  # a mechanism's settings depend on its kind
@@ -154,25 +149,15 @@ def to_yaml(config: Config | PrivateSide) -> str:
 
 def short_yaml(config: Config) -> str:
     """The budget, and the settings that are not their defaults, each below its explanation."""
-    changed, parts = _changed(config) | {"budget": asdict(config.budget)}, []
-    for name, means in explained(Config).items():
-        if name not in changed:
-            continue
-        comment = textwrap.wrap(means, 97)
+    changed = TypeAdapter(Config).dump_python(config, exclude_defaults=True)
+    changed["budget"] = asdict(config.budget)
+    mechanisms = config.mechanism, *(r.mechanism for r in config.rounds)
+    for shown, mechanism in zip((changed, *changed["rounds"]), mechanisms, strict=True):
+        if mechanism is not None:  # its kind says which defaults are meant
+            shown["mechanism"] = {"kind": mechanism.kind} | shown.get("mechanism", {})
+    parts = []
+    for name in filter(changed.__contains__, explained(Config)):
+        comment = textwrap.wrap(explained(Config)[name], 97)
         text = yaml.safe_dump({name: changed[name]}, sort_keys=False, allow_unicode=True)
         parts.append("".join(f"# {line}\n" for line in comment) + text)
     return "\n".join(parts)
-
-
-def _changed(settings: Any) -> Any:
-    """A dataclass of settings as a dict of those that are not their defaults."""
-    if isinstance(settings, list):
-        return [_changed(entry) for entry in settings]
-    if not is_dataclass(settings):
-        return settings
-    values = {entry: getattr(settings, entry.name) for entry in fields(settings)}
-    return {
-        entry.name: _changed(value)
-        for entry, value in values.items()
-        if value != default_of(entry) or entry.name == "kind"  # tells which mechanism it is
-    }

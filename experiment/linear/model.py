@@ -48,6 +48,7 @@ class LinearModel:
         doubt: how sure the probabilities should be; None where noise hides it.
         records: the noisy number of the records, and its deviation.
         explained: for values, their variance among public rows and its deviation.
+        known: share of public labels that these alone give, cross-validated; 0 where none is known.
     """
 
     labels: str
@@ -57,6 +58,7 @@ class LinearModel:
     doubt: Doubt | None = (1.0, 1.0, 1.0)
     records: tuple[float, float] = (math.inf, 0.0)
     explained: tuple[float, float] | None = None
+    known: float = 0.0
 
     def says(self, features: np.ndarray) -> np.ndarray:
         """Of rows int8 [n, d]: float32 [n, c], probabilities, or values from -1 to 1."""
@@ -122,7 +124,7 @@ def fit(
     sums that were answered; None where none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
-    shares = explained = None
+    shares = explained = alone = None
     doubt: Doubt | None = (1.0, 1.0, 1.0)
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
@@ -135,7 +137,8 @@ def fit(
         return None
     records = float(np.mean(measure.counts)), measure.count_noise
     weights = weights / how.unit
-    return LinearModel(how.labels, how.length, weights, shares, doubt, records, explained)
+    right = alone.right if alone and len(alone.classes) == how.outputs else 0.0
+    return LinearModel(how.labels, how.length, weights, shares, doubt, records, explained, right)
 
 
 def with_neighbours(says: Says, public: np.ndarray) -> Says:

@@ -247,4 +247,5 @@ PLANNERS: dict[str, Planner | None] = {
     "batch_knn": None,
     "private_knn_attributes": None,
     "gnmax_attributes": None,
+    "score": None,
 }

@@ -26,6 +26,7 @@ from ...teacher.mechanisms.base import M, Mechanism, Priced
 from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.guarantee import Unit
 from ...wall.progress import Progress
 from ..linear.measure import MANY_STEPS
 
@@ -46,7 +47,7 @@ class Goal:
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds.
+    kinds; ``unit``: of privacy.
     """
 
     epsilon: float
@@ -59,6 +60,7 @@ class Goal:
     asked: int | None = None
     told: bool = True
     worth: float = 0.0
+    unit: Unit = "row"
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""

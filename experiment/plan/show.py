@@ -15,8 +15,7 @@ from ...teacher.accounting.accountant import (
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.guarantee import for_unit, protected
-from ..config.config import Config
-from ..config.private_side import solved_line, solved_numbers
+from ..config.private_side import PrivateSide, solved_line, solved_numbers
 from ..run.console import Console
 from .planner import Choice, Optimum
 
@@ -48,27 +47,27 @@ def weak(epsilon: float) -> str | None:
     )
 
 
-def announce(config: Config, known: Config, console: Console) -> None:
+def announce(side: PrivateSide, known: PrivateSide, console: Console) -> None:
     """Say what the plan costs, and the numbers that the budget decided.
 
-    ``known``: ``config`` with the numbers that a run records, if there is one. Raises BudgetRefused
+    ``known``: ``side`` with the numbers that a run records, if there is one. Raises BudgetRefused
     for more than the budget.
     """
     solved = known.solved(console.progress)
     console.say(price_line(solved.plan()))
     if warning := weak(certified_epsilon(solved.plan())):
         console.say(warning)
-    if line := solved_line(solved_numbers(config, solved)):
+    if line := solved_line(solved_numbers(side, solved)):
         console.say(line)
 
 
-def describe_plan(config: Config) -> dict[str, object]:
+def describe_plan(side: PrivateSide) -> dict[str, object]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
     that the budget decided.
     """
-    plan, slots, solved = config.plan(), config.slots(), solved_numbers(config)
+    plan, slots, solved = side.plan(), side.slots(), solved_numbers(side)
     known = certificates(plan)
     rounds = [
         {
@@ -78,7 +77,7 @@ def describe_plan(config: Config) -> dict[str, object]:
             "solved": solved[slot],
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
-        for r, slot in zip(config.rounds, slots, strict=True)
+        for r, slot in zip(side.rounds, slots, strict=True)
     ]
     return {
         "epsilon": round_up(certified_epsilon(plan)),
@@ -112,13 +111,13 @@ def render_plan(shown: dict) -> str:
     return "\n".join(lines)
 
 
-def describe_optimum(config: Config, optimum: Optimum[Any]) -> dict[str, object]:
+def describe_optimum(side: PrivateSide, optimum: Optimum[Any]) -> dict[str, object]:
     """What `plan --optimise --json` prints.
 
     `plan --json` of the choice; optimised, expected_records, candidates.
     """
     return {
-        **describe_plan(config),
+        **describe_plan(side),
         "optimised": _entry(optimum.chosen),
         "expected_records": optimum.goal.expected_records,
         **describe_candidates(optimum),

@@ -22,47 +22,18 @@ ROUND_KEYS = (
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run folder says."""
-
     folder: RunFolder
     config: Config
     summary: dict[str, Any]  # summary.json
     rounds: list[dict[str, Any]]  # each metrics.json
+    kept: int  # the round whose student the run kept, from 1
     finding: Finding  # the ledger's audit
-    choice: dict[str, Any] | None = None  # candidates.json, where `auto` chose the method
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the noise came from a test tape, by the ledger or by the summary."""
-        return bool(self.summary["unsafe"]) or self.finding.unsafe
-
-    @property
-    def problems(self) -> list[str]:
-        """Why this run certifies nothing; empty where ledger, configuration and summary agree.
-
-        An unsafe ledger is reported apart.
-        """
-        if self.unsafe or self.finding.problems:
-            return [] if self.unsafe else self.finding.problems
-        stated = {
-            "config.yaml": round_up(certified_epsilon(self.config.plan())),
-            "summary.json": self.summary["epsilon"],
-        }
-        return [
-            f"{source} claims epsilon {claimed}, the ledger certifies {self.finding.epsilon}"
-            for source, claimed in stated.items()
-            if claimed != self.finding.epsilon
-        ]
-
-    @property
-    def kept(self) -> int:
-        """The round whose student the run kept, from 1."""
-        return int(self.summary["best_round"])
-
-    @property
-    def certified(self) -> float | None:
-        """Epsilon by the ledger alone, None where nothing is certified."""
-        return None if self.unsafe or self.problems else self.finding.epsilon
+    unsafe: bool  # whether the noise came from a test tape, by the ledger or by the summary
+    # Why this run certifies nothing; empty where ledger, configuration and summary agree. An unsafe
+    # ledger is reported apart.
+    problems: list[str]
+    certified: float | None  # epsilon by the ledger alone, None where nothing is certified
+    choice: dict[str, Any] | None  # candidates.json, where `auto` chose the method
 
 
 def read_run(run_dir: Path) -> FinishedRun:
@@ -81,10 +52,29 @@ def read_run(run_dir: Path) -> FinishedRun:
         if folder.candidates.is_file():
             stored_choice = json.loads(folder.candidates.read_text())
             choice = {name: str(stored_choice[name]) for name in ("reason", "source")}
-        return FinishedRun(folder, config, summary, rounds, finding, choice)
+        unsafe = bool(summary["unsafe"]) or finding.unsafe
+        problems = [] if unsafe else finding.problems or _problems(config, summary, finding)
+        certified = None if unsafe or problems else finding.epsilon
+        judged = finding, unsafe, problems, certified
+        return FinishedRun(
+            folder, config, summary, rounds, int(summary["best_round"]), *judged, choice
+        )
     except (ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise LabelwallError(f"A JSON file of {run_dir} is damaged ({reason}).") from error
+
+
+def _problems(config: Config, summary: dict[str, Any], finding: Finding) -> list[str]:
+    """What claims another epsilon than a consistent ledger certifies."""
+    stated = {
+        "config.yaml": round_up(certified_epsilon(config.plan())),
+        "summary.json": summary["epsilon"],
+    }
+    return [
+        f"{source} claims epsilon {claimed}, the ledger certifies {finding.epsilon}"
+        for source, claimed in stated.items()
+        if claimed != finding.epsilon
+    ]
 
 
 def _require(run_dir: Path, *files: str) -> None:

@@ -8,7 +8,7 @@ import html
 import math
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -87,22 +87,18 @@ def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
         scores = dict(run.summary["test_errors"] or {})
     elif shared["last"].get("calibration_error") is not None:
         scores["expected_calibration_error"] = shared["last"]["calibration_error"]
-    metrics = [
-        {"type": name, "value": round(value, 6)}
-        for name, value in scores.items()
-        if value is not None
-    ]
+    known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
         "task": {"type": task},
         "dataset": {"name": data, "type": data, "split": "test"},
-        "metrics": metrics,
+        "metrics": [{"type": name, "value": value} for name, value in known.items()],
     }
     front = {
         "library_name": "labelwall",
         "pipeline_tag": task,
         "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
     }
-    if not metrics:
+    if not known:
         return front
     index = [{"name": f"labelwall student of {data}", "results": [results]}]
     return front | {"metrics": list(scores), "model-index": index}
@@ -117,28 +113,22 @@ def _render(template: str, shown: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {
-        "percent": percent,
-        "number": number,
-        "epsilon": epsilon,
-        "cell": cell,
-        "svg": partial(data_uri, kind="svg+xml"),
-        "png": partial(data_uri, kind="png"),
-    }
+    templates.filters |= FILTERS
     return templates.get_template(template).render(shown).rstrip() + "\n"
 
 
 def _shared(run: FinishedRun) -> dict[str, Any]:
-    """What both pages show."""
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
     space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
     scores = scores_by_name(counts, space)
+<<<<<<< HEAD
     stored = run.folder.student
     info = unpack(stored.read_bytes()) if stored.is_file() else None
     judged = ("unsafe", "problems", "certified", "kept")
+=======
+>>>>>>> main
     return {
         **vars(run),
-        **{name: getattr(run, name) for name in judged},
         "plan": plan,
         "certificate": smallest_certified(plan),
         "pooled": POOLED,
@@ -151,6 +141,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),
         "untested": untested(run.summary),
+        "scored": (run.summary.get("private_score") or {}).get("right") is not None,
     }
 
 
@@ -173,7 +164,6 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         **shared,
         "factor": round_up(math.exp(certified), 2) if spelled else None,
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
-        "charges": _charges(run),
         "confusion_plot": picture,
         "frequent": frequent,
         "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
@@ -182,23 +172,6 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         "examples": examples(data, run.folder, len(rounds), space),
         "shown_config": settings,
     }
-
-
-def _charges(run: FinishedRun) -> list[dict[str, object]]:
-    """What the ledger says was paid and released, by slot and release, against the plan's caps."""
-    paid, released = run.finding.charged, run.finding.released
-    return [
-        {
-            "slot": slot,
-            "release": r.name,
-            "cap": r.cap,
-            "charged": paid.get(key, 0),
-            "released": released.get(key, 0),
-        }
-        for slot, entry in enumerate(run.config.plan().slots)
-        for r in entry.releases
-        for key in [f"{slot}/{r.name}"]
-    ]
 
 
 def scores_by_name(counts: np.ndarray, space: LabelSpace) -> list[ScoreOfName]:
@@ -299,17 +272,7 @@ def examples(
     return [{name: first(kind, *answers) for name, kind in kinds.items()} for answers in stored]
 
 
-def percent(value: float | None) -> str:
-    """A share in 0..1 for a reader."""
-    return "unknown" if value is None else f"{100 * value:.2f}%"
-
-
-def number(value: float | None) -> str:
-    """An error or a score for a reader."""
-    return "unknown" if value is None else f"{value:.4g}"
-
-
-def epsilon(value: float | None) -> str:
+def _epsilon(value: float | None) -> str:
     """An epsilon for a reader, rounded up; infinity where nothing is certified."""
     return "∞" if value is None else f"{round_up(value, EPSILON_DIGITS):.{EPSILON_DIGITS}f}"
 
@@ -320,6 +283,16 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
-def data_uri(content: bytes, kind: str) -> str:
+def _data_uri(kind: str, content: bytes) -> str:
     """A picture inside the page, as an image, whose element ids can not clash with another's."""
     return f"data:image/{kind};base64,{b64encode(content).decode()}"
+
+
+FILTERS: dict[str, Callable[[Any], str]] = {
+    "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
+    "number": lambda value: "unknown" if value is None else f"{value:.4g}",
+    "epsilon": _epsilon,
+    "cell": cell,
+    "svg": partial(_data_uri, "svg+xml"),
+    "png": partial(_data_uri, "png"),
+}

@@ -9,12 +9,12 @@ from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.groups import PublicSide, Round
+from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
 from .features import PROBE, PublicFeatures, extractor_of_round, whitened
-from .matrices import ask_matrices, axes_by_count, known_rows, one_step_fewer
+from .matrices import ask_matrices, axes_by_count, known_rows
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -35,6 +35,7 @@ class Experiment:
     teacher: Answering
     console: Console
     known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
+    scoring: Scoring | None = None
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""
@@ -147,7 +148,8 @@ def _by_count(
         )
         extractor = _on_axes(experiment, number, axes, COUNTED)
         teacher.use_extractor(extractor, probe=inputs[:PROBE])
-    return one_step_fewer(asked), extractor
+    steps = (asked.form.steps or 1) - 1  # the first sum was spent on other axes
+    return replace(asked, form=replace(asked.form, steps=steps)), extractor
 
 
 def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:

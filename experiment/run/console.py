@@ -27,11 +27,9 @@ class Console:
         self._began = self._written = 0.0
 
     def say(self, text: str) -> None:
-        """Print one line."""
         self._console.print(text, markup=False)
 
     def show(self, table: RenderableType) -> None:
-        """Print a table or another object of rich."""
         self._console.print(table)
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -50,11 +48,9 @@ class Console:
             self._bar = self._bar or self._start(what, total)
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
         elif done < total and now - self._written >= EVERY:
-            self._written, left = now, ""
-            if done:
-                seconds = (now - self._began) * (total - done) / done
-                minutes = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-                left = f", about {minutes} left"
+            self._written, seconds = now, (now - self._began) * (total - done) / max(done, 1)
+            minutes = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+            left = f", about {minutes} left" if done else ""
             self.say(f"{what}: {done} of {total}{left}")
         if done >= total:
             self._stop()

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ...student.devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Mechanism
@@ -27,6 +29,7 @@ from ..config.settings import load_config, to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
+from .matrices import LEAST_VOTES
 from .places import custodian_place
 from .rounds import run_rounds
 from .run_folder import RunFolder, write_file
@@ -34,7 +37,6 @@ from .teachers import teacher_of
 from .training import check_student
 
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
-LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
@@ -63,6 +65,7 @@ def run(
     config = resumed(config, folder)
     require_affordable(config.plan())
     require_devices(config.student)
+    torch.set_num_threads(config.threads)
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
@@ -72,8 +75,8 @@ def run(
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
     features = PublicFeatures(settings, rows, console.progress)
-    side = config.private_side()
-    side = replace(side, custodian_dir=str(custodian or custodian_place(side, run_dir)))
+    directory = custodian or custodian_place(config, run_dir)
+    side = replace(config.private_side(), custodian_dir=str(directory))
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
@@ -83,19 +86,9 @@ def run(
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        experiment = Experiment(
-            settings,
-            config.asked_rounds(config.seed),
-            folder,
-            task,
-            public,
-            extractor,
-            features,
-            teacher,
-            console,
-            taught,
-        )
-        return run_rounds(experiment)
+        shared = folder, task, public, extractor, features, teacher, console, taught
+        rounds, score = config.asked_rounds(config.seed), config.asked_score()
+        return run_rounds(Experiment(settings, rounds, *shared, score))
 
 
 def _untested(public: PublicData) -> str:
@@ -185,6 +178,5 @@ def recorded_choice(config: Config, folder: RunFolder) -> Config:
 
 
 def _json(config: Config) -> dict[str, Any]:
-    """The settings that may not change."""
     settings = json.loads(json.dumps(asdict(config)))
     return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}

@@ -32,19 +32,28 @@ from ..config.groups import Round
 from ..linear.labelled import Rows
 from ..linear.measure import AXES_BY_ROWS, MANY_STEPS, MAX_ROWS, FitSettings, carried_axes
 from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
-from .quality import FOREIGN, NOTHING_KNOWN, Estimate, by_counts, by_moments, by_probabilities
+from .cell_shares import compared
+from .quality import (
+    FOREIGN,
+    HIDDEN,
+    MOST_ERROR,
+    NOTHING_KNOWN,
+    Estimate,
+    by_counts,
+    by_moments,
+    by_probabilities,
+)
 from .query_selection import k_means
 from .run_folder import CLASSIFIER, PROBABILITIES, write_arrays, write_file
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
+LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
 class Counting(Protocol):
-    """What such a round needs of a teacher, wherever it runs."""
-
     def count(self, matrix: Matrix) -> NoisyCounts: ...
 
 
@@ -115,11 +124,6 @@ def axes_by_count(
     return None if kept / SIMILAR < carried < kept * SIMILAR else carried
 
 
-def one_step_fewer(asked: Round) -> Round:
-    """A round after its first sum was spent on other axes."""
-    return replace(asked, form=replace(asked.form, steps=(asked.form.steps or 1) - 1))
-
-
 def _by_cells(
     teacher: Counting, asked: Round, folder: Path, features: np.ndarray, rows: np.ndarray
 ) -> tuple[Answers, Estimate | None]:
@@ -134,11 +138,28 @@ def _by_cells(
     own = nearest_cells(features, centers, near)
     estimate, votes = None, histogram.counts
     if votes is not None:
-        votes = votes if form.parts == 1 else votes / form.parts
-        some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
-        estimate = by_counts(votes, own, form.margin, noise) if some_records else NOTHING_KNOWN
+        votes, estimate = votes / form.parts, NOTHING_KNOWN
+        if float(votes.sum()) > SURE * noise * votes.size**0.5:
+            ballots = nearest_cells(features, centers, form.neighbours)
+            cast = np.bincount(ballots.ravel(), minlength=cells)
+            times, shares = compared(votes, noise, cast)
+            votes, few = votes * times, _few(votes, form)
+            estimate = by_counts(votes, own, form.margin, noise * times)
+            why = FOREIGN if shares.foreign else HIDDEN if estimate.error > MOST_ERROR else ""
+            estimate = replace(estimate, few=few, why=why)
     nearest = own if rows is features else nearest_cells(rows, centers, near)
     return Answers(*inherit(votes, nearest, form.margin), histogram.receipt), estimate
+
+
+def _few(votes: np.ndarray, form: QueryForm) -> dict[str, int]:
+    """Classes whose votes on a row would not be above their noise: about how many records vote for
+    each. ``votes``: float64 [m, c], of which an equal part of the cells is taken for each class's.
+    """
+    assert form.noise is not None
+    total = votes.sum(axis=0)
+    on_row = total * votes.shape[1] / len(votes) * math.sqrt(form.row_neighbours)
+    records = total.clip(0) / form.neighbours
+    return {str(k): round(records[k]) for k in np.flatnonzero(on_row < LEAST_VOTES * form.noise)}
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
@@ -194,7 +215,6 @@ def _by_weights(
 
 
 def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Estimate:
-    """What a model tells of its own labels of the ``features``."""
     if not model.some_records:
         return NOTHING_KNOWN
     if model.explained is not None:
@@ -203,6 +223,8 @@ def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Esti
     sure = [model.certainty(predicted, factor) for factor in doubt or (1.0,)]
     span = (0.0, 1.0) if doubt is None else (float(sure[1].mean()), float(sure[2].mean()))
     estimate = by_probabilities(sure[0], span)
+    if model.known and (estimate.why or model.known > estimate.right):  # as good as labels alone
+        estimate = replace(estimate, right=model.known, why="")
     if model.shares is None:
         return estimate
     # Less than FEW deviations of the noise that one step with the whole budget would have.

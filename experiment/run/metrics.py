@@ -1,11 +1,10 @@
-"""What a run reports: each round's metrics.json, the run's summary.json, and a line of each."""
+"""What a run reports: each round's metrics.json, a line of it, and a line of the whole run."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
+from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
@@ -17,9 +16,9 @@ from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
 from .quality import estimate_of
+from .scoring import score_text
 
 BINS = 15  # of equal width, for the expected calibration error
-LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
 SELDOM = 0.5  # share of right rows of a class below which it is named
 
@@ -54,7 +53,6 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
 
 
 def spent(state: LedgerState) -> float:
-    """A reading of the epsilon that was spent, rounded up."""
     assert state.plan is not None
     # Another certificate may be smaller than the reading's for all that the caps allow, and hence
     # for what was spent of it.
@@ -83,7 +81,6 @@ def calibration_error(bins: list[list[float]]) -> float | None:
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
-    """A finished round in one line."""
     score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
     known = any(value is not None for value in score.values())
     labels = space.format_score(score) if known or estimate is None else estimate.text()
@@ -97,36 +94,6 @@ def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
 def _score_of(metrics: dict, name: str) -> Score:
     errors = {"errors": metrics[f"{name}_errors"]} if f"{name}_errors" in metrics else {}
     return {"accuracy": metrics[f"{name}_accuracy"], **errors}
-
-
-def run_summary(
-    state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
-) -> dict[str, object]:
-    """What summary.json holds.
-
-    ``rounds``: the metrics of all rounds, in order; ``kept``: the one whose student is the result,
-    counted from 1.
-    """
-    last, plan = rounds[kept - 1], state.plan
-    assert plan is not None
-    return {
-        "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
-        "delta": plan.delta,
-        "unsafe": state.unsafe,
-        "adversary": state.adversary,
-        "unit": plan.unit,
-        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
-        "best_round": kept,
-        "test_accuracy": last["student_accuracy"],
-        **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
-        **by_class(last),
-        "rounds": [
-            {key: value for key, value in metrics.items() if key not in LONG} for metrics in rounds
-        ],
-        "dataset": state.dataset,
-        "ledger_head": state.head,
-        "seed": seed,
-    }
 
 
 def by_class(metrics: dict) -> dict[str, float]:
@@ -165,6 +132,7 @@ def result_line(summary: dict, run_dir: Path) -> str:
         f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     )
     score += f" ({hidden})" if (hidden := uneven(summary)) else ""
+    score += f", {private}" if (private := score_text(summary.get("private_score"))) else ""
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     score += f" (round {kept} kept)" if kept not in (None, rounds) else ""
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"

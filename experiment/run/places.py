@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.custodian import IDENTITY, LEDGER
+from ...teacher.custodian import LEDGER
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...wall.datasets.config import DataConfig
@@ -65,10 +65,9 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         say(f"two budgets for the same records: {parts} = {total:g}")
         return
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
-    same = not other and plan.unit == side.privacy.unit and _serves(place, side.data)
-    if same and side.plan_beside(plan) == plan:
-        return
-    what = "" if other else " and other settings of rows, mechanism, caps or rounds"
+    if not other and side.plan_beside(plan) == plan:
+        return  # other rows are refused where the directory is opened
+    what = "" if other else " and other settings of mechanism, caps or rounds"
     began = f"the budget of these records was begun with epsilon {plan.epsilon:g} at delta "
     began += f"{plan.delta:g}{what} ({place})"
     if not state.spent:
@@ -80,13 +79,6 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. Another "
         f"--custodian_dir opens another budget, and both add up: to {total:g}."
     )
-
-
-def _serves(place: Path, data: DataConfig) -> bool:
-    try:
-        return bool(json.loads((place / IDENTITY).read_bytes())["data"] == publishable(data))
-    except (OSError, ValueError, TypeError, KeyError):
-        return True  # opening the directory tells what is wrong with it
 
 
 def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], None]) -> None:

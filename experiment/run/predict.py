@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
@@ -52,6 +53,7 @@ def predict(
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
     require_affordable(side.plan())
+    torch.set_num_threads(settings.threads)
     if slot not in (slots := side.slots()):
         raise InvalidInput("slot", f"one of 0 to {max(slots)}", slot)
     task, form = describe(side.data), side.mechanism_of(slots.index(slot) + 1).query_form

@@ -41,7 +41,6 @@ class Estimate:
 
     @property
     def known(self) -> bool:
-        """Whether it says anything."""
         return not self.why and self.by != UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +59,6 @@ class Estimate:
 
 
 def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
-    """The estimate of a finished round; None where it has none."""
     stored = metrics.get("estimate")
     return None if stored is None else Estimate(**stored)
 
@@ -69,21 +67,24 @@ def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
 NOTHING_KNOWN = Estimate(0.0, 1.0, UNKNOWN)
 
 
-def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float) -> Estimate:
+def by_counts(
+    counts: np.ndarray, cells: np.ndarray, margin: float, noise: float | np.ndarray
+) -> Estimate:
     """The share of votes that fall on the label of their cell.
 
-    ``counts``: noisy votes int64 [m, c], with ``noise`` their deviation; ``cells``: int64
-    [n, row_neighbours], each public row's cells. The labels of the counts plus a Gaussian draw are
+    ``counts``: noisy votes [m, c], with ``noise`` their deviation, or each class's; ``cells``:
+    int64 [n, row_neighbours], each public row's cells. Labels of counts plus a Gaussian draw are
     scored by the counts minus that draw, whose noise is independent of it (data thinning, Neufeld
     et al. 2024): no class is counted right because its noise made it win. Pessimistic: the labels
     scored have twice the noise's variance, and rows with different labels share the votes of
     their cell (CIFAR-10's features, 86 centroids, row_neighbours 3: 50% for 61%).
     """
     rng, total = np.random.default_rng(0), float(counts.sum())
-    spread = noise * math.sqrt(counts.size)  # of the total
+    common = math.sqrt(float(np.mean(np.square(noise))))
+    spread = common * math.sqrt(counts.size)  # of the total
     votes, scores = max(total, spread, 1.0), list[float]()
     for _ in range(DRAWS):
-        draw = rng.normal(0.0, max(noise, 1e-9), counts.shape)
+        draw = rng.normal(0.0, np.maximum(noise, 1e-9), counts.shape)
         labels, _outcomes = inherit(counts + draw, cells, margin)
         shares = np.zeros(counts.shape)  # of the labels of each cell's rows
         answered = labels != ABSTAINED
@@ -93,12 +94,11 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
         seen = (counts - draw)[rows[:, 0] > 0].sum()
         scores.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
     share = min(1.0, max(0.0, float(np.mean(scores))))
-    error = math.hypot(noise * math.sqrt(2 * len(counts)) / votes, _chance(share, votes))
+    error = math.hypot(common * math.sqrt(2 * len(counts)) / votes, _chance(share, votes))
     return Estimate(share, error, COUNTS)
 
 
 def _chance(share: float, rows: float) -> float:
-    """The standard error of a share of so many rows."""
     return math.sqrt(max(share * (1 - share), 1e-4) / rows)
 
 

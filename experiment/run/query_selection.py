@@ -1,6 +1,5 @@
 """Which public rows to ask, by public data alone."""
 
-import math
 import warnings
 
 import numpy as np
@@ -40,27 +39,24 @@ def typical_rows(features: np.ndarray, count: int, seed: int) -> np.ndarray:
     section 3), who take the densest row of each of ``count`` clusters.
     """
     _, member = k_means(features, max(1, count // ROWS_A_CLUSTER), seed=seed, iterations=ITERATIONS)
-    # Rows outside their cluster's typical ones. They are asked after those of all clusters.
-    late = np.ones(len(features), dtype=bool)
+    rng, size = np.random.default_rng(seed), len(features)
+    late, turn = np.empty(size, dtype=bool), np.empty(size, dtype=np.int64)  # outside that half
     for cluster in np.unique(member):
-        rows = np.flatnonzero(member == cluster)
-        by_density = np.argsort(_spread(features[rows]), kind="stable")
-        late[rows[by_density[: math.ceil(TYPICAL_SHARE * len(rows))]]] = False
-    order = np.random.default_rng(seed).permutation(len(features))
-    order = order[np.argsort(late[order], kind="stable")]
-    turn = np.empty(len(features), dtype=np.int64)  # rows of the same cluster before this row
-    for cluster in np.unique(member):
-        places = np.flatnonzero(member[order] == cluster)
-        turn[places] = np.arange(len(places))
-    return order[np.lexsort((turn, late[order]))][:count]
+        rows = rng.permutation(np.flatnonzero(member == cluster))
+        spread = _spread(features[rows])
+        late[rows] = spread > np.quantile(spread, TYPICAL_SHARE)
+        turn[rows] = np.where(late[rows], late[rows].cumsum(), (~late[rows]).cumsum())
+    order = rng.permutation(size)
+    return order[np.lexsort((turn[order], late[order]))][:count]
 
 
 def _spread(features: np.ndarray) -> np.ndarray:
     """Mean distance of each row to its nearest rows, float64 [n]: small where rows are dense."""
-    squares = np.einsum("ij,ij->i", features, features)
-    distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * features @ features.T, 0))
+    from sklearn.metrics import pairwise_distances
+
     near = min(NEIGHBOURS + 1, len(features))  # the nearest row is the row itself
-    return np.partition(distances, near - 1, axis=1)[:, :near].mean(axis=1)
+    distances: np.ndarray = np.partition(pairwise_distances(features), near - 1, axis=1)
+    return distances[:, :near].mean(axis=1)
 
 
 def k_means(

@@ -10,16 +10,20 @@ from datetime import UTC, datetime
 import numpy as np
 
 from ...student.model import Privacy, StudentInfo, pack
-from ...teacher.accounting.accountant import smallest_certified
+from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
+from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
-from .metrics import round_line, run_summary
+from .metrics import by_class, round_line
 from .quality import best_round, estimate_of
-from .run_folder import RunFolder, write_file
+from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
+from .scoring import best_scored
 from .training import train_round, untaught
+
+LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 
 
 def run_rounds(experiment: Experiment) -> dict[str, object]:
@@ -31,7 +35,6 @@ def run_rounds(experiment: Experiment) -> dict[str, object]:
 
 
 def _round(experiment: Experiment, current: Round) -> dict:
-    """A round's metrics: read from its file when it is finished, otherwise by running it."""
     folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:
@@ -39,7 +42,7 @@ def _round(experiment: Experiment, current: Round) -> dict:
         folder.save_answers(number, asked.rows, asked.answers.labels, asked.answers.outcomes)
         experiment.teacher.export(folder.ledger)
         metrics = untaught(experiment, current, asked) or train_round(experiment, current, asked)
-        folder.save_metrics(number, metrics)
+        write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
     shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
     say(round_line(number, metrics, experiment.task.labels))
     estimates = experiment.estimates(number)
@@ -53,17 +56,37 @@ def _round(experiment: Experiment, current: Round) -> dict:
 
 
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
-    folder, settings = experiment.folder, experiment.settings
-    experiment.teacher.export(folder.ledger)
+    """Write summary.json and the student; ``rounds``: the metrics of all rounds, in order."""
+    folder, public = experiment.folder, experiment.public
     kept = best_round([estimate_of(metrics) for metrics in rounds])
-    finished = folder.summary.exists() and json.loads(folder.summary.read_text())
-    summary = run_summary(folder.ledger_state(), rounds, kept, settings.seed) | {
-        "public_rows": len(experiment.public.inputs),
-        "test_rows": len(experiment.public.test_inputs),
-        "held_out": experiment.public.held_out,
-        "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
+    kept, score = best_scored(experiment, kept, len(rounds))
+    experiment.teacher.export(folder.ledger)
+    state, plan = folder.ledger_state(), folder.plan()
+    last, finished = rounds[kept - 1], folder.summary.exists()
+    date = datetime.now(UTC).date().isoformat()
+    summary = {
+        "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "unsafe": state.unsafe,
+        "adversary": state.adversary,
+        "unit": plan.unit,
+        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
+        "best_round": kept,
+        "test_accuracy": last["student_accuracy"],
+        **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
+        **by_class(last),
+        "rounds": [{k: value for k, value in entry.items() if k not in LONG} for entry in rounds],
+        "dataset": state.dataset,
+        "ledger_head": state.head,
+        "private_score": score,
+        "seed": experiment.settings.seed,
+        "public_rows": len(public.inputs),
+        "test_rows": len(public.test_inputs),
+        "held_out": public.held_out,
+        "date": json.loads(folder.summary.read_text())["date"] if finished else date,
     }
-    write_file(folder.student, _described(folder, settings.data, experiment.task.labels, summary))
+    data, labels = experiment.settings.data, experiment.task.labels
+    write_file(folder.student, _described(folder, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
     return summary
 
@@ -80,7 +103,7 @@ def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary:
     privacy = Privacy(certificate=smallest_certified(plan), **known)
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
-        taught = folder.load_training_labels(kept)
+        taught = np.load(folder.round(kept) / TRAINING_LABELS, allow_pickle=False)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
     table = encoding(data) if data.source == "table" else None

@@ -18,15 +18,15 @@ from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
-from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
+from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 
-CLASSIFIER = "linear.safetensors"  # files of a round's folder
+METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
+CLASSIFIER = "linear.safetensors"
 PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Write a file atomically."""
     with whole(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -69,22 +69,16 @@ class RunFolder:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def round(self, number: int) -> Path:
-        """The folder of a round."""
         folder = self.path / f"round_{number}"
         folder.mkdir(exist_ok=True)
         return folder
 
     def metrics(self, number: int) -> dict | None:
         """A finished round's metrics, None while it is not finished."""
-        path = self.round(number) / "metrics.json"
+        path = self.round(number) / METRICS
         return json.loads(path.read_text()) if path.exists() else None
 
-    def save_metrics(self, number: int, metrics: dict) -> None:
-        """Finish a round."""
-        write_file(self.round(number) / "metrics.json", json.dumps(metrics, indent=2))
-
     def ledger_state(self) -> LedgerState:
-        """What the exported ledger tells."""
         return Ledger(self.ledger).state
 
     def plan(self) -> Plan:
@@ -105,28 +99,18 @@ class RunFolder:
         write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows, labels, outcomes) as saved."""
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
-        """Store a round's student: weights as safetensors, the other fields as JSON; and the
-        ``labels`` that it is trained on, int64 [n_public], or [n, c].
+        """Store a round's student, and the ``labels`` that it is trained on, int64 [n_public], or
+        [n, c].
         """
-        folder = self.round(number)
-        write_file(folder / "student.safetensors", spec.weights)
-        write_file(folder / "extractor.json", json.dumps(spec.public_fields()))
-        write_arrays(folder / "training_labels.npy", labels)
-
-    def load_training_labels(self, number: int) -> np.ndarray:
-        """Labels as saved."""
-        return np.asarray(np.load(self.round(number) / "training_labels.npy", allow_pickle=False))
+        write_file(self.round(number) / "student.safetensors", encode_extractor(spec))
+        write_arrays(self.round(number) / TRAINING_LABELS, labels)
 
     def load_extractor(self, number: int) -> ExtractorSpec:
-        """A round's student as saved."""
-        fields = json.loads((self.round(number) / "extractor.json").read_text())
-        del fields["weights_sha256"], fields["axes_sha256"]
-        return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
+        return _extractor(self.round(number) / "student.safetensors")
 
     def features(
         self, build: Callable[[], ExtractorSpec], number: int | None = None, file: str = FEATURES
@@ -138,4 +122,8 @@ class RunFolder:
         path = (self.path if number is None else self.round(number)) / file
         if not path.exists():
             write_file(path, encode_extractor(build()))
-        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+        return _extractor(path)
+
+
+def _extractor(path: Path) -> ExtractorSpec:
+    return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)

@@ -18,7 +18,7 @@ from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.labels import has_label
-from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
@@ -26,6 +26,8 @@ from .asking import Asked, Experiment, asking_extractor
 from .metrics import round_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
+
+Taught = tuple[Pool, np.ndarray, np.ndarray | None]  # rows, labels, probabilities
 
 
 class TrainingRows:
@@ -94,7 +96,11 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     folder, public, settings = experiment.folder, experiment.public, experiment.settings
     worse = worse_rounds([*experiment.estimates(number - 1), asked.estimate])
     labels, soft = released(folder, number, len(public.inputs), worse)
-    _require_labels(labels, asked.answers)
+    if not has_label(labels).any():
+        cure = "Lower the threshold or ask more queries."
+        if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
+            cure = "The budget of these records is spent; only what spent it is answered again."
+        raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
     seen, progress = TrainingRows(experiment), experiment.console.progress
     cleaned = drop_doubtful(
         settings.student,
@@ -106,9 +112,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         workers=settings.workers,
     )
     taught = seen.pool, cleaned.labels, soft
-    if number not in worse:
-        taught = with_virtual_rows(experiment, current, seen, cleaned.labels, soft)
-    pool, classes, chances = with_public_labels(experiment, *taught)
+    pool, classes, chances = _taught(experiment, current, seen, taught, number not in worse)
     model = train(
         settings.student,
         pool,
@@ -148,15 +152,6 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
     return metrics | {"history": [], "dropped": 0, "seconds": 0.0}
 
 
-def _require_labels(labels: np.ndarray, answers: Answers) -> None:
-    if has_label(labels).any():
-        return
-    cure = "Lower the threshold or ask more queries."
-    if (answers.outcomes == Outcome.CAP_REACHED).all():
-        cure = "The budget of these records is spent; only what spent it is answered again."
-    raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-
-
 def released(
     folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -185,43 +180,36 @@ def released(
     return labels, soft
 
 
-def with_virtual_rows(
-    experiment: Experiment,
-    current: Round,
-    seen: TrainingRows,
-    labels: np.ndarray,
-    soft: np.ndarray | None,
-) -> tuple[Pool, np.ndarray, np.ndarray | None]:
-    """The rows that a round's student sees, ``labels`` and probabilities, with those of virtual
-    rows after them.
+def _taught(
+    experiment: Experiment, current: Round, seen: TrainingRows, taught: Taught, virtual: bool
+) -> Taught:
+    """What a round's student sees, with ``virtual`` rows and the labelled public rows after it.
 
     The labels of few rows do not tell a student all that their classifier knows; it says as much of
-    any vector. Nothing is added where the student sees images or learns no probabilities, and where
-    the round left no classifier of classes. A resumed run has the same rows.
+    any vector. No virtual rows are added where the student sees images or learns no probabilities,
+    and where the round left no classifier of classes. A resumed run has the same rows. A released
+    label of a labelled public row is less noisy than the true one, and says less of its row: both
+    are learned.
     """
-    path, pool = experiment.folder.round(current.number) / CLASSIFIER, seen.pool
-    learns = experiment.settings.student.soft
-    if soft is None or not learns or pool.inputs.ndim != 2 or not path.exists():
-        return pool, labels, soft
-    rows = virtual_rows(pool.inputs, current.seed)
-    features, finite = seen.embed(asking_extractor(experiment, current.number), rows)
-    rows, chances = rows[finite], stored_probabilities(path, features[finite])
-    pool = replace(pool, inputs=np.concatenate([pool.inputs, rows]))
-    labels = np.concatenate([labels, chances.argmax(axis=1)])
-    return pool, labels, np.concatenate([soft, chances])
-
-
-def with_public_labels(
-    experiment: Experiment, pool: Pool, labels: np.ndarray, soft: np.ndarray | None
-) -> tuple[Pool, np.ndarray, np.ndarray | None]:
-    """A student's rows, ``labels`` and probabilities, with the labelled public rows once more.
-
-    A released label is less noisy than a true one, and says less of its row: both are learned.
-    """
+    path, pool, soft = experiment.folder.round(current.number) / CLASSIFIER, taught[0], taught[2]
+    learned = soft is not None and experiment.settings.student.soft and pool.inputs.ndim == 2
+    if virtual and learned and path.exists():
+        rows = virtual_rows(pool.inputs, current.seed)
+        features, finite = seen.embed(asking_extractor(experiment, current.number), rows)
+        chances = stored_probabilities(path, features[finite])
+        taught = _with_rows(taught, rows[finite], chances.argmax(axis=1), chances)
     if experiment.known is None:
-        return pool, labels, soft
+        return taught
     rows = np.flatnonzero(experiment.known >= 0)
+    return _with_rows(taught, pool.inputs[rows], experiment.known[rows])
+
+
+def _with_rows(
+    taught: Taught, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
+) -> Taught:
+    pool, known, soft = taught
     if soft is not None:
-        soft = np.pad(soft, ((0, len(rows)), (0, 0)), constant_values=np.nan)
-    pool = replace(pool, inputs=np.concatenate([pool.inputs, pool.inputs[rows]]))
-    return pool, np.concatenate([labels, experiment.known[rows]]), soft
+        none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
+        soft = np.concatenate([soft, none if chances is None else chances])
+    pool = replace(pool, inputs=np.concatenate([pool.inputs, inputs]))
+    return pool, np.concatenate([known, labels]), soft

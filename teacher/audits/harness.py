@@ -22,7 +22,7 @@ Clopper-Pearson limits at level error / 2 each. The second inequality fails with
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -38,6 +38,7 @@ from ..search.cpu import ExactIndex
 
 EXPLORED = 4  # one in this many trials chooses the event
 OUTCOMES = 64  # steps of a noisy sum between -4 and 4 standard deviations
+BITS_PER_CALL = 1 << 22  # inclusion bits
 FAR = 63  # entries of a row far off, on the other side than the query's
 LATER = 1 << 40  # between the ids of a person's rows
 
@@ -226,20 +227,38 @@ def sum_codes(sums: np.ndarray, deviation: float) -> np.ndarray:
     return np.clip(sums // math.ceil(8 * deviation / OUTCOMES) + OUTCOMES // 2, 0, OUTCOMES)
 
 
-def fresh_keys(n: int, batch: int) -> Iterator[list[str]]:
-    """New identities of ``n`` queries, ``batch`` at a time; none is ever used twice."""
-    call = secrets.token_hex(8)
-    for start in range(0, n, batch):
-        yield [f"{call}-{row}" for row in range(start, min(start + batch, n))]
+def drawn_case(
+    mechanism: Mechanism,
+    release: str,
+    pairs: Sequence[Pair],
+    side: Callable[[Pair, bool], Voters],
+    codes: Callable[[np.ndarray, Pair], np.ndarray],
+    priced: tuple[Release, ...],
+    *,
+    stages: Sequence[str] = (),
+    queries: int = 1,
+    batch: int = 0,
+) -> Case:
+    """The case of a release whose trials are draws of the only query of ``side(pair, added)``.
 
+    ``codes(values, pair)``: of what was drawn; ``stages``: of a query, the release itself where
+    empty; ``batch``: queries that are drawn together and have one code, if not each its own.
+    """
 
-def drawn(
-    mechanism: Mechanism, stage: str, voters: Voters, n: int, entropy: Entropy, batch: int = 1024
-) -> Iterator[np.ndarray]:
-    """Values of ``n`` copies of the only query of ``voters``, by the mechanism's own draw."""
-    for keys in fresh_keys(n, batch):
-        queries = np.repeat(voters.queries, len(keys), axis=0)
-        yield mechanism.draw(stage, replace(voters, queries=queries), keys, entropy)
+    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        voters, steps = side(pair, added), stages or (release,)
+        size = batch or max(1, min(1024, BITS_PER_CALL // max(1, len(voters.labels))))
+        total, pieces, call = n * (batch or queries), [], secrets.token_hex(8)
+        for start in range(0, total, size):
+            keys = [f"{call}-{row}" for row in range(start, min(start + size, total))]
+            asked = replace(voters, queries=np.repeat(voters.queries, len(keys), axis=0))
+            *screens, values = (mechanism.draw(step, asked, keys, entropy) for step in steps)
+            for bits in screens:  # 0 where nothing is answered
+                values = np.where(bits == 1, values + 1, 0)
+            pieces.append(codes(values, pair))
+        return np.concatenate(pieces)
+
+    return Case(release, pairs, run, priced, queries)
 
 
 def of_unit(voters: Voters, unit: Unit, *, alike: bool = False) -> Voters:

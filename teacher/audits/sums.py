@@ -14,12 +14,11 @@ from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
 from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
-from ..mechanisms.sums import HISTOGRAM, SUM, LinearSums, ReverseKnn
+from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.voters import Voters
-from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.int8_matmul import LARGEST
-from .harness import EMPTY, OUTCOMES, Case, Pair, drawn, of_unit, sum_codes
+from .harness import EMPTY, OUTCOMES, Case, Pair, drawn_case, of_unit, sum_codes
 
 # (outputs, the record's label) by label space: the last class, all attributes, the upper bound.
 RECORD = {"class": (2, 1), "attributes": (8, (1 << 8) - 1), "value": (1, STEPS)}
@@ -33,22 +32,25 @@ OTHERS_AT = 20
 _KEY = bytes(32)
 
 
-def cells(mechanism: ReverseKnn, unit: Unit) -> list[Case]:
+def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
     """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
-    near = mechanism.neighbours
+    (stage,), near = mechanism.stages, 1 if isinstance(mechanism, Score) else mechanism.neighbours
     deviation = mechanism.noise * math.sqrt(near)
-    # the record is at 0: the first cells have its votes
+    # the record is at 0: the first cells have its votes, or the last class's if it is right there
     centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
+    centers = centers[:, ::-1] if isinstance(mechanism, Score) else centers
 
-    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+    def side(pair: Pair, added: bool) -> Voters:
         index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
-        rows = Voters(index, pair.labels(added), pair.num_classes, centers)
-        counts = drawn(mechanism, HISTOGRAM, of_unit(rows, unit, alike=True), n, entropy)
-        shape = (-1, near + 1, pair.num_classes)
-        sums = [values.reshape(shape)[:, :near, -1].sum(axis=1) for values in counts]
-        return sum_codes(np.concatenate(sums), deviation)
+        return of_unit(
+            Voters(index, pair.labels(added), pair.num_classes, centers), unit, alike=True
+        )
 
-    return [Case(HISTOGRAM, [EMPTY], run, mechanism.releases(1, 1))]
+    def codes(counts: np.ndarray, pair: Pair) -> np.ndarray:
+        own = counts.reshape(-1, near + 1, pair.num_classes)[:, :near, -1]
+        return sum_codes(own.sum(axis=1), deviation)
+
+    return [drawn_case(mechanism, stage, [EMPTY], side, codes, mechanism.releases(1, 1))]
 
 
 def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
@@ -60,16 +62,16 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     vector = of_record(mechanism)
     scale = mechanism.noise * float(np.linalg.norm(vector))
 
-    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-        codes = []
-        rows = of_unit(records(mechanism, added), unit, alike=True)
-        for values in drawn(mechanism, SUM, rows, n, entropy):
-            codes.append(sum_codes(values @ vector, scale))
-            for code, noiseless in zip(WITHOUT_NOISE, (0, vector), strict=True):
-                codes[-1][(values == noiseless).any(axis=1)] = code
-        return np.concatenate(codes)
+    def codes(values: np.ndarray, pair: Pair) -> np.ndarray:
+        known = sum_codes(values @ vector, scale)
+        for code, noiseless in zip(WITHOUT_NOISE, (0, vector), strict=True):
+            known[(values == noiseless).any(axis=1)] = code
+        return known
 
-    return [Case(SUM, [EMPTY], run, mechanism.releases(1, 1))]
+    def side(pair: Pair, added: bool) -> Voters:
+        return of_unit(records(mechanism, added), unit, alike=True)
+
+    return [drawn_case(mechanism, SUM, [EMPTY], side, codes, mechanism.releases(1, 1))]
 
 
 def records(mechanism: LinearSums, added: bool) -> Voters:
@@ -107,17 +109,18 @@ def attributes(mechanism: AttributeVotes, unit: Unit) -> list[Case]:
     }
     scale = mechanism.require("sigma_vote") * GRID
 
-    def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-        own, other, direction = scenes[pair]
+    def side(pair: Pair, added: bool) -> Voters:
+        own, other, _ = scenes[pair]
+        bits = np.array([other] * pair.other_class + [own] * added, dtype=np.int64)
+        return of_unit(_voters(mechanism, bits.reshape(-1, len(own)), added), unit)
+
+    def codes(counts: np.ndarray, pair: Pair) -> np.ndarray:
+        _, other, direction = scenes[pair]
         voting = min(pair.other_class, k)  # without the added record
         base = (clipped(other[np.newaxis], mechanism.tau)[0] @ direction) * voting
-        bits = np.array([other] * pair.other_class + [own] * added, dtype=np.int64)
-        rows = of_unit(_voters(mechanism, bits.reshape(-1, len(own)), added), unit)
-        counts = drawn(mechanism, COUNTS, rows, n, entropy)
-        sums = np.concatenate([values @ direction - base for values in counts])
-        return sum_codes(sums, scale * math.sqrt(np.count_nonzero(direction)))
+        return sum_codes(counts @ direction - base, scale * math.sqrt(np.count_nonzero(direction)))
 
-    return [Case(COUNTS, list(scenes), run, mechanism.releases(1, 1))]
+    return [drawn_case(mechanism, COUNTS, list(scenes), side, codes, mechanism.releases(1, 1))]
 
 
 def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:

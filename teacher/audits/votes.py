@@ -12,7 +12,7 @@ for class 0. The added record lies in one of these.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +20,19 @@ import numpy as np
 
 from ...wall.guarantee import Unit
 from ...wall.label_kinds import STEPS
+from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.batch import BATCH, BatchKnn, BatchMechanism
 from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
-from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
-from .harness import EMPTY, Case, Pair, drawn, fresh_keys, of_unit, sum_codes
+from .harness import EMPTY, Case, Pair, drawn_case, of_unit, sum_codes
 
 JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
 QUERIES = 4  # of a trial of JOINT
 MANY_CLASSES = 10  # a contest among many, where class a rarely wins without the record
 MAX_RECORDS = 8192  # drawing from more takes too long
-BITS_PER_CALL = 1 << 22  # inclusion bits
 BATCH_SIZES = (1, 4)  # queries
 DISTANCE = 10  # of k-NN's record from the queries, in integer units
 
@@ -66,69 +65,40 @@ def pairs(mechanism: Screened, noise: float, swap: bool) -> list[Pair]:
 
 def votes(mechanism: Votes, unit: Unit) -> list[Case]:
     """The screening, the aggregation, and QUERIES composed queries with both."""
-    parts = (*mechanism.stages, JOINT) if mechanism.screened else mechanism.stages
-    return [_vote(mechanism, part, unit) for part in parts]
+    k, needs = mechanism.max_votes, mechanism.needs
+    linear: dict[str, Any] = {"classifier": "linear"}
+    asked = replace(mechanism, **linear) if needs else mechanism  # the audit starts from the votes
 
-
-def _vote(mechanism: Votes, part: str, unit: Unit) -> Case:
-    queries = QUERIES if part == JOINT else 1
-    alone = part == AGGREGATE and mechanism.screened
-    caps = 0 if alone else queries, 0 if part == SCREEN else queries
-
-    def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-        return run(mechanism, part, pair, added, n * queries, entropy, unit)
+    def side(pair: Pair, added: bool) -> Voters:
+        voters = replace(of_unit(rows(pair, added), unit), landmarks=b"\x01")  # all are within
+        return replace(voters, ensembles={k: ensemble(k, pair, added)}) if needs else voters
 
     near = pairs(mechanism, mechanism.require(mechanism.noise_field), mechanism.swap)
-    return Case(part, near, trials, mechanism.releases(*caps), queries)
+    return [
+        drawn_case(
+            asked, part, near, side, lambda values, _: values, caps, stages=stages, queries=q
+        )
+        for part, stages, caps, q in _parts(mechanism, joint=mechanism.screened)
+    ]
 
 
-def run(
-    mechanism: Votes,
-    part: str,
-    pair: Pair,
-    added: bool,
-    n: int,
-    entropy: Entropy,
-    unit: Unit = "row",
-) -> np.ndarray:
-    """Outcomes of ``n`` independent queries on one side of a pair, by the mechanism's own draws.
-
-    int64 [n]: a bit for SCREEN, a class for AGGREGATE (drawn as after a screening that passed),
-    label + 1 for JOINT.
-    """
-    voters = replace(of_unit(side(pair, added), unit), landmarks=b"\x01")  # all are within
-    if mechanism.needs:  # the audit starts from the votes
-        linear: dict[str, Any] = {"classifier": "linear"}
-        k, mechanism = mechanism.max_votes, replace(mechanism, **linear)
-        voters = replace(voters, ensembles={k: ensemble(k, pair, added)})
-    block = max(1, min(1024, BITS_PER_CALL // max(1, len(voters.labels))))
-    pieces = [_settled(mechanism, part, voters, keys, entropy) for keys in fresh_keys(n, block)]
-    return np.concatenate(pieces)
+def _parts(
+    mechanism: Screened, joint: bool
+) -> Iterator[tuple[str, tuple[str, ...], tuple[Release, ...], int]]:
+    """(name, stages, what is paid for, queries of a trial) of each release."""
+    for stage in mechanism.stages:
+        asked = int(stage == SCREEN or not mechanism.screened)
+        yield stage, (stage,), mechanism.releases(asked, int(stage != SCREEN)), 1
+    if joint:
+        yield JOINT, mechanism.stages, mechanism.releases(QUERIES, QUERIES), QUERIES
 
 
-def side(pair: Pair, added: bool) -> Voters:
+def rows(pair: Pair, added: bool) -> Voters:
     """One side of a pair before one query; the added record has id 0."""
     labels = pair.labels(added)
     ids = np.arange(len(labels)) + (not added)
     index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # id 0 alone is at distance 0
     return Voters(index, labels, pair.num_classes, np.zeros((1, 1), dtype=np.int8))
-
-
-def _settled(
-    mechanism: Votes, part: str, voters: Voters, keys: Sequence[str], entropy: Entropy
-) -> np.ndarray:
-    """Outcomes of copies of a query, taken through the stages as by a teacher: int64 [n_keys]."""
-    results: list[dict[str, int]] = [{SCREEN: 1} if part == AGGREGATE else {} for _ in keys]
-    for stage in mechanism.stages[:1] if part == SCREEN else mechanism.stages:
-        due = [i for i, known in enumerate(results) if mechanism.next_stage(known) == stage]
-        if due:
-            asked = replace(voters, queries=np.repeat(voters.queries, len(due), axis=0))
-            values = mechanism.draw(stage, asked, [keys[i] for i in due], entropy)
-            for i, value in zip(due, values.tolist(), strict=True):
-                results[i][stage] = value
-    if part == JOINT:
-        return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64) + 1
-    return np.array([known[part] for known in results], dtype=np.int64)
 
 
 def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
@@ -144,30 +114,26 @@ def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
 
 def values(mechanism: Regression, unit: Unit) -> list[Case]:
     """Each release of a query for values."""
-    noise = mechanism.require(mechanism.noise_field)
-    near = pairs(mechanism, noise if mechanism.aggregate == MEAN else 2 / noise, True)
-    near = [pair for pair in near if pair.num_classes == 2]
-    return [_value(mechanism, stage, near, unit) for stage in mechanism.stages]
+    noise, is_mean = mechanism.require(mechanism.noise_field), mechanism.aggregate == MEAN
+    near = pairs(mechanism, noise if is_mean else 2 / noise, True)
 
+    def side(pair: Pair, added: bool) -> Voters:
+        voters = rows(pair, added)
+        return of_unit(replace(voters, labels=voters.labels * STEPS, num_classes=1), unit)
 
-def _value(mechanism: Regression, stage: str, near: list[Pair], unit: Unit) -> Case:
-    unscreened = replace(mechanism, threshold=None)
-
-    def trials(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-        rows = side(pair, added)
-        voters = of_unit(replace(rows, labels=rows.labels * STEPS, num_classes=1), unit)
-        released = np.concatenate(list(drawn(mechanism, stage, voters, n, entropy)))
-        if stage == SCREEN:
-            return released
-        if mechanism.aggregate != MEAN:
+    def codes(released: np.ndarray, pair: Pair) -> np.ndarray:
+        if not is_mean:
             return released * mechanism.cells // (STEPS + 1)
         same = min(mechanism.rate * pair.same_class, mechanism.k)
         other = min(mechanism.rate * pair.other_class, mechanism.k - same)
         expected = round((same - other) * STEPS)  # about the sum without the record
-        return sum_codes(released - expected, mechanism.require("sigma_mean") * RANGE)
+        return sum_codes(released - expected, noise * RANGE)
 
-    priced = mechanism.releases(1, 0) if stage == SCREEN else unscreened.releases(1, 1)
-    return Case(stage, near, trials, priced)
+    near = [pair for pair in near if pair.num_classes == 2]
+    return [
+        drawn_case(mechanism, part, near, side, (lambda b, _: b) if part == SCREEN else codes, caps)
+        for part, _, caps, _ in _parts(mechanism, joint=False)
+    ]
 
 
 def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:
@@ -182,17 +148,19 @@ def batches(mechanism: BatchMechanism, unit: Unit) -> list[Case]:
     if isinstance(mechanism, BatchKnn):  # a radius is short below the record's distance, or a step
         distance, short = DISTANCE, 100 if mechanism.conversion == "grid" else DISTANCE
 
-    def case(size: int) -> Case:
-        def run(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-            features = np.array([[distance, 0]] * added, dtype=np.int8).reshape(-1, 2)
-            index, query = ExactIndex(features, np.arange(added)), np.zeros((1, 2), dtype=np.int8)
-            rows = of_unit(Voters(index, pair.labels(added), pair.num_classes, query), unit)
-            codes = []
-            for values in drawn(mechanism, BATCH, rows, n * size, entropy, batch=size):
-                winners, shorter = values[:, 0] == pair.num_classes - 1, values[:, 2] < short**2
-                codes.append(winners.sum() * (size + 1) + shorter.sum())
-            return np.array(codes, dtype=np.int64)
+    def side(pair: Pair, added: bool) -> Voters:
+        features = np.array([[distance, 0]] * added, dtype=np.int8).reshape(-1, 2)
+        index, query = ExactIndex(features, np.arange(added)), np.zeros((1, 2), dtype=np.int8)
+        return of_unit(Voters(index, pair.labels(added), pair.num_classes, query), unit)
 
-        return Case(f"{BATCH} of {size}", [EMPTY], run, mechanism.releases(1, 1))
+    def code(values: np.ndarray, pair: Pair) -> np.ndarray:
+        winners, shorter = values[:, 0] == pair.num_classes - 1, values[:, 2] < short**2
+        return np.array([winners.sum() * (len(values) + 1) + shorter.sum()])
 
-    return [case(size) for size in BATCH_SIZES]
+    priced = mechanism.releases(1, 1)
+    return [
+        drawn_case(
+            mechanism, f"{BATCH} of {n}", [EMPTY], side, code, priced, stages=(BATCH,), batch=n
+        )
+        for n in BATCH_SIZES
+    ]

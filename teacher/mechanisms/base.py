@@ -36,12 +36,13 @@ class Charging(Enum):
 class QueryForm:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/matrices.py), ``centroids`` of them in a set, serve all rows in them: a row adds the
-    noisy counts of its ``row_neighbours`` nearest. Weights, ``steps`` of them in a round, give a
-    linear model of ``labels``, a label space's kind. Either labels a row where the best class leads
-    the next by more than ``margin``, noisy votes or a probability. ``clip``: the mechanism's, which
-    the model is fitted with; ``axes``: principal axes of the public rows' features that it looks
-    at, all features where None.
+    Cells (wall/matrices.py), ``centroids`` of them in a set (0: one for each class), serve all rows
+    in them: a record votes in its ``neighbours`` nearest, and a row adds the noisy counts of its
+    ``row_neighbours``. Weights, ``steps`` of them in a round, give a linear model of ``labels``, a
+    label space's kind. Either labels a row where the best class leads the next by more than
+    ``margin``, noisy votes or a probability. ``clip``: the mechanism's, which the model is fitted
+    with; ``axes``: principal axes of the public rows' features that it looks at, all features where
+    None.
 
     ``landmarks``: public rows whose features the extractor holds, at most; 0 for none.
 
@@ -61,6 +62,7 @@ class QueryForm:
     parts: int = 1
     gain: int = 1
     landmarks: int = 0
+    neighbours: int = 1
 
     def require(self, spec: ExtractorSpec, dimensions: int) -> None:
         """Raise InvalidInput where the extractor has no landmarks, or more than are allowed."""
@@ -77,7 +79,9 @@ class QueryForm:
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
         """The matrix's shape for features of ``dimensions`` and so many outputs."""
-        return (dimensions + 1, outputs) if self.centroids is None else (self.centroids, dimensions)
+        if self.centroids is None:
+            return dimensions + 1, outputs
+        return self.centroids or outputs, dimensions
 
 
 @dataclass(frozen=True)

@@ -15,21 +15,17 @@ import numpy as np
 
 Accounting = Literal["local", "component", "queries"]
 MAX_QUERIES = 2048  # of a batch: its graph may have every edge
-# Vertices coloured by a batch's exact search, which takes seconds. It is counted, not timed, so
-# that no bound depends on the machine.
-WORK = 1_000_000
 
 
 def clique_bounds(
-    queries: np.ndarray, squared_radii: np.ndarray, accounting: Accounting, work: int = WORK
+    queries: np.ndarray, squared_radii: np.ndarray, accounting: Accounting
 ) -> np.ndarray:
     """For each query a bound of the number of balls that any record of ITS ball lies in: int64 [q].
 
     Balls are around int8 [q, d] ``queries`` with int64 [q] ``squared_radii``. "queries": the number
-    of queries. "component": the largest clique of the query's component (DMKD17 Algorithm 3), by
-    branch and bound within ``work``, beyond it the number of colours of a greedy colouring.
-    "local": the largest clique that the query itself belongs to, bounded by colouring its
-    neighbours, never above the component's.
+    of queries. "component": a bound of the largest clique of the query's component (DMKD17
+    Algorithm 3), the number of colours of a greedy colouring. "local": of the largest clique that
+    the query itself belongs to, by colouring its neighbours, never above the component's.
 
     For "local" as for the others, the sum of 1 / bound over the balls S that contain a record is at
     most 1: S is a clique, and the bound of each of its members is at least |S|.
@@ -40,13 +36,9 @@ def clique_bounds(
     graph = overlaps(queries, squared_radii)
     for vertices in components(graph):
         adjacency = bit_rows(graph[np.ix_(vertices, vertices)])
-        bound, members, used = largest_clique(adjacency, work)
-        work -= used
-        sizes[vertices] = bound
+        sizes[vertices] = bound = colours((1 << len(vertices)) - 1, adjacency)
         for i, vertex in enumerate(vertices.tolist() if accounting == "local" else ()):
-            if not members >> i & 1:  # for a member no colouring can be smaller
-                near = coloured(adjacency[i], adjacency)
-                sizes[vertex] = min(bound, 1 + (near[-1][1] if near else 0))
+            sizes[vertex] = min(bound, 1 + colours(adjacency[i], adjacency))
     return sizes
 
 
@@ -85,62 +77,17 @@ def bit_rows(graph: np.ndarray) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
-def coloured(vertices: int, adjacency: list[int]) -> list[tuple[int, int]]:
-    """Greedy colouring of a set of vertices: (vertex, colour) by ascending colour, from 1.
+def colours(vertices: int, adjacency: list[int]) -> int:
+    """Number of colours of a greedy colouring of a set of vertices, bits of an integer.
 
-    No two neighbours share a colour, so a clique among the first i entries has at most as many
-    vertices as the i-th's colour.
+    No two neighbours share a colour, so no clique in the set has more vertices.
     """
-    order = []
-    colour = 0
+    number = 0
     while vertices:
-        colour += 1
+        number += 1
         free = vertices
         while free:
             bit = free & -free
-            vertex = bit.bit_length() - 1
-            order.append((vertex, colour))
             vertices ^= bit
-            free &= ~(adjacency[vertex] | bit)
-    return order
-
-
-def largest_clique(adjacency: list[int], max_work: int) -> tuple[int, int, int]:
-    """(number of vertices of the largest clique, their bits, vertices coloured in the search).
-
-    After ``max_work`` coloured vertices (an upper bound of the number, 0, the work).
-
-    Branch and bound by colouring (Tomita, Seki 2003): a set of vertices contains no clique larger
-    than its number of colours, so branches that can not beat the best clique found are cut.
-    """
-    vertices = (1 << len(adjacency)) - 1
-    root = coloured(vertices, adjacency)
-    bound, work = root[-1][1], len(root)
-    best = greedy_clique(vertices, adjacency)
-    branches = [(root, vertices, 0)]
-    while branches:
-        order, candidates, members = branches.pop()
-        if not order or members.bit_count() + order[-1][1] <= best.bit_count():
-            continue
-        if work > max_work:
-            return bound, 0, work
-        vertex = 1 << order[-1][0]
-        inside = candidates & adjacency[order.pop()[0]]
-        extended = members | vertex
-        branches.append((order, candidates & ~vertex, members))
-        if not inside:
-            best = max(best, extended, key=int.bit_count)
-        else:
-            branches.append((coloured(inside, adjacency), inside, extended))
-            work += len(branches[-1][0])
-    return best.bit_count(), best, work
-
-
-def greedy_clique(candidates: int, adjacency: list[int]) -> int:
-    """A clique by always taking the first remaining vertex (many neighbours come first)."""
-    members = 0
-    while candidates:
-        bit = candidates & -candidates
-        members |= bit
-        candidates &= adjacency[bit.bit_length() - 1]
-    return members
+            free &= ~(adjacency[bit.bit_length() - 1] | bit)
+    return number

@@ -18,7 +18,7 @@ from .base import Mechanism
 from .batch import BatchKnn, RadiusNeighbours
 from .fields import describe
 from .ind_knn import IndKnn
-from .sums import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue, ReverseKnn
+from .sums import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue, ReverseKnn, Score
 from .values import PrivateKnnMean, PrivateKnnMedian
 from .votes import ConfidentGnmax, Gnmax, Lnmax, NaiveKnn, PrivateKnn, PrivateRadius
 
@@ -40,6 +40,7 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnnMean,
     PrivateKnnMedian,
     PrivateLinearValue,
+    Score,
 )
 
 for _known in REGISTERED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -86,13 +86,58 @@ class NoisySum(Mechanism):
 
 
 @dataclass(frozen=True)
-class ReverseKnn(NoisySum):
+class Histogram(NoisySum):
+    """Base of counts of records: each adds 1 to some of them, a person a vector no longer than a
+    row's (``voters.shared_votes``).
+    """
+
+    sigma: float | None = noise_scale("every count")
+    parts: int | None = count(
+        None,
+        "counts are multiples of 1 / parts, so that a person can share its votes among those that "
+        "its rows are in; null: 1, or 4096 with privacy.unit: person",
+        MAX_PARTS,
+    )
+
+    stages = (HISTOGRAM,)
+    of_persons: ClassVar = {"parts": MAX_PARTS}
+
+    @property
+    def grid(self) -> int:
+        return self.parts or 1
+
+
+@dataclass(frozen=True)
+class Score(Histogram):
+    """How many records of each class a PUBLIC model predicts right, and how many wrong.
+
+    The features are the model's decisions, and the cells those of the classes in their order: a
+    record's prediction is its nearest cell. Guarantee: that of ``NoisySum``. A record adds 1 to one
+    count and changes nothing else, so the L2 sensitivity is 1 for any number of classes. Settings
+    name it by ``evaluate``.
+    """
+
+    kind: Literal["score"] = "score"
+
+    stages = ("score",)
+    sensitivity = 1.0
+
+    @property
+    def query_form(self) -> QueryForm:
+        return QueryForm(centroids=0, noise=self.sigma, parts=self.grid)
+
+    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+        """Right predictions by class, then wrong ones: int64 [n_queries, 2 * n_classes]."""
+        return voters.right_votes(self.grid)
+
+
+@dataclass(frozen=True)
+class ReverseKnn(Histogram):
     """Votes of all private records in public cells (Li et al. 2022), released once a round.
 
     Guarantee: that of ``NoisySum``. A record adds 1 to the count of its label in ``neighbours``
     different cells and changes nothing else, so the L2 sensitivity is sqrt(neighbours) for any
-    number of cells. A person adds a vector that is no longer than a row's
-    (``voters.shared_votes``). Cells without records get the same noise as all others.
+    number of cells. Cells without records get the same noise as all others.
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
@@ -105,7 +150,6 @@ class ReverseKnn(NoisySum):
         "for the same epsilon grows with their square root",
         MAX_NEIGHBOURS,
     )
-    sigma: float | None = noise_scale("every cell's count of every class")
     margin: float = param(
         0.0,
         "a public row is labelled only if its best class leads the next by more; free",
@@ -118,15 +162,6 @@ class ReverseKnn(NoisySum):
         "adding their neighbours' votes makes up for their few votes",
         MAX_NEIGHBOURS,
     )
-    parts: int | None = count(
-        None,
-        "votes are multiples of 1 / parts, so that a person can share its votes among the cells of "
-        "its rows; null: 1, or 4096 with privacy.unit: person",
-        MAX_PARTS,
-    )
-
-    stages = (HISTOGRAM,)
-    of_persons: ClassVar = {"parts": MAX_PARTS}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -139,14 +174,9 @@ class ReverseKnn(NoisySum):
         return math.sqrt(self.neighbours)
 
     @property
-    def grid(self) -> int:
-        return self.parts or 1
-
-    @property
     def query_form(self) -> QueryForm:
-        return QueryForm(
-            self.centroids, self.row_neighbours, self.margin, self.sigma, parts=self.grid
-        )
+        form = QueryForm(self.centroids, self.row_neighbours, self.margin, self.sigma)
+        return replace(form, parts=self.grid, neighbours=self.neighbours)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""

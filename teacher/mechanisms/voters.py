@@ -132,6 +132,9 @@ class Voters:
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
 
+    def right_votes(self, parts: int = 1) -> np.ndarray:
+        return self._total(right_votes, self.queries, self.num_classes, parts)
+
     def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
         """``gradient_sums``, int64 [n_queries, (d + 1) * c + 1], at the records' length."""
         units = tuple(residual_unit(w, clip, self.length, space) for w in self.queries)
@@ -174,16 +177,32 @@ def cell_votes(
     All entries are present, in ``parts`` of a vote. A person's votes are those of its rows together
     (``shared_votes``). ``cells``: int8 [n_queries, m, d].
     """
-    features = index.features
-    votes = np.zeros((*cells.shape[:2], num_classes), dtype=np.int64)
+    votes = np.zeros((len(cells), cells.shape[1] * num_classes), dtype=np.int64)
     for counts, centers in zip(votes, cells, strict=True):
-        nearest = nearest_cells(features, centers, neighbours)
-        if index.persons is None:
-            np.add.at(counts, (nearest, labels[:, None]), parts)
-        else:
-            pairs = nearest * num_classes + labels[:, None]  # [n_records, neighbours]
-            np.add.at(counts.reshape(-1), *shared_votes(pairs, index.persons, parts))
-    return votes.reshape(len(votes), -1)
+        nearest = nearest_cells(index.features, centers, neighbours)
+        _cast(counts, nearest * num_classes + labels[:, None], index.persons, parts)
+    return votes
+
+
+def right_votes(
+    cells: np.ndarray, num_classes: int, parts: int, index: ExactIndex, labels: np.ndarray
+) -> np.ndarray:
+    """Records whose nearest cell has the number of their label, by class, then all others by class:
+    int64 [n_queries, 2 * n_classes], of persons as in ``cell_votes``.
+
+    ``cells``: int8 [n_queries, n_classes, d], in the order of the classes.
+    """
+    votes = np.zeros((len(cells), 2 * num_classes), dtype=np.int64)
+    for counts, centers in zip(votes, cells, strict=True):
+        wrong = nearest_cells(index.features, centers, 1) != labels[:, None]
+        _cast(counts, wrong * num_classes + labels[:, None], index.persons, parts)
+    return votes
+
+
+def _cast(counts: np.ndarray, ballots: np.ndarray, persons: np.ndarray | None, parts: int) -> None:
+    """Add the ``ballots`` of all rows, int64 [n_records, m], to ``counts``."""
+    cast = (ballots, parts) if persons is None else shared_votes(ballots, persons, parts)
+    np.add.at(counts, *cast)
 
 
 def shared_votes(

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...wall.guarantee import Unit
 from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec
-from ...wall.progress import Progress, TaskProgress
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
 from ..features.cache import forget_shards
 from ..features.embedder import Embedder, unit_length
@@ -38,115 +36,20 @@ APPLIED = "applied"  # file with a digest of the updates that the shards contain
 MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
-class Shards:
-    """Private rows by a keyed hash of their ids, or of their persons.
+class ShardedRows(PrivateRows):
+    """Records in shards on disk; this process holds none of them.
 
-    A record's shard depends on its id and the custodian's key alone; where the ``unit`` of privacy
-    is a person, a person's rows lie in one shard. ``directory``: the custodian's, which every
-    worker sees under the same path. ``input_shape``: of a row.
+    A record's shard depends on its id and the custodian's key alone; where the unit of privacy is a
+    person, on its person's, so that a person's rows lie in one shard.
 
     Memory: four blocks of rows during ingestion; a block and its features in each worker that
     embeds; afterwards the features, read through the system's cache, and ``ShardedIndex``.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        config: ScaleConfig,
-        stream: Stream,
-        input_shape: tuple[int, ...],
-        device: str = "cpu",
-        unit: Unit = "row",
-    ) -> None:
-        self._directory, self._config = directory, config
-        self._stream, self._device = stream, device
-        self._root = directory / f"shards-{config.shards}"
-        self._folders = [self._root / f"{number:04d}" for number in range(config.shards)]
-        self._key = shard_key(directory)
-        dtype = np.uint8 if len(input_shape) == 3 else np.float32
-        none = np.zeros(0, dtype=np.int64)
-        persons = none if unit == "person" else None
-        self.like = Records(np.zeros((0, *input_shape), dtype=dtype), none, none, persons)
-        self._pool: Pool | None = None
-
-    def open(self, progress: Progress) -> None:
-        """Ingest the rows that are not in shards yet, and start the workers."""
-        if self._pool is not None:
-            return
-        forget_shards(self._directory, self._root)
-        self._ingest(progress)
-        if self._config.backend == "ray":
-            self._pool = RayPool(self._folders, self._config, self._device)
-        else:
-            self._pool = Pool(self._folders, self._device)
-
-    def apply(self, named: np.ndarray, added: Records) -> None:
-        """Make the source's rows without the ids ``named``, and ``added``, the shards'. Durable."""
-        columns = (named, added.inputs, added.labels, added.ids)
-        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
-        path = self._root / APPLIED
-        if not len(named) or (path.exists() and path.read_text() == digest):
-            return
-        where = shard_numbers(added.owners, self._key, len(self._folders))
-        parts = [np.flatnonzero(where == number) for number in range(len(self._folders))]
-        self._workers.ask_each("amend", [(named, added.take(part)) for part in parts])
-        path.write_text(digest)
-
-    def rows_of(self, ids: np.ndarray, owners: bool = False) -> Records:
-        """The records of ``ids`` (int64 [m]) that exist; of ``owners``, persons where rows have."""
-        column = "persons" if owners and self.like.persons is not None else "ids"
-        records = self.like
-        for part in self._workers.ask("rows_of", ids, self.like, column):
-            records = records.joined(part)
-        return records
-
-    def index(
-        self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int, progress: TaskProgress
-    ) -> "ShardedIndex":
-        """Embed what is not embedded yet, a block in every shard at a time, and index all rows."""
-        done, rows = -1, 0
-        while done < rows:
-            parts = self._workers.ask("embed_block", spec, probe, batch_size)
-            done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
-            progress(done, rows)
-        return ShardedIndex(self._workers, spec.sha256())
-
-    @property
-    def _workers(self) -> Pool:
-        assert self._pool is not None
-        return self._pool
-
-    def _ingest(self, progress: Progress) -> None:
-        """Write the stream's rows to their shards.
-
-        An interrupted process resumes at the first block that some shard does not have on disk.
-        """
-        rows = [folder / ROWS for folder in self._folders]
-        missing = [number for number, folder in enumerate(rows) if not journal(folder).complete]
-        if not missing:
-            return
-        start = min(journal(rows[number]).done for number in missing)
-        # A shard that is ingested again contains removed records again.
-        (self._root / APPLIED).unlink(missing_ok=True)
-        for done, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
-            where = shard_numbers(records.owners, self._key, len(rows))
-            for number in missing:
-                if journal(rows[number]).done < done:
-                    part = records.take(np.flatnonzero(where == number))
-                    append(rows[number], columns_of(part), done)
-            # In percent: the number of rows is private.
-            progress("taking in private rows (percent)", 100 * done // total, 100)
-        for number in missing:
-            finish(rows[number])
-
-
-class ShardedRows(PrivateRows):
-    """Records in shards on disk; this process holds none of them.
 
     Args:
         stream: the private rows, block by block; read when they are not in shards yet.
         scale: how many shards, and who searches them.
         input_shape: of a raw row, public.
+        directory: the custodian's, which every worker sees under the same path.
 
     The others are those of PrivateRows. Raises InvalidInput where a mechanism of the plan needs all
     rows in one process.
@@ -162,34 +65,56 @@ class ShardedRows(PrivateRows):
         scale: ScaleConfig,
         input_shape: tuple[int, ...],
         directory: Path,
-        device: str,
         **place: Any,
     ) -> None:
         for mechanism in mechanisms:
             mechanism.require_sharded()
         assert ledger.state.plan is not None
-        unit = ledger.state.plan.unit
-        self._shards = shards = Shards(directory, scale, stream, input_shape, device, unit)
-        place |= {"directory": directory, "device": device}
-        super().__init__(lambda: shards.like, ledger, space, mechanisms, **place)
+        none, image = np.zeros(0, dtype=np.int64), len(input_shape) == 3
+        inputs = np.zeros((0, *input_shape), dtype=np.uint8 if image else np.float32)
+        persons = none if ledger.state.plan.unit == "person" else None
+        like = self._like = Records(inputs, none, none, persons)
+        super().__init__(lambda: like, ledger, space, mechanisms, directory=directory, **place)
+        self._stream, self._scale, self._key = stream, scale, shard_key(directory)
+        self._root = directory / f"shards-{scale.shards}"
+        self._folders = [self._root / f"{number:04d}" for number in range(scale.shards)]
+
+    @cached_property
+    def _pool(self) -> Pool:
+        """The workers, after the rows that were in no shard yet are ingested."""
+        forget_shards(self.directory, self._root)
+        self._ingest()
+        if self._scale.backend == "ray":
+            return RayPool(self._folders, self._scale, self.device)
+        return Pool(self._folders, self.device)
 
     def records(self) -> Records:
         """No records: the shards take them in, once."""
         if self._records is None:
-            self._shards.open(self._progress)
             self._records = self.updated()
         return self._records
 
     def of(self, ids: np.ndarray, owners: bool = False) -> Records:
-        self.records()
-        return self._shards.rows_of(ids, owners)
+        records = self.records()
+        column = "persons" if owners and records.persons is not None else "ids"
+        for part in self._pool.ask("rows_of", ids, self._like, column):
+            records = records.joined(part)
+        return records
 
     def updated(self) -> Records:
         """No records, once the shards have the custodian's updates."""
-        like = self._shards.like
-        self._shards.apply(
-            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, like))
+        pool, like = self._pool, self._like
+        named, added = self._ledger.in_custody(
+            lambda connection: record_updates.changes(connection, like)
         )
+        columns = (named, added.inputs, added.labels, added.ids)
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
+        path = self._root / APPLIED
+        if len(named) and not (path.exists() and path.read_text() == digest):
+            where = shard_numbers(added.owners, self._key, pool.size)
+            parts = [np.flatnonzero(where == number) for number in range(pool.size)]
+            pool.ask_each("amend", [(named, added.take(part)) for part in parts])
+            path.write_text(digest)
         return like
 
     def embed_ahead(self, *_: object) -> bool:
@@ -197,9 +122,17 @@ class ShardedRows(PrivateRows):
         return True
 
     def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
-        """Embed block by block in the shards; PATE's linear classifiers are trained here."""
+        """Embed what is not embedded yet, a block in every shard at a time, and index all rows.
+
+        PATE's linear classifiers are trained here.
+        """
         self.records()
-        index = self._shards.index(spec, embedder.probe, self.batch_size, self.embedding)
+        done, rows = -1, 0
+        while done < rows:
+            parts = self._pool.ask("embed_block", spec, embedder.probe, self.batch_size)
+            done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
+            self.embedding(done, rows)
+        index = ShardedIndex(self._pool, spec.sha256())
         return Voters(
             index,
             index.labels,
@@ -210,12 +143,34 @@ class ShardedRows(PrivateRows):
             landmarks=spec.landmarks,
         )
 
+    def _ingest(self) -> None:
+        """Write the stream's rows to their shards.
+
+        An interrupted process resumes at the first block that some shard does not have on disk.
+        """
+        rows = [folder / ROWS for folder in self._folders]
+        missing = [number for number, folder in enumerate(rows) if not journal(folder).complete]
+        if not missing:
+            return
+        start = min(journal(rows[number]).done for number in missing)
+        # A shard that is ingested again contains removed records again.
+        (self._root / APPLIED).unlink(missing_ok=True)
+        for done, total, records in self._stream(block_rows(self._like.inputs.shape[1:]), start):
+            where = shard_numbers(records.owners, self._key, len(rows))
+            for number in missing:
+                if journal(rows[number]).done < done:
+                    part = records.take(np.flatnonzero(where == number))
+                    append(rows[number], columns_of(part), done)
+            # In percent: the number of rows is private.
+            self._progress("taking in private rows (percent)", 100 * done // total, 100)
+        for number in missing:
+            finish(rows[number])
+
     def _trained(self, index: "ShardedIndex", teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""
-        key = shard_key(self.directory)
 
         def part(number: int) -> tuple[np.ndarray, np.ndarray]:
-            features, labels = index.part(key, teachers, number)
+            features, labels = index.part(self._key, teachers, number)
             return features, self._space.expand(labels)
 
         return train_by_shard(

@@ -21,7 +21,7 @@ ACCURACY = (
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
+def load(monkeypatch):
     def module(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec is not None
@@ -35,7 +35,7 @@ def load(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def run(monkeypatch, capsys) -> Callable[..., str]:
     """`run(module, options, path, ...)`: what a command prints; torch's threads are as before."""
 
     def output(module: ModuleType, options: str, *values: object) -> str:

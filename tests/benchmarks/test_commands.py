@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.wall.datasets.sources import describe
 from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
 
 
 def rows(printed: str, start: str = "| ") -> list[list[str]]:
-    """The cells of a printed table's lines."""
     lines = [line for line in printed.splitlines() if line.startswith(start)]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
@@ -47,7 +46,7 @@ def test_epsilon_curve(load, tmp_path: Path) -> None:
     assert drawn.read_text() == (ROOT / "docs" / "figures" / drawn.name).read_text()
 
 
-def test_ind_knn_accuracy(load, run, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_ind_knn_accuracy(load, run, monkeypatch, cache: Path) -> None:
     features, *_, accuracy = load(*ACCURACY)
     monkeypatch.setattr(features, "CHUNK", CHUNK)
     options = "--cache {0} --private 1000 --validation 100 --queries 20 --sets 2 --epsilons 40"
@@ -109,7 +108,7 @@ def test_regression(load, tmp_path: Path) -> None:
         assert [len(stored[f"{name}_y"]) for name in ("private", "public", "test")] == [300, 60, 40]
 
 
-def test_scale(load: Any, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_scale(load: Any, run, monkeypatch, tmp_path: Path) -> None:
     """In one process here, so that it takes seconds."""
     _, _, measures, scale = load("figures", "scale_model", "scale_measures", "scale")
     measures.__dict__.update(BLOCK=1000, SECONDS=0, BATCH=4)

@@ -1,8 +1,6 @@
 """The numbers of CVPR20's tables and Figure 5: against what is printed, and exact divergences."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import mpmath
@@ -10,8 +8,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.curves import screening_rdp
+from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
+from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 
@@ -71,12 +69,11 @@ def _divergence(order, gamma, first, second):
         return float(mpmath.log(worst) / (order - 1))
 
 
-def test_the_command_draws_its_figure_and_prints_its_numbers(tmp_path):
-    options = ["--points", "3", "--out", str(tmp_path)]
-    command = [sys.executable, str(ROOT / "benchmarks" / "figures.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_the_command_draws_its_figure_and_prints_its_numbers(load, run, tmp_path):
+    (figures,) = load("figures")
+    printed = run(figures, "--points 3 --out {0}", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["cvpr20_figure_5.svg"]
-    assert "up to 9.3% more than T and k" in done.stdout
+    assert "up to 9.3% more than T and k" in printed
 
 
 def test_committed_figures_are_small_and_each_stands_on_a_page():
@@ -123,3 +120,44 @@ def test_the_page_prints_every_certificate_of_table_1(row):
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
     printed = [float(cell.strip("*")) for cell in _row(row)[1:]]
     assert printed == [round_up(found[name].epsilon) for name in ("tight", "pld")]
+
+
+@pytest.fixture
+def pate(load):
+    return load("pate_numbers")[0]
+
+
+def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(
+    pate,
+):
+    for row in pate.TABLE_3:
+        one = gaussian_rdp(ORDERS, sigma=row.sigma, sensitivity=20**0.5, sample_rate=1.0)
+        curve = row.queries * one
+        on_the_grid = epsilon_from_rdp(ORDERS, curve, row.delta, "classic")[0]
+        exact = pate.classic(pate.TAU * row.queries / row.sigma**2, row.delta)
+        assert exact <= on_the_grid * (1 + 1e-9)
+        assert on_the_grid == pytest.approx(exact, rel=0.01)
+
+
+def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(pate):
+    """32 where the theorem has tau = 10: all four rows to half a percent."""
+    for row in pate.TABLE_3:
+        assert pate.implied(row) == pytest.approx(32, rel=0.007)
+        by_32, by_tau = (
+            pate.classic(tau * row.queries / row.sigma**2, row.delta) for tau in (32, pate.TAU)
+        )
+        assert by_32 == pytest.approx(row.printed, rel=0.005)
+        assert by_tau < 0.6 * row.printed
+
+
+@pytest.mark.slow
+def test_the_command_prints_what_the_page_says(pate, run):
+    lines = run(pate, "").splitlines()
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert len([line for line in lines if line.startswith(("| CelebA", "| Market"))]) == 4
+    certified = [line for line in lines if line.startswith(("| GNMAX, ", "| Private-kNN, "))]
+    assert len(certified) == 8
+    for line in lines:
+        if "labels" in line:
+            name, value = line.rsplit(": ", 1)
+            assert f"| {name} | {value} |" in page

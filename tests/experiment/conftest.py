@@ -16,7 +16,7 @@ class Blank:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     """The working folder, with a tiny experiment."""
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -29,7 +29,7 @@ def one_budget() -> None:
 
 
 @pytest.fixture(autouse=True)
-def budget_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def budget_each(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
         monkeypatch.setattr("labelwall.experiment.run.places.place_of", lambda data: None)
@@ -41,7 +41,7 @@ def drawn() -> None:
 
 
 @pytest.fixture(autouse=True)
-def blank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def blank(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Elsewhere they are blank: the eight of one report take longer than a tiny run."""
     if "drawn" not in request.fixturenames:
         monkeypatch.setattr("labelwall.experiment.report.report.plots", Blank())

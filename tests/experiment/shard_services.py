@@ -3,9 +3,10 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
@@ -14,7 +15,7 @@ from labelwall.experiment.run.teachers import custody
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
 from tests.seeded_noise import SeededNoise
@@ -70,21 +71,16 @@ def placed_config(folder: Path) -> Config:
     return replace(config, data=replace(config.data, path=str(folder / "data.npz")))
 
 
-def asked(url: str, key: str, seeds: range, rows: int = 4) -> list[Answers]:
-    """The answers to a batch for each seed."""
-    teacher = RemoteTeacher(url, key, patience=LONG)
-    try:
+def asked(url: str, key: str, seeds: range) -> list[tuple[Any, ...]]:
+    """(labels, outcomes, charged, left, the ledger's position) of a batch for each seed: what does
+    not name the ledger, whose data set is a new random number each time."""
+    with closing(RemoteTeacher(url, key, patience=LONG)) as teacher:
         teacher.use_extractor(SPEC)
-        return [teacher.answer(Queries(tiny.rows(rows, 100 + seed)[0])) for seed in seeds]
-    finally:
-        teacher.close()
-
-
-def plain(answers_of: list[Answers]) -> list[tuple[object, ...]]:
-    """What does not name the ledger, whose data set is a new random number each time."""
+        found = [teacher.answer(Queries(tiny.rows(4, 100 + seed)[0])) for seed in seeds]
+    pairs = [(answers, answers.receipt) for answers in found]
     return [
         (a.labels.tolist(), a.outcomes.tolist(), r.charged, r.left, r.ledger_position)
-        for a, r in ((answers, answers.receipt) for answers in answers_of)
+        for a, r in pairs
     ]
 
 
@@ -103,12 +99,10 @@ def below(pid: int) -> dict[int, str]:
 
 
 def workers(pid: int) -> list[int]:
-    """The Ray workers of shards among a process's descendants."""
     return sorted(child for child, line in below(pid).items() if line.startswith("ray::Shard"))
 
 
 def gone(pids: set[int]) -> bool:
-    """Whether none of these processes is left."""
     return not any(
         Path(f"/proc/{pid}").exists()
         and b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()

@@ -10,17 +10,7 @@ from labelwall import pipeline
 from labelwall.experiment.linear import shift
 from labelwall.experiment.run.run_folder import COUNTED, FEATURES, RunFolder
 from labelwall.student.model import load
-from tests.experiment import tiny
-from tests.experiment.checks import (
-    CLASSIFY,
-    RUN,
-    check_one_error,
-    classified,
-    predict,
-    receipt,
-    run,
-    summary,
-)
+from tests.experiment import checks, tiny
 
 LINEAR = {"kind": "private_linear", "steps": 12, "noise_multiplier": 14.0, "axes": 3}
 
@@ -33,37 +23,35 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, capsys) -> None:
     """Other axes are asked with, once: a resumed run and predictions are answered for nothing."""
-    assert pipeline.main(list(RUN[:-1])) == 0
+    assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "not about 20 records (expected_records), so 8 axes" in capsys.readouterr().err
     out = RunFolder(Path("out"))
     first, counted = (
         out.features(lambda: pytest.fail("built again"), 1, f) for f in (FEATURES, COUNTED)
     )
     assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), (8, 8)]  # type: ignore[union-attr]
-    told = summary()
+    told = checks.summary()
     for name in ("metrics.json", "answers.npz", COUNTED):  # killed after the ledger's last charge
         (out.round(1) / name).unlink()
     out.summary.unlink()
-    assert run() == 0
-    assert summary()["ledger_head"] == told["ledger_head"]
-    assert predict() == 0
-    assert receipt()["charged"] == {"sum": 0}
-    assert receipt()["ledger_head"] == told["ledger_head"]
+    assert checks.run() == 0
+    assert checks.summary()["ledger_head"] == told["ledger_head"]
+    assert checks.predict() == 0
+    assert checks.receipt()["charged"] == {"sum": 0}
+    assert checks.receipt()["ledger_head"] == told["ledger_head"]
 
 
 def test_foreign_public_rows_leave_the_released_classifier(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch, capsys
 ) -> None:
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
     monkeypatch.setattr(shift, "LEFT", -1.0)
     monkeypatch.setattr(shift, "PART", -1e9)
-    assert pipeline.main(list(RUN[:-1])) == 0
+    assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "its released classifier is taken for the student" in capsys.readouterr().err
-    told = summary()
+    told = checks.summary()
     estimate = told["rounds"][0]["estimate"]
     assert estimate["why"].startswith("no shares of the classes explain")
     assert estimate["few"]  # of about 67 records each, under 81
@@ -74,16 +62,14 @@ def test_foreign_public_rows_leave_the_released_classifier(
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
 
 
-def test_rows_are_classified_by_the_shares_of_their_classes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("--student.steps", "200") == 0
+def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:
+    assert checks.run("--student.steps", "200") == 0
     x, y = tiny.rows(300, 9)
     wrong = {"half.json": '{"0": 1}', "list.json": "[1, 2, 3]"}
     for name, text in {"shares.json": '{"0": 1, "1": 0, "2": 0}', **wrong}.items():
         Path(name).write_text(text)
     for shares in ("test", "estimate", "shares.json"):
-        labels = np.array([int(row["label"]) for row in classified(x, "--shares", shares)])
+        labels = np.array([int(row["label"]) for row in checks.classified(x, "--shares", shares)])
         if shares == "shares.json":
             assert (labels == 0).mean() > 0.9
         else:
@@ -91,19 +77,17 @@ def test_rows_are_classified_by_the_shares_of_their_classes(
     Path("labels.csv").unlink()
     for shares in ("nothing.json", *wrong):
         mentioned = "a JSON file with a number for each class: 0, 1, 2"
-        check_one_error([*CLASSIFY, "--shares", shares], mentioned, capsys)
+        checks.check_one_error([*checks.CLASSIFY, "--shares", shares], mentioned, capsys)
         assert not Path("labels.csv").exists()
 
 
 @pytest.mark.parametrize("use", ["train", "metrics"])
-def test_labels_of_public_rows_are_learned_or_serve_metrics(
-    folder: Path, use: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: str, capsys) -> None:
     """What is learned is said before anything is asked, and no metric is of rows that were."""
-    assert pipeline.main([*RUN[:-1], "--public_labels", use]) == 0
+    assert pipeline.main([*checks.RUN[:-1], "--public_labels", use]) == 0
     said, metrics = capsys.readouterr().err, RunFolder(Path("out")).metrics(1)
     assert metrics is not None
     assert ("public labels alone: " in said) == (use == "train")
     assert (metrics["label_accuracy"] is None) == (use == "train")
-    assert predict() == 0  # answered for nothing: the same sums are asked
-    assert receipt()["charged"] == {"sum": 0}
+    assert checks.predict() == 0  # answered for nothing: the same sums are asked
+    assert checks.receipt()["charged"] == {"sum": 0}

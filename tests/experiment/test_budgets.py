@@ -15,12 +15,11 @@ pytestmark = pytest.mark.usefixtures("folder", "one_budget")
 
 
 def ledgers() -> list[str]:
-    """The custodians' directories that hold one."""
     return sorted(path.parent.name for path in Path.cwd().rglob(LEDGER) if "runs" not in path.parts)
 
 
 def test_another_epsilon_is_refused_until_another_directory_is_named(
-    capsys: pytest.CaptureFixture[str],
+    capsys,
 ) -> None:
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0
     assert ledgers() == ["data.npz.custodian"]
@@ -42,9 +41,7 @@ def test_another_epsilon_is_refused_until_another_directory_is_named(
         assert ledgers() == ["data.npz.custodian", "other"]
 
 
-def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(monkeypatch, capsys) -> None:
     with monkeypatch.context() as killed:
         killed.setattr("labelwall.experiment.run.rounds.ask", lambda *_: exec("raise OSError"))
         assert pipeline.main([*RUN, "--epsilon", "8"]) == 2
@@ -55,7 +52,7 @@ def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(
 
 
 def test_other_settings_of_the_same_rows_are_no_new_budget(
-    capsys: pytest.CaptureFixture[str],
+    capsys,
 ) -> None:
     linear = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
     assert pipeline.main([*RUN, *linear, "--epsilon", "8"]) == 0
@@ -65,7 +62,7 @@ def test_other_settings_of_the_same_rows_are_no_new_budget(
     assert ledgers() == ["data.npz.custodian"]
 
 
-def test_changed_private_files_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_private_files_are_told(capsys) -> None:
     command = [*RUN, "--epsilon", "8"]
     assert pipeline.main(command) == 0
     assert pipeline.main(command) == 0
@@ -75,7 +72,7 @@ def test_changed_private_files_are_told(capsys: pytest.CaptureFixture[str]) -> N
     assert "private files changed since the last run" in capsys.readouterr().err
 
 
-def test_no_private_rows_do_not_look_like_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_private_rows_do_not_look_like_a_result(capsys) -> None:
     """A file whose private rows are all gone: the counts are noise, and no estimate is given."""
     x, y = tiny.rows(0, 1)
     tiny.change(private_x=x, private_y=y, private_id=y, public_y=None)
@@ -87,9 +84,7 @@ def test_no_private_rows_do_not_look_like_a_result(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("command", [["plan"], RUN[:1]])
-def test_a_large_epsilon_is_explained(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_large_epsilon_is_explained(command: list[str], capsys) -> None:
     for epsilon, told in (("12", True), ("9", False)):
         other = ["--custodian_dir", "other", "--run_dir", "other"]
         more = other if command == ["run"] and not told else []

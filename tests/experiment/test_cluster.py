@@ -20,17 +20,8 @@ import pytest
 
 from labelwall.teacher.shards.pools import require_locked
 from labelwall.wall.errors import InvalidInput
+from tests.experiment import shard_services as services
 from tests.experiment import tiny
-from tests.experiment.shard_services import (
-    LONG,
-    asked,
-    below,
-    in_one_piece,
-    plain,
-    serving,
-    token,
-    workers,
-)
 from tests.make import until
 from tests.programs import environment
 
@@ -82,12 +73,12 @@ def node(*options: str) -> Iterator[subprocess.Popen[str]]:
 
 def off(process: subprocess.Popen[str]) -> None:
     """What a loss of power does to a node."""
-    for pid in [process.pid, *below(process.pid)]:
+    for pid in [process.pid, *services.below(process.pid)]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    process.wait(LONG)
+    process.wait(services.LONG)
 
 
 @pytest.fixture(scope="module")
@@ -122,19 +113,19 @@ def test_a_node_that_dies_in_mid_request_loses_nothing(tmp_path: Path, cluster: 
     """
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
-    keys = token(one), token(ray)
-    with in_one_piece(tmp_path, one) as url:
-        expected = plain(asked(url, keys[0], range(12)))
-    with serving(tmp_path, ray, *scale(cluster.address), **TOKEN) as (process, url):
-        assert [len(workers(node.pid)) for node in (cluster.head, cluster.other)] == [1, 1]
-        found = plain(asked(url, keys[1], range(6)))
+    keys = services.token(one), services.token(ray)
+    with services.in_one_piece(tmp_path, one) as url:
+        expected = services.asked(url, keys[0], range(12))
+    with services.serving(tmp_path, ray, *scale(cluster.address), **TOKEN) as (process, url):
+        assert [len(services.workers(node.pid)) for node in (cluster.head, cluster.other)] == [1, 1]
+        found = services.asked(url, keys[1], range(6))
         death = threading.Timer(0.05, lambda: off(cluster.other))
         death.start()
-        found += plain(asked(url, keys[1], range(6, 12)))
+        found += services.asked(url, keys[1], range(6, 12))
         death.join()
-        until(lambda: len(workers(cluster.head.pid)) == 2)
-        found += plain(asked(url, keys[1], range(6, 12)))
+        until(lambda: len(services.workers(cluster.head.pid)) == 2)
+        found += services.asked(url, keys[1], range(6, 12))
     assert process.returncode == 0
     assert found[:12] == expected
     assert [answers[:2] for answers in found[12:]] == [answers[:2] for answers in found[6:12]]
-    until(lambda: not workers(cluster.head.pid))
+    until(lambda: not services.workers(cluster.head.pid))

@@ -20,17 +20,7 @@ from labelwall.student import train
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED
-from tests.experiment import tiny
-from tests.experiment.checks import (
-    QUICK,
-    check_one_error,
-    classified,
-    predict,
-    receipt,
-    run,
-    stored,
-    summary,
-)
+from tests.experiment import checks, tiny
 
 BASE = {"budget": {"epsilon": 3000.0}, "custodian_dir": "custody", "caps": None}
 ATTRIBUTES = (
@@ -90,6 +80,12 @@ KINDS = {
         {"0/histogram": 2},
         {"histogram": 1},
     ),
+    "histograms and a score": Kind(
+        "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5}\n"
+        "evaluate: {share: 0.05, sigma: 0.5, choose: true}\n" + SOME,
+        {"0/histogram": 2, "1/score": 2},
+        {"histogram": 1},
+    ),
     "votes on attributes": Kind(
         "mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sample_rate: 0.5, "
         f"sigma_vote: 0.5, threshold: 0.4}}\n{ASKED}",
@@ -118,7 +114,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -146,17 +142,15 @@ def quality(kind: Kind, labels: np.ndarray, x: np.ndarray, classes: np.ndarray) 
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(name: str, capsys) -> None:
     kind = write(name)
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
-    assert run() == 0
-    told = summary()
+    assert checks.run() == 0
+    told = checks.summary()
     assert told["epsilon"] == plan["epsilon"] <= 3000
     x, classes = tiny.rows(40, 2)
-    answers = stored("out/round_1/answers.npz")
+    answers = checks.stored("out/round_1/answers.npz")
     rows, labels = answers["rows"], answers["labels"]
     assert len(set(rows.tolist())) == len(rows) == told["rounds"][0]["asked"]
     assert quality(kind, labels, x[rows], classes[rows]) >= kind.good
@@ -172,7 +166,7 @@ def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(
     assert released() == kind.released
     Path("out/round_2/metrics.json").unlink()  # as if killed before its end
     Path("out/round_2/answers.npz").unlink()
-    assert run() == 0
+    assert checks.run() == 0
     assert released() == kind.released
     page = Path("out/report.html").read_text()
     assert "up & <b>" not in page
@@ -185,8 +179,8 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
     kind = write(name)
     x, classes = tiny.rows(9, 7)
     np.savez("q.npz", x=x)
-    assert predict() == 0
-    charged, first = receipt()["charged"], stored("a.npz")
+    assert checks.predict() == 0
+    charged, first = checks.receipt()["charged"], checks.stored("a.npz")
     assert {key: count for key, count in charged.items() if key in kind.paid} == kind.paid
     assert first["labels"].shape[1:] == ((3,) if kind.truth is bits else ())
     if kind.truth is value:
@@ -194,9 +188,9 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
         np.testing.assert_allclose(first["values"], -10 + first["labels"] * 40 / STEPS)
     elif (first["labels"] != ABSTAINED).any():
         assert quality(kind, first["labels"], x, classes) >= kind.good - 0.2
-    assert predict() == 0
-    assert set(receipt()["charged"].values()) == {0}
-    assert np.array_equal(stored("a.npz")["labels"], first["labels"])
+    assert checks.predict() == 0
+    assert set(checks.receipt()["charged"].values()) == {0}
+    assert np.array_equal(checks.stored("a.npz")["labels"], first["labels"])
 
 
 @pytest.mark.parametrize("name", ["sums", "sums of attributes"])
@@ -205,10 +199,10 @@ def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
     kind = write(name)
     for cap, place in ("3", "three"), ("2", "two"):
         places = ("--run_dir", place, "--custodian_dir", f"c{cap}")
-        assert run(*QUICK, "--caps.asked", cap, *places) == 0
+        assert checks.run(*checks.QUICK, "--caps.asked", cap, *places) == 0
     with safetensors.safe_open("three/round_2/linear.safetensors", "numpy") as file:
         assert file.metadata()["labels"] in ("class", "attributes", "value")
-    labels = stored("two/round_2/answers.npz")["labels"]
+    labels = checks.stored("two/round_2/answers.npz")["labels"]
     assert (labels == ABSTAINED).all()
     assert labels.ndim == (2 if kind.truth is bits else 1)
 
@@ -217,10 +211,10 @@ def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
 def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: None) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     kind = write(name)
-    assert run() == 0
-    told = summary()
+    assert checks.run() == 0
+    told = checks.summary()
     spec, (x, classes) = RunFolder(Path("out")).load_extractor(told["best_round"]), tiny.rows(30, 3)
-    truth, lines = kind.truth(x, classes), classified(x)
+    truth, lines = kind.truth(x, classes), checks.classified(x)
     page = Path("out/report.html").read_text()
     if kind.truth is value:
         predicted = train.predict(spec, x, SCALE)
@@ -245,9 +239,7 @@ def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: No
         ("sums of values", "{kind: private_linear_value}"),
     ],
 )
-def test_a_comparison_scores_other_labels(
-    name: str, point: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_comparison_scores_other_labels(name: str, point: str, capsys) -> None:
     """By errors for values; a reference without noise is the same in every run."""
     kind = write(name)
     rounds = "{}" if "linear" in point else "{queries: 12}"
@@ -269,10 +261,12 @@ def test_a_comparison_scores_other_labels(
     baseline = {"name": "x", "baseline": {"kind": "linear_noisy_sgd"}, "epsilons": [1.0]}
     settings["methods"].append(baseline)
     Path("compare.yaml").write_text(yaml.safe_dump(settings))
-    check_one_error(["compare", "--config", "compare.yaml", "--out", "t"], "baseline", capsys)
+    checks.check_one_error(
+        ["compare", "--config", "compare.yaml", "--out", "t"], "baseline", capsys
+    )
 
 
-def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_custodians_commands_know_labels(capsys) -> None:
     write("means, then medians")
     assert pipeline.main(["data", "--config", "config.yaml"]) == 0
     shown = capsys.readouterr().out
@@ -286,7 +280,7 @@ def test_the_custodians_commands_know_labels(capsys: pytest.CaptureFixture[str])
     assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
     assert shift[-1] == 0
     np.savez("q.npz", x=tiny.rows(2, 7)[0])
-    assert predict() == 0
+    assert checks.predict() == 0
     rows = {"private_x": tiny.rows(4, 8)[0], "private_y": [1.5, 400.0, np.nan, -3.0]}
     np.savez("more.npz", **rows, private_id=np.arange(7000, 7004))
     assert pipeline.main(["records", "add", "--config", "config.yaml", "--rows", "more.npz"]) == 0

@@ -40,7 +40,7 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("name", "setting", "text", "mentioned"), MISTAKES)
 def test_a_mistake_is_one_clear_line(
-    name: str, setting: str, text: str, mentioned: str, capsys: pytest.CaptureFixture[str]
+    name: str, setting: str, text: str, mentioned: str, capsys
 ) -> None:
     write(name, **{setting: text})
     check_one_error(RUN, mentioned, capsys)
@@ -82,7 +82,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("command", "options", "mentioned"), OPTIONS)
 def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
-    command: str, options: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]
+    command: str, options: list[str], mentioned: str, capsys
 ) -> None:
     tiny.write()
     np.savez("q.npz", x=np.zeros((2, 99), np.float32))
@@ -95,7 +95,7 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
     assert command != "serve" or not Path("custody").exists()
 
 
-def test_a_place_that_can_not_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_can_not_be_written(capsys) -> None:
     tiny.write()
     Path("file").write_text("")
     keys = ["keys", "add", "--name", "ann", "--custodian_dir", "file/below"]

@@ -21,7 +21,7 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_says_what_it_protects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_what_it_protects(folder: Path, capsys) -> None:
     text = shown(capsys, "plan", *WHERE)
     assert "(add or remove all rows of one person)" in text
     text = shown(capsys, "run", *WHERE, "--run_dir", "run")
@@ -44,7 +44,7 @@ def test_a_run_says_what_it_protects(folder: Path, capsys: pytest.CaptureFixture
     assert json.loads(Path("run/summary.json").read_text()) == summary, resumed
 
 
-def test_records_come_and_persons_go(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_come_and_persons_go(folder: Path, capsys) -> None:
     x, y = tiny.rows(4, 5)
     np.savez("q.npz", x=x)
     shown(capsys, "predict", *WHERE, "--queries", "q.npz", "--out", "a.npz")

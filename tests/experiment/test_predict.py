@@ -23,9 +23,7 @@ def folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_file_of_queries_is_answered_once(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_queries_is_answered_once(folder: Path, capsys) -> None:
     assert predict() == 0
     first, paid = stored("a.npz"), receipt()
     # 22: fewer are right once in 10^37
@@ -78,9 +76,7 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
 
 
-def test_two_copies_of_a_directory_and_one_anchor(
-    folder: Path, postgres: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_copies_of_a_directory_and_one_anchor(folder: Path, postgres: Server, capsys) -> None:
     """The copy that asks first goes on, the other one is refused by one line; an anchor may be an
     address, too."""
     for number, anchor in enumerate((str(folder / "anchor.json"), address(postgres.schema()))):
@@ -98,9 +94,7 @@ def test_two_copies_of_a_directory_and_one_anchor(
         assert not Path("a.npz").exists()
 
 
-def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(folder: Path, capsys) -> None:
     assert predict() == 0
     capsys.readouterr()
     for new in (True, False):

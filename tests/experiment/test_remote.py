@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from labelwall.experiment.run.teachers import KEY, child, custody
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
 from tests.experiment import tiny
+from tests.experiment.checks import stored
 from tests.experiment.shard_services import in_one_piece, placed_config, token
 from tests.programs import PROGRAMS, environment
 from tests.seeded_noise import SeededNoise
@@ -31,11 +31,10 @@ ANALYST = PROGRAMS / "analyst_run.py"
 
 def public_part(custodian: Path, analyst: Path) -> None:
     """The analyst's own root: the public arrays, and the same configuration."""
-    analyst.mkdir()
-    with np.load(custodian / "data.npz") as stored:
-        public = {name: stored[name] for name in stored.files if not name.startswith("private")}
+    shutil.copytree(custodian, analyst)
+    arrays = stored(str(analyst / "data.npz"))
+    public = {name: array for name, array in arrays.items() if not name.startswith("private")}
     np.savez(analyst / "data.npz", **public)
-    shutil.copy(custodian / "config.yaml", analyst)
 
 
 def entries(path: Path) -> list[tuple[str, dict]]:
@@ -43,7 +42,6 @@ def entries(path: Path) -> list[tuple[str, dict]]:
 
 
 def screened(ledger: Path) -> list[int]:
-    """How many queries each screening was charged for."""
     charges = [body for kind, body in entries(ledger) if kind == "charge"]
     return [body["count"] for body in charges if body["release"] == "screen"]
 
@@ -72,12 +70,10 @@ def test_two_rounds_with_the_teacher_in_another_process(tmp_path, monkeypatch):
     assert (report["status"], report["seen"]) == (0, [])
     assert report["opened"] > 100
     assert entries(custodian / "local/ledger.sqlite") == entries(analyst / "remote/ledger.sqlite")
-    for number, name in product((1, 2), ("rows", "labels", "outcomes")):
-        here, there = (
-            np.load(place / f"round_{number}/answers.npz")[name]
-            for place in (custodian / "local", analyst / "remote")
-        )
-        assert np.array_equal(here, there)
+    for number in (1, 2):
+        places = custodian / "local", analyst / "remote"
+        here, there = (stored(f"{place}/round_{number}/answers.npz") for place in places)
+        assert all(np.array_equal(here[name], there[name]) for name in here)
     private = np.load(custodian / "data.npz")["private_x"]
     written = b"".join(path.read_bytes() for path in analyst.rglob("*") if path.is_file())
     assert not [row for row in private if row.tobytes() in written]

@@ -12,9 +12,7 @@ from tests.ledgers import extractors, parsed
 from tests.programs.kill_runner import kills
 
 
-def test_two_rounds_end_to_end_and_resumption(
-    folder: Path, drawn: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_rounds_end_to_end_and_resumption(folder: Path, drawn: None, capsys) -> None:
     assert run() == 0
     told = summary()
     assert told["delta"] == 1e-5
@@ -45,9 +43,7 @@ def test_two_rounds_end_to_end_and_resumption(
     assert (finding["epsilon"], finding["entries"]) == (told["epsilon"], len(log))
 
 
-def test_a_run_folder_is_of_one_run_and_one_data_set(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_folder_is_of_one_run_and_one_data_set(folder: Path, capsys) -> None:
     assert run(*QUICK) == 0
     custodian = folder / "out.custodian"  # where the private side stays
     assert {p.name for p in custodian.iterdir()} >= {"ledger.sqlite", "dataset.json"}

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import pytest
 
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.run.console import Console
@@ -19,9 +18,7 @@ from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 
 
-def test_a_run_over_shards_is_the_run_over_one_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_over_shards_is_the_run_over_one_piece(tmp_path: Path, monkeypatch) -> None:
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     for shards in ("0", "3"):
@@ -40,7 +37,7 @@ def test_a_run_over_shards_is_the_run_over_one_piece(
 
 
 def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch
 ) -> None:
     """On the page, in public figures; progress in percent, on the custodian's terminal alone."""
     tiny.write(tmp_path)

@@ -11,18 +11,8 @@ import pytest
 
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests import ledgers
+from tests.experiment import shard_services as services
 from tests.experiment import tiny
-from tests.experiment.shard_services import (
-    asked,
-    below,
-    gone,
-    in_one_piece,
-    plain,
-    rows_of,
-    serving,
-    token,
-    workers,
-)
 from tests.make import until
 
 pytestmark = [
@@ -43,29 +33,29 @@ def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_p
     """
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
-    keys = token(one), token(ray)
-    with in_one_piece(tmp_path, one) as url:
-        expected = plain(asked(url, keys[0], range(12)))
-    with serving(tmp_path, ray, *RAY) as (process, url):
-        found = plain(asked(url, keys[1], range(3)))
-        first = workers(process.pid)
+    keys = services.token(one), services.token(ray)
+    with services.in_one_piece(tmp_path, one) as url:
+        expected = services.asked(url, keys[0], range(12))
+    with services.serving(tmp_path, ray, *RAY) as (process, url):
+        found = services.asked(url, keys[1], range(3))
+        first = services.workers(process.pid)
         assert len(first) == 2
         os.kill(first[0], signal.SIGKILL)
         killer = threading.Timer(0.05, lambda: os.kill(first[1], signal.SIGKILL))
         killer.start()
-        found += plain(asked(url, keys[1], range(3, 8)))
+        found += services.asked(url, keys[1], range(3, 8))
         killer.join()
-        until(lambda: len(workers(process.pid)) == 2 and not set(first) & set(workers(process.pid)))
-        started = set(below(process.pid))
-        written = rows_of(ray)
+        until(lambda: len({*services.workers(process.pid)} - {*first}) == 2)
+        started = set(services.below(process.pid))
+        written = services.rows_of(ray)
     assert process.returncode == 0
-    until(lambda: gone(started), 30)
-    with serving(tmp_path, ray, "--scale.shards", "2") as (_, url):
-        again = asked(url, keys[1], range(8))
-        found += plain(asked(url, keys[1], range(8, 12)))
+    until(lambda: services.gone(started), 30)
+    with services.serving(tmp_path, ray, "--scale.shards", "2") as (_, url):
+        again = services.asked(url, keys[1], range(8))
+        found += services.asked(url, keys[1], range(8, 12))
     assert found == expected
     # known: nothing is charged twice
-    assert all(sum(answers.receipt.charged.values()) == 0 for answers in again)
+    assert not any(sum(charged.values()) for _, _, charged, *_ in again)
     assert entries(ray) == entries(one)
-    assert rows_of(ray) == written  # nothing was taken in again
+    assert services.rows_of(ray) == written  # nothing was taken in again
     assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape

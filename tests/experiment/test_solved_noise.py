@@ -36,13 +36,12 @@ def folder(folder: Path) -> Path:
 
 
 def sigma_of(path: Path) -> float:
-    """In the genesis of a ledger."""
     plan = Ledger(path).state.plan
     assert plan is not None
     return plan.slots[0].mechanism["sigma"]
 
 
-def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def otherwise(monkeypatch) -> None:
     """Another version, which solves another noise."""
     solved = Config.solved
 
@@ -61,9 +60,7 @@ def unfinished(folder: Path) -> None:
     (folder / "out" / "round_2" / "metrics.json").unlink()
 
 
-def test_it_is_printed_recorded_and_fixed_at_the_genesis(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_printed_recorded_and_fixed_at_the_genesis(folder: Path, capsys) -> None:
     plan = ["plan", "--config", "config.yaml"]
     told = json.loads(shown(capsys, *plan, "--json"))
     sigma = told["rounds"][0]["solved"]["sigma"]
@@ -75,9 +72,7 @@ def test_it_is_printed_recorded_and_fixed_at_the_genesis(
     assert sigma_of(Path("out.custodian/ledger.sqlite")) == sigma
 
 
-def test_a_resumed_run_keeps_what_was_solved(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_keeps_what_was_solved(folder: Path, monkeypatch, capsys) -> None:
     shown(capsys, *RUN)
     sigma = sigma_of(Path("out/ledger.sqlite"))
     unfinished(folder)
@@ -93,7 +88,7 @@ def test_a_resumed_run_keeps_what_was_solved(
 
 
 def test_another_run_of_the_same_custodian_has_the_ledgers_noise(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch, capsys
 ) -> None:
     custody = ["--custodian_dir", "custody"]
     shown(capsys, *RUN, *custody)
@@ -106,9 +101,7 @@ def test_another_run_of_the_same_custodian_has_the_ledgers_noise(
     check_one_error(third, "another budget", capsys)
 
 
-def test_a_run_of_before_resumes_with_its_numbers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_before_resumes_with_its_numbers(folder: Path, capsys) -> None:
     """A configuration that gives all numbers is priced as it is, and refused where it is dear."""
     write(mechanism={**CELLS, "sigma": 5.0})
     assert "noise from the budget" not in shown(capsys, *RUN)
@@ -119,7 +112,7 @@ def test_a_run_of_before_resumes_with_its_numbers(
     check_one_error(dear, "`budget.epsilon` must be at least", capsys)
 
 
-def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixed_plan_splits_the_budget(folder: Path, capsys) -> None:
     write(rounds=[{}, *({"queries": 9, "mechanism": other} for other in OTHERS)])
     config = load_config(folder / "config.yaml")
     assert [entry.share for entry in config.priced()] == [1 / 3] * 3
@@ -138,9 +131,7 @@ def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixt
     [pytest.param(p, marks=[pytest.mark.slow] if p.stem in SLOW else []) for p in RUNS],
     ids=lambda path: path.stem,
 )
-def test_one_number_plans_every_configuration(
-    path: Path, epsilon: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_number_plans_every_configuration(path: Path, epsilon: str, capsys) -> None:
     args = ["plan", "--config", str(path), "--budget.epsilon", epsilon, "--json"]
     assert pipeline.main(args) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -34,6 +34,21 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     ), labels
 
 
+def integers(x: np.ndarray) -> np.ndarray:
+    """Rows at length 63, int8 [n, d], without the product's code."""
+    x = x.astype(np.float64)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.clip(np.rint(63 * unit), -63, 63).astype(np.int8)
+
+
+def write_table(path: Path, n: int, seed: int) -> None:
+    """``rows`` as a CSV file: columns x0, x1, ..., and their class, c0, c1 or c2, as ``kind``."""
+    x, y = rows(n, seed)
+    head = [*(f"x{place}" for place in range(DIMENSIONS)), "kind"]
+    lines = [[*map(str, row), f"c{label}"] for row, label in zip(x, y, strict=True)]
+    path.write_text("\n".join(map(",".join, [head, *lines])) + "\n")
+
+
 def configure(folder: Path = Path(), **changed: Any) -> None:
     """config.yaml in ``folder``, with settings in place of CONFIG's; None leaves one out."""
     settings = yaml.safe_load(CONFIG) | changed

@@ -36,11 +36,9 @@ class NearestRecord(Mechanism):
     stages = (RESPONSE,)
 
     def with_noise(self, level: float, asked: int) -> NearestRecord:
-        """See ``Mechanism.with_noise``."""
         return self.with_values(epsilon=less_spent(1 / level))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """Each query asked is answered."""
         return (Release(RESPONSE, "pure", {"epsilon": self.require("epsilon")}, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -53,5 +51,4 @@ class NearestRecord(Mechanism):
         return entropy.choose(losses, [rate] * len(keys), keys, stage)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """(outcome, label) of a settled query."""
         return Outcome.ANSWERED, results[RESPONSE]

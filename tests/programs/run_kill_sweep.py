@@ -24,7 +24,6 @@ COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *QUI
 
 
 def run(kill_at: int = 0) -> int:
-    """Run the command, and die before its ``kill_at``-th commit; the exit status."""
     commits = iter(range(1, sys.maxsize))
 
     def commit(_: object) -> None:

@@ -41,13 +41,11 @@ class Task:
         return train(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
-        """Its answers for the test rows."""
         spec = export(self.pool, "mlp", trained.weights)
         return predict(spec, self.test_x, self.pool.labels)
 
 
 def classes(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clusters."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, CLASSES, n)
     return (rng.normal(size=(n, 8)) + 2.5 * np.eye(CLASSES, 8)[y]).astype(np.float32), y

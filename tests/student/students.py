@@ -26,7 +26,6 @@ IMAGE, VECTOR = (12, 12, 3), (8,)
 def content(
     kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
 ) -> bytes:
-    """A student's file."""
     name = backbone or ("small_cnn" if len(shape) == 3 else "mlp")
     channels = shape[2] if len(shape) == 3 else 0
     space = SPACES[kind]
@@ -44,7 +43,6 @@ def content(
 def student(
     kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
 ) -> StudentModel:
-    """The same, loaded."""
     file = content(kind, shape, backbone)
     info = unpack(file)
     assert info is not None

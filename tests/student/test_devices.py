@@ -37,7 +37,7 @@ def _secret() -> Iterator[None]:
         yield
 
 
-def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judges_beside_one_another_judge_the_same(monkeypatch) -> None:
     monkeypatch.setattr(devices, "LONG", 1)
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
@@ -122,9 +122,7 @@ def _train(run_dir: Path) -> TrainedStudent:
 
 
 @pytest.mark.slow
-def test_two_devices_learn_and_go_on_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_devices_learn_and_go_on_after_a_kill(tmp_path: Path, monkeypatch) -> None:
     whole = _train(tmp_path / "whole")
     assert whole.history[-1]["accuracy/test"] > 0.8
     assert [row["step"] for row in whole.history] == [100, 110]

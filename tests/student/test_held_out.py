@@ -47,7 +47,7 @@ def test_without_folds_and_of_values_nothing_is_dropped() -> None:
         np.testing.assert_array_equal(drop_doubtful(config, pool, labels, seed=3).labels, labels)
 
 
-def test_a_class_with_few_labels_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_with_few_labels_keeps_them(monkeypatch) -> None:
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
     labels = RELEASED.copy()
     labels[np.flatnonzero(labels == 2)[5:]] = -1  # five left, fewer than two a fold
@@ -56,7 +56,7 @@ def test_a_class_with_few_labels_keeps_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert (kept >= 0).sum() < (labels >= 0).sum()
 
 
-def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_probabilities_are_judged_and_kept(monkeypatch) -> None:
     monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
     config = replace(CONFIG, doubtful_steps=20)
     soft = np.full((cases.PUBLIC, cases.CLASSES), np.nan, dtype=np.float32)

@@ -66,7 +66,6 @@ def test_probabilities_replace_labels_row_by_row() -> None:
 
 
 def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:
-    """None, or a student that does not want them."""
     given = {"labels": cases.LABELS}
     usual = _train(tmp_path / "usual", soft=None, **given).weights
     unwanted = _train(tmp_path / "unwanted", replace(CONFIG, soft=False), **given).weights

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.audits.cases import cases
 from labelwall.teacher.audits.harness import Pair
-from labelwall.teacher.audits.votes import JOINT, run
+from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
@@ -137,7 +138,8 @@ def test_the_mechanism_draws_from_the_entropy_it_is_given() -> None:
     even = PrivateKnn(k=3, threshold=2, sigma_screen=4.0, sigma_vote=4.0, sample_rate=0.5)
 
     def outcomes(entropy: Entropy) -> np.ndarray:
-        return run(even, JOINT, Pair(3, 3, 2), True, 400, entropy)
+        (joint,) = (case for case in cases(even) if case.release == JOINT)
+        return joint.run(Pair(3, 3, 2), True, 100, entropy)
 
     def draws(entropy: Entropy) -> list[np.ndarray]:
         """Both releases under fixed keys, one after the other."""

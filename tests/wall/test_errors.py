@@ -21,7 +21,6 @@ def test_a_short_value_is_shown_as_it_is(value):
 
 
 def test_no_text_quotes_a_whole_file():
-    """As of another library's message about a value of 2.8 MB."""
     text = f"Parser key data.root: Expected a str. Got value: {'x' * 2_800_000}"
     assert len(str(LabelwallError(text))) < LONGEST + 60
     assert str(LabelwallError(text)).endswith("xxx...")

@@ -102,14 +102,19 @@ def _individual(f: Fields) -> list[Priced]:
     return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
 
 
-def _cells(f: Fields) -> list[Priced]:
+def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
     """L2 sensitivity parts sqrt(neighbours), also of a person: sections 13 and 22."""
     _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
     noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
-    return [Priced("histogram", "gaussian", parameters, noisy)]
+    return [Priced(name, "gaussian", parameters, noisy)]
+
+
+def _score(f: Fields) -> list[Priced]:
+    """A record adds 1 to one of 2 counts a class, a person a vector of length 1: section 13."""
+    return _cells({**f, "centroids": 2, "neighbours": 1}, "score")
 
 
 def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
@@ -208,12 +213,8 @@ SPREAD = {
 COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
 LINEAR = {"noise_multiplier": number(1e-3, 900)}  # times the sensitivity within the curves' range
 STEPS_OF_SUMS = "steps clip axes gain"
-CELLS = {
-    "centroids": integer(1, MAX_CELLS),
-    "neighbours": integer(1, 64),
-    "sigma": NOISE,
-    "parts": integer(1, 4096) | None,
-}
+VOTES = {"sigma": NOISE, "parts": integer(1, 4096) | None}
+CELLS = {"centroids": integer(1, MAX_CELLS), "neighbours": integer(1, 64), **VOTES}
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(
@@ -230,6 +231,7 @@ KINDS: dict[str, Known] = {
         "kernel threshold bandwidth near sigma_label tables bits hash_seed reuse",
     ),
     "reverse_knn": Known(CELLS, _cells, "margin row_neighbours"),
+    "score": Known(VOTES, _score),
     "private_linear": Known(LINEAR, _sums(CLASSES), f"{STEPS_OF_SUMS} margin"),
     "naive_knn": Known(WINNER, _winner, "k"),
     "lnmax": Known({"scale": NOISE}, _laplace, "teachers classifier"),
@@ -260,7 +262,7 @@ KINDS: dict[str, Known] = {
 PERSONS = frozenset(
     (
         *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
-        *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "radius", "batch_knn"),
+        *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "score", "radius", "batch_knn"),
         *("private_linear", "private_linear_attributes", "private_linear_value"),
         *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
     )

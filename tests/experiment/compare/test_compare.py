@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.compare.table import plot, render, summarise
-from tests.experiment import tiny
+from tests.experiment.checks import check_one_error
 
 CONFIG = """
 data: {source: arrays, path: data.npz}
@@ -44,16 +44,12 @@ METHODS = [line.partition(": ")[2] for line in CONFIG.splitlines() if "- name" i
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tiny.write(tmp_path)
-    (tmp_path / "compare.yaml").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(folder: Path) -> Path:
+    (folder / "compare.yaml").write_text(CONFIG)
+    return folder
 
 
-def test_a_table_of_every_kind_of_method_that_resumes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> None:
     assert pipeline.main([*COMMAND, "--seeds", "0"]) == 0
     first = json.loads((folder / "out/comparison.json").read_text())
     assert [row["method"] for row in first["table"]] == METHODS
@@ -90,17 +86,13 @@ def test_a_point_may_have_principal_axes_of_its_own(folder: Path) -> None:
     assert [cell.config.whiten for cell in cells] == [3, 2]
 
 
-def test_another_split_or_method_under_the_same_name_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:
     text = CONFIG.split("  - name: LNMAX")[0]
     (folder / "compare.yaml").write_text(text)
     assert pipeline.main([*COMMAND, "--seeds", "0"]) == 0
     (folder / "compare.yaml").write_text(text.replace("sigma: 2.0", "sigma: 3.0"))
-    assert pipeline.main([*COMMAND, "--seeds", "0"]) == 2
-    assert "other settings" in capsys.readouterr().err
-    assert pipeline.main([*COMMAND, "--seeds", "0", "--budget.delta", "1e-6"]) == 2
-    assert "other settings" in capsys.readouterr().err
+    for more in ([], ["--budget.delta", "1e-6"]):
+        check_one_error([*COMMAND, "--seeds", "0", *more], "other settings", capsys)
 
 
 @pytest.mark.parametrize(
@@ -118,23 +110,20 @@ def test_another_split_or_method_under_the_same_name_is_refused(
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], mentioned: str
+    folder: Path, capsys, change: tuple[str, str], mentioned: str
 ) -> None:
     changed = CONFIG.replace(*change)
     assert changed != CONFIG
     (folder / "compare.yaml").write_text(changed)
-    assert pipeline.main(COMMAND) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert mentioned in error
+    check_one_error(COMMAND, mentioned, capsys)
     assert not (folder / "out/comparison.json").exists()
 
 
 def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
-    assert pipeline.main(COMMAND) == 2
-    assert capsys.readouterr().err.strip().endswith("pip install 'labelwall[compare]'.")
+    check_one_error(COMMAND, "pip install 'labelwall[compare]'.", capsys)
     assert not (folder / "out").exists()
 
 

@@ -1,49 +1,41 @@
 """Methods by name on one's own rows: settings from public ones, the sum that they spend."""
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.compare.arguments import parse_cells
+from labelwall.experiment.commands.configured import parse_cells
 from labelwall.teacher.mechanisms.votes import Gnmax
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, check_one_error
 
-TABLES = [
-    "compare",
-    "--private",
-    "a.csv",
-    "--public",
-    "b.csv",
-    "--test",
-    "c.csv",
-    "--label",
-    "kind",
-]
+TABLES = shlex.split("compare --private a.csv --public b.csv --test c.csv --label kind")
 QUICKLY = ["--student.steps", "60", *QUICK, "--threads", "1", "--workers", "1", "--out", "out"]
 REFERENCES = ["private labels without privacy", "public labels alone"]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch) -> Path:
     """Tables, and the same rows in v.npz."""
     arrays = {}
     for seed, (split, file) in enumerate((("private", "a"), ("public", "b"), ("test", "c")), 1):
-        x, y = tiny.rows(240 if file == "a" else 120, seed)
-        arrays |= {f"{split}_x": x, f"{split}_y": y}
-        lines = [[*map(str, row), f"k{label}"] for row, label in zip(x, y, strict=True)]
-        head = [*(f"x{number}" for number in range(tiny.DIMENSIONS)), "kind"]
-        (tmp_path / f"{file}.csv").write_text("\n".join(map(",".join, [head, *lines])) + "\n")
+        count = 240 if file == "a" else 120
+        arrays |= zip((f"{split}_x", f"{split}_y"), tiny.rows(count, seed), strict=True)
+        tiny.write_table(tmp_path / f"{file}.csv", count, seed)
     np.savez(tmp_path / "v.npz", **arrays)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)
     return tmp_path
 
 
 def test_each_method_has_its_settings_and_what_privacy_costs_stands_beside_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys
 ) -> None:
     methods = ["reverse_knn", "gnmax", "linear_noisy_sgd"]
     command = [*TABLES, "--epsilon", "20", "--methods", *methods, *QUICKLY]
@@ -69,9 +61,8 @@ def test_each_method_has_its_settings_and_what_privacy_costs_stands_beside_it(
 def test_a_method_that_the_budget_buys_nothing_of_is_a_row(folder: Path) -> None:
     methods = ["--methods", "private_knn", "--epsilon", "0.00001"]
     assert pipeline.main([*TABLES, *methods, *QUICKLY]) == 0
-    assert (
-        "| private_knn | 1e-05 |  | nothing affordable |" in Path("out/comparison.md").read_text()
-    )
+    line = "| private_knn | 1e-05 |  | nothing affordable |"
+    assert line in Path("out/comparison.md").read_text()
 
 
 def test_settings_follow_from_public_rows_and_the_budget(folder: Path) -> None:
@@ -104,8 +95,6 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line(
-    folder: Path, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(folder: Path, words: str, capsys) -> None:
     own = [] if "--data" in words else ["--data", "v.npz"]
     check_one_error(["compare", *own, *words.split(), *QUICKLY], MISTAKES[words], capsys)

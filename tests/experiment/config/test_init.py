@@ -26,8 +26,7 @@ NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, so that nothing lies beside the package."""
+def elsewhere(tmp_path: Path, monkeypatch) -> Path:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return Path.cwd()
@@ -38,7 +37,6 @@ def named(places: dict[str, str]) -> list[str]:
 
 
 def written(*options: str, out: str = "own.yaml") -> dict:
-    """What `init` writes to a file."""
     assert pipeline.main(["init", *options, "--out", out]) == 0
     return yaml.safe_load(Path(out).read_text())
 
@@ -188,9 +186,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copy_has_the_files_bytes_and_overwrites_nothing(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copy_has_the_files_bytes_and_overwrites_nothing(name: str, capsys) -> None:
     copy, command = Path("folder/copy.yaml"), ["init", "--from", name, "--out", "folder/copy.yaml"]
     assert pipeline.main(command) == 0
     assert copy.read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()

@@ -36,8 +36,7 @@ from tests.experiment import tiny
 
 N, LENGTH = 3000, 63.0
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(N, 4))
-FEATURES = np.rint(LENGTH * X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.int8)
+FEATURES = tiny.integers(RNG.normal(size=(N, 4)))
 UNITS = FEATURES / LENGTH
 
 
@@ -99,7 +98,7 @@ def far_clusters() -> tuple[np.ndarray, np.ndarray]:
     """(features, labels) of two far clusters in 20 dimensions, which are the classes."""
     rng, labels = np.random.default_rng(4), np.arange(N) % 2
     x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
-    return np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8), labels
+    return tiny.integers(x), labels
 
 
 def right_share(features: np.ndarray, labels: np.ndarray, steps: int, noise: float) -> float:
@@ -206,7 +205,7 @@ def test_public_rows_do_not_overrule_what_sums_tell_clearly() -> None:
     rng = np.random.default_rng(5)
     bump = np.arange(N) % 2
     x = rng.normal(size=(N, 4)) + np.outer(2 * bump - 1, [2.5, 0.0, 0.0, 0.0])
-    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    features = tiny.integers(x)
     labels = (features[:, 1] > 0).astype(np.int64)
     model = fitted("class", 2, labels, 20, 5.0, features)
     assert ((model.says(features)[:, 1] > 0.5) == labels).mean() > 0.95
@@ -269,7 +268,7 @@ def test_what_is_within_the_margin_is_abstained() -> None:
 def test_a_model_of_exact_sums_fits_its_rows() -> None:
     """The sums by floats, without the teacher's code."""
     x, labels = tiny.rows(300, 3)
-    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    features = tiny.integers(x)
     inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
 
     def exact(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -337,10 +336,7 @@ def test_an_estimate_covers_how_many_are_right_or_says_nothing(records: int, noi
         middles = 1.2 * np.eye(4, 16)
         sides = [(labels := rng.integers(0, 4, n), middles[labels]) for n in (records, 800, 2_000)]
         rows = [(labels, x + rng.normal(size=x.shape)) for labels, x in sides]
-        features = [
-            np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-            for _, x in rows
-        ]
+        features = [tiny.integers(x) for _, x in rows]
         how = settings("class", 4, noise * 20**0.5, 20)
         model = fit(teacher(rows[0][0], how, features[0], seed), features[1], how)
         assert model is not None

@@ -5,7 +5,8 @@ import pytest
 
 from labelwall.experiment.linear.labelled import labelled
 from labelwall.experiment.linear.model import fit
-from tests.experiment.linear.test_fits import LENGTH, N, far_clusters, settings, teacher
+from tests.experiment import tiny
+from tests.experiment.linear.test_fits import N, far_clusters, settings, teacher
 
 
 def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
@@ -15,8 +16,7 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
     def drawn(count: int) -> tuple[np.ndarray, np.ndarray]:
         labels = rng.integers(0, 4, count)
         x = middles[labels] + rng.normal(size=(count, 16))
-        unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-        return np.rint(LENGTH * unit).astype(np.int8), labels
+        return tiny.integers(x), labels
 
     (private, codes), public, (x, y) = drawn(4_000), drawn(160), drawn(4_000)
     for noise in (1.0, 200.0, 5_000.0):
@@ -27,6 +27,7 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
             scores.append(float(np.mean(right)))
         alone = labelled(how.inputs(public[0]), public[1], 4)
         assert alone is not None
+        assert all(m is not None and m.known == alone.right for m in models)
         by_labels = float(((how.inputs(x) @ alone.weights).argmax(axis=1) == y).mean())
         assert alone.right == pytest.approx(by_labels, abs=0.1)
         assert scores[1] > max(scores[0], by_labels) - 0.006, noise
@@ -40,4 +41,5 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
     assert model is not None
     right = model.says(features).argmax(axis=1) == labels
     assert right[~public].mean() > 0.85
+    assert model.known == 0.0  # its labels say nothing of the third class
     assert labelled(how.inputs(features), np.zeros(N, dtype=np.int64), 3) is None

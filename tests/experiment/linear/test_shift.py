@@ -11,7 +11,8 @@ from labelwall.experiment.linear import descent
 from labelwall.experiment.linear.model import LinearModel, fit
 from labelwall.experiment.linear.moments import Moment
 from labelwall.experiment.linear.shift import shifted
-from tests.experiment.linear.test_fits import LENGTH, settings, teacher
+from tests.experiment import tiny
+from tests.experiment.linear.test_fits import settings, teacher
 
 CENTRES = 2.0 * np.eye(3, 12)
 EQUAL, SKEWED, RARE, TWO = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.475, 0.475, 0.05], [0.5, 0.5, 0.0]
@@ -23,8 +24,7 @@ def rows(shares: list[float], count: int, seed: int) -> tuple[np.ndarray, np.nda
     labels = np.repeat(np.arange(3), np.rint(count * np.array(shares)).astype(int))
     x = CENTRES[labels] + rng.normal(size=(len(labels), 12))
     order = rng.permutation(len(labels))
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return np.rint(LENGTH * unit).astype(np.int8)[order], labels[order]
+    return tiny.integers(x[order]), labels[order]
 
 
 def shifted_model(private: list[float], public: list[float], noise: float) -> LinearModel:
@@ -60,9 +60,7 @@ def test_a_class_that_public_rows_lack_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("shares", [EQUAL, SKEWED])
-def test_without_a_shift_nothing_is_lost(
-    shares: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> None:
     features, labels = rows(shares, 6_000, 3)
     corrected = shifted_model(shares, shares, 5.0)
 

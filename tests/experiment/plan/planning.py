@@ -93,7 +93,6 @@ def staged(
     records: int = PRIVATE,
     epsilon: float = 1.0,
 ) -> Rehearsal:
-    """A rehearsal of one round with so many labelled rows."""
     case = CASES[mechanism.label_space]
     config = Config(
         data=case.data,
@@ -104,8 +103,8 @@ def staged(
         threads=1,
     )
     task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
-    rows = Labelled(*case.rows(3, labelled), "")
-    return Rehearsal(config, task, public, rows, records, no_progress, tmp_path)
+    rows, goal = Labelled(*case.rows(3, labelled), ""), Goal(epsilon, 1e-5, records, 500, 1)
+    return Rehearsal(config, task, public, rows, goal, no_progress, tmp_path)
 
 
 def write(folder: Path, settings: str) -> Path:
@@ -119,7 +118,6 @@ def write(folder: Path, settings: str) -> Path:
 
 
 def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
-    """By the planner of its kind."""
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
     return planner(mechanism, goal, public, no_progress)

@@ -58,7 +58,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kern
     public = PublicRows(lambda: stage.views[:1], stage.score)
     goal = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, asked=PUBLIC)
     best = planning.planned(mechanism, goal, public).chosen
-    config = planned_config(replace(stage.config, rounds=stage.config.rounds * 2), best)
+    config = planned_config(replace(stage.settings, rounds=stage.settings.rounds * 2), best)
     assert 0.99 < best.epsilon == certified_epsilon(config.plan()) <= 1
     assert best.mechanism.rho == pytest.approx(0.0305527, abs=1e-7)  # all that the budget buys
     assert best.answered == best.cap == best.asked == PUBLIC
@@ -80,7 +80,7 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kern
 
 
 def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
-    tmp_path: Path, small_grids: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_grids: None, monkeypatch
 ) -> None:
     monkeypatch.setattr(candidates, "LABEL_NOISE", (0.3, 0.9))
     settings = "mechanism: {kind: ind_knn}\nbudget: {epsilon: 0.3}\nfeatures: raw"
@@ -108,7 +108,7 @@ def labels(mechanism: IndKnn, records: int, asked: int, seed: int = 4) -> np.nda
 
 @pytest.mark.parametrize("mechanism", [SMALL, replace(RBF, sigma_count=20.0, rho=0.08)])
 def test_a_row_that_counts_several_times_answers_as_its_copies(
-    monkeypatch: pytest.MonkeyPatch, mechanism: IndKnn
+    monkeypatch, mechanism: IndKnn
 ) -> None:
     """Shares of each class, over 40 conversations of 120 queries: deviations below 0.01."""
 

@@ -2,13 +2,11 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import candidates
 from labelwall.experiment.plan.planner import (
     Choice,
@@ -19,8 +17,6 @@ from labelwall.experiment.plan.planner import (
     affordable,
     bit_rdp,
 )
-from labelwall.experiment.plan.search import best_plan
-from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -28,9 +24,7 @@ from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.wall.errors import BudgetRefused
-from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import PRIVATE, PUBLIC, TEST, planned, staged
-from tests.seeded_noise import SeededNoise
 
 VIEW = View("raw", 0, 20, 20, 300, 3, 5000)
 GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
@@ -181,44 +175,3 @@ def test_more_budget_explains_values_better_and_queries_stay_as_given(tmp_path: 
         best.append(optimum.chosen)
     accuracies = [choice.accuracy for choice in best]
     assert accuracies == sorted(accuracies)
-
-
-@pytest.mark.slow
-def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
-    """The quickstart's data and budget, on the features that were chosen with the mechanism.
-
-    The labels of one round (about 340, right with 0.9) have a deviation of 1.6 points by
-    themselves. The mean of five noise tapes leaves that of the rows, which forecast and rounds do
-    not quite share: sqrt(0.9 * 0.1 * (1 / 690 + 1 / 340)) is 2 points, and 3 are allowed.
-    """
-    from labelwall.experiment.run.features import PublicFeatures, first_extractor, whitened
-    from labelwall.experiment.run.query_selection import choose_queries
-    from labelwall.teacher.ledger.ledger import Ledger
-    from labelwall.teacher.records.sources import open_records
-    from labelwall.teacher.teacher import Teacher
-    from labelwall.wall.datasets.sources import describe, read_public
-    from labelwall.wall.messages import ABSTAINED, Queries
-
-    config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
-    planned, optimum = best_plan(config, Console(quiet=True), min_accuracy=0.9)
-    expected = optimum.chosen
-    task, public = describe(planned.data), read_public(planned.data)
-    plain = PublicFeatures(planned, {"public": public.inputs}, no_progress).plain
-    spec = whitened(first_extractor(planned, task), planned.whiten, plain)
-    seen = np.zeros(len(public.inputs), dtype=np.uint8)
-    rows = choose_queries(planned.seed, 1, seen, planned.rounds[0].queries)
-    answered, right = [], []
-    for tape in range(5):
-        path = tmp_path / f"{tape}.sqlite"
-        ledger = Ledger.create(path, dataset="mnist5k", plan=planned.plan(), unsafe=True)
-        records = partial(open_records, planned.data, task)
-        teacher = Teacher(records, ledger, tmp_path, task.num_classes, SeededNoise(tape))
-        teacher.use_extractor(spec)
-        labels = teacher.answer(Queries(public.inputs[rows])).labels
-        has = labels != ABSTAINED
-        answered.append(has.sum())
-        right.append((labels == public.labels[rows])[has].mean())
-    share = expected.answered / expected.asked
-    assert np.mean(answered) == pytest.approx(share * len(rows), rel=0.1)
-    assert np.mean(right) == pytest.approx(expected.accuracy, abs=0.03)
-    assert expected.accuracy >= 0.9

@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
+from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal, labelled_rows, public_box
 from labelwall.experiment.plan.stand_ins import (
     MIN_VARIANCE,
@@ -87,7 +88,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
 ) -> None:
     """600 labelled rows foretell rounds over 2,000 records, with new rows, or a little less."""
     stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
-    config, case = stage.config.solved(), CASES[mechanism.label_space]
+    config, case = stage.settings.solved(), CASES[mechanism.label_space]
     view = stage.views[0]
     forecast = stage.score(view, config.mechanism, range(8), 0).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
@@ -178,7 +179,7 @@ def test_noise_on_votes_lacks_what_few_rows_vary_by(records: int) -> None:
 def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_path: Path) -> None:
     """By sklearn's regression of the values on the unit vectors that a run regresses on."""
     stage = staged(tmp_path, LINEAR_VALUE, 2_000, RECORDS, epsilon=200.0)
-    mechanism, rows = stage.config.solved().mechanism, CASES["value"].rows
+    mechanism, rows = stage.settings.solved().mechanism, CASES["value"].rows
     forecast = stage.score(stage.views[0], mechanism, range(4), 0)
     (x, y), (test, truth) = rows(6, RECORDS), rows(7, 2_000)
     x, asked = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test))
@@ -194,12 +195,28 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     mechanism = ReverseKnn(centroids=5, sigma=9.0)
     config = Config(data=CASES["class"].data, rounds=[RoundConfig()], mechanism=mechanism)
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
-    labelled = Labelled(wide[1], y, "")
-    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, no_progress, tmp_path)
+    labelled, goal = Labelled(wide[1], y, ""), Goal(1.0, 1e-5, RECORDS, 400, 1)
+    stage = Rehearsal(config, task, wide[0], labelled, goal, no_progress, tmp_path)
     views = stage.views
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:
         assert stage.score(view, config.mechanism, range(1), 0).accuracy > 0.5
+
+
+@pytest.mark.parametrize(
+    ("away", "classes", "foreign"),
+    [(0.0, range(CLASSES), False), (0.0, range(1), False), (5.0, range(CLASSES), True)],
+    ids=["alike", "a class", "moved"],
+)
+def test_public_rows_unlike_the_test_split_are_seen(
+    tmp_path: Path, away: float, classes: range, foreign: bool
+) -> None:
+    stage = staged(tmp_path, ReverseKnn(centroids=5, sigma=9.0))
+    public, labels = vectors(2, 1_000)
+    moved = public[np.isin(labels, classes)] + np.float32(away) * np.eye(DIMENSIONS)[-1]
+    rows = (moved.astype(np.float32), stage.labelled.inputs)
+    stage.__dict__["computed"] = rows
+    assert stage.foreign(stage.views[0]) is foreign
 
 
 def test_labelled_public_rows_come_before_the_test_split() -> None:

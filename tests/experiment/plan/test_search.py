@@ -10,13 +10,13 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.settings import load_config, to_yaml
 from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
-from labelwall.experiment.run import places
 from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.entry import recorded_choice
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
@@ -24,6 +24,7 @@ from labelwall.wall.datasets.config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
+from tests.experiment.checks import check_one_error
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -36,7 +37,7 @@ workers: 1
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, monkeypatch) -> Path:
     """A configuration whose data file has no private rows, and few candidates."""
     monkeypatch.setattr(auto, "mechanisms_for", _few(auto.mechanisms_for))
     monkeypatch.setattr("labelwall.experiment.plan.candidates.AXES", (2, 8))
@@ -78,12 +79,28 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
     assert "test split" in table["source"]  # the public rows of these data have no labels
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
-    assert places.decided(load_config(config), folder).open  # before it began: another search
+    assert recorded_choice(load_config(config), folder).open  # before it began: another search
 
 
-def test_a_run_keeps_its_choice(
-    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_public_rows_are_foreign_a_classifier_is_released(config: Path, monkeypatch) -> None:
+    folder, stage = RunFolder(config.parent / "out"), auto.Rehearsal
+    monkeypatch.setattr(stage, "foreign", lambda *_: True)
+    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score))
+    decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+    table = json.loads(folder.candidates.read_text())
+    assert table["candidates"][0]["mechanism"]["kind"] == "private_linear"
+    assert "public rows differ" in table["source"]
+
+
+def _cells_are_best(original):  # type: ignore[no-untyped-def]
+    def score(self, view, mechanism, *rest):  # type: ignore[no-untyped-def]
+        found = original(self, view, mechanism, *rest)
+        return replace(found, accuracy=1.0) if mechanism.kind == "reverse_knn" else found
+
+    return score
+
+
+def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
     with_private(config)
     out = config.parent / "out"
     command = ["run", "--config", str(config), "--run_dir", str(out)]
@@ -99,11 +116,10 @@ def test_a_run_keeps_its_choice(
     assert "other settings (budget)" in capsys.readouterr().err
 
 
-def test_a_folder_with_another_run_is_refused_before_a_search(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monkeypatch) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
-    places.record(replace(found, mechanism=PrivateLinear(axes=4)), folder)
+    folder.create()
+    folder.config.write_text(to_yaml(replace(found, mechanism=PrivateLinear(axes=4))))
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
@@ -112,10 +128,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
 
 @pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
 def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    place: str,
+    config: Path, monkeypatch, capsys, place: str
 ) -> None:
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     (config.parent / "file").write_text("")
@@ -123,12 +136,11 @@ def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
     options = [
         part for name, to in places.items() for part in (f"--{name}", str(config.parent / to))
     ]
-    assert pipeline.main(["run", "--config", str(config), "--quiet", *options]) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert f"`{place}` must be a folder" in found
+    command = ["run", "--config", str(config), "--quiet", *options]
+    check_one_error(command, f"`{place}` must be a folder", capsys)
 
 
-def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plan_is_the_choice(config: Path, capsys) -> None:
     best = config.parent / "best.yaml"
     assert pipeline.main(["plan", "--config", str(config), "--json", "--out", str(best)]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -146,12 +158,8 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
         ("--data.labels=attributes", "`test_y` must be"),
     ],
 )
-def test_bad_input_is_one_line(
-    config: Path, capsys: pytest.CaptureFixture[str], option: str, line: str
-) -> None:
-    assert pipeline.main(["run", "--config", str(config), "--quiet", option]) == 2
-    (found,) = capsys.readouterr().err.splitlines()
-    assert line in found
+def test_bad_input_is_one_line(config: Path, capsys, option: str, line: str) -> None:
+    check_one_error(["run", "--config", str(config), "--quiet", option], line, capsys)
 
 
 def test_values_are_compared_by_r2(tmp_path: Path) -> None:
@@ -184,7 +192,6 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
 
 @pytest.fixture
 def named(tmp_path: Path) -> Path:
-    """A configuration with the default mechanism."""
     return planning.write(tmp_path, "budget: {epsilon: 3.0}")
 
 
@@ -198,7 +205,7 @@ def named(tmp_path: Path) -> Path:
 def test_the_command_writes_a_configuration_that_loads_and_fits(
     named: Path,
     small_grids: None,
-    capsys: pytest.CaptureFixture[str],
+    capsys,
     kind: str,
     source: str,
     word: str,
@@ -228,11 +235,9 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
     assert "1500 private records expected" in text
 
 
-def test_options_of_the_search_are_refused_without_it(
-    named: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert pipeline.main(["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]) == 2
-    assert "`out` must be given together with --optimise" in capsys.readouterr().err
+def test_options_of_the_search_are_refused_without_it(named: Path, tmp_path: Path, capsys):
+    command = ["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]
+    check_one_error(command, "`out` must be given together with --optimise", capsys)
     with pytest.raises(InvalidInput, match="min_accuracy"):
         auto.best_plan(load_config(named), Console(quiet=True), min_accuracy=1.0)
 
@@ -250,24 +255,11 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     assert not [path for path in paths if path.startswith(image_folders["private"])]
 
 
-def test_a_mechanism_that_no_planner_knows_is_refused(
-    named: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mechanism_that_no_planner_knows_is_refused(named: Path, capsys) -> None:
     command = ["plan", "--config", str(named), "--optimise"]
-    assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
-    refused = (
-        "`mechanism.kind` must be one that has a planner: private_knn, private_radius, ind_knn, "
-        "reverse_knn, private_linear, private_linear_attributes, private_linear_value, "
-        "private_knn_mean, private_knn_median. Found 'gnmax'."
-    )
-    assert refused in capsys.readouterr().err
-    named.write_text(
-        named.read_text().replace(
-            "rounds: [{queries: 9}", "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
-        )
-    )
-    assert pipeline.main(command) == 2
-    assert (
-        "left out, or private_knn: all rounds share what is searched for. Found 'gnmax'"
-        in capsys.readouterr().err
-    )
+    refused = "`mechanism.kind` must be one that has a planner: private_knn, private_radius, "
+    check_one_error([*command, "--mechanism.kind", "gnmax"], refused, capsys)
+    other = "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
+    named.write_text(named.read_text().replace("rounds: [{queries: 9}", other))
+    refused = "left out, or private_knn: all rounds share what is searched for. Found 'gnmax'"
+    check_one_error(command, refused, capsys)

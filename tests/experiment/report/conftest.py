@@ -11,7 +11,6 @@ from tests.experiment.report.finished_run import finished_run
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run with its report, for tests that only look."""
     run_dir = finished_run(tmp_path_factory.mktemp("rendered"))
     write_report(run_dir)
     return run_dir
@@ -19,7 +18,6 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(rendered: Path, tmp_path: Path) -> Path:
-    """The same folder, to be changed."""
     return Path(shutil.copytree(rendered, tmp_path / "copy"))
 
 

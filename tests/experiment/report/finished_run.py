@@ -96,7 +96,6 @@ def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:
 
 
 def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -> Path:
-    """A run folder as `run` leaves it, short of the training."""
     write_arrays(tmp_path / "data.npz", images=images)
     config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
     folder.create()
@@ -170,5 +169,4 @@ def config_of(run_dir: Path) -> Config:
 
 
 def change(path: Path, **fields: object) -> None:
-    """Give the object in a JSON file other fields."""
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))

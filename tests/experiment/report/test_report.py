@@ -15,22 +15,11 @@ import yaml
 from PIL import Image
 
 from labelwall.experiment.config.settings import to_yaml
+from labelwall.experiment.report import report
 from labelwall.experiment.report.finished import read_run
-from labelwall.experiment.report.report import (
-    MOST_NAMES,
-    card,
-    cell,
-    rarely_right,
-    scores_by_name,
-    worst,
-    write_report,
-)
+from labelwall.experiment.report.report import scores_by_name, write_report
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.accounting.accountant import (
-    certificates,
-    certified_epsilon,
-    smallest_certified,
-)
+from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
@@ -50,7 +39,7 @@ CARD = "MODEL_CARD.md"
 
 def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> None:
     text = page_in(rendered).text
-    epsilon = certified_epsilon(config_of(rendered).plan())
+    epsilon = accountant.certified_epsilon(config_of(rendered).plan())
     shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])
     assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
     assert "88.75% of the public test split right" in text
@@ -63,7 +52,7 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
     assert "aggregate 0 15 15 15" in text
     assert "UNSAFE" not in text
     assert "DOES NOT CERTIFY" not in text
-    for name, bound in certificates(config_of(rendered).plan()).items():
+    for name, bound in accountant.certificates(config_of(rendered).plan()).items():
         assert f"{name} {round_up(bound.epsilon):.3f}" in text
 
 
@@ -107,24 +96,23 @@ def test_a_class_that_is_rarely_right_is_named(copied: Path) -> None:
     assert sentence in page_of(copied).text
     assert "of 1 classes: &lt;b&gt;owl" in (copied / CARD).read_text()
     counts = np.ones((30, 30), dtype=np.int64)
-    named = rarely_right(scores_by_name(counts, ClassLabels.of(30)))
+    named = report.rarely_right(scores_by_name(counts, ClassLabels.of(30)))
     assert named is not None
     assert named.endswith("of 30 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more.")
 
 
 def test_of_many_classes_the_worst_are_shown() -> None:
-    counts = np.diag(np.arange(MOST_NAMES + 5))
+    counts = np.diag(np.arange(report.MOST_NAMES + 5))
     counts[:, -1] += 1
     space = ClassLabels.of(len(counts))
-    scores = worst(scores_by_name(counts, space))
-    assert len(scores) == MOST_NAMES
+    scores = report.worst(scores_by_name(counts, space))
+    assert len(scores) == report.MOST_NAMES
     assert scores[0] == ("0", 1, 0.0)
-    assert scores[-1][0] == str(MOST_NAMES - 1)
+    assert scores[-1][0] == str(report.MOST_NAMES - 1)
 
 
 @pytest.mark.parametrize("summary", [{}, {"unsafe": False, "epsilon": 0.1}])
 def test_an_unsafe_run_says_so_first_and_certifies_nothing(tmp_path: Path, summary: dict) -> None:
-    """The ledger's word is enough."""
     run_dir = finished_run(tmp_path, unsafe=True)
     change(run_dir / "summary.json", **summary)
     text = page_of(run_dir).text
@@ -266,11 +254,12 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(
     assert {"type": "accuracy", "value": 0.8875} in result["metrics"]
     assert {"type": "expected_calibration_error", "value": 0.0421} in result["metrics"]
     plan = config_of(rendered).plan()
+    epsilon = round_up(accountant.certified_epsilon(plan), 3)
     head = json.loads((rendered / "summary.json").read_text())["ledger_head"]
     for sentence in (
-        f"| epsilon | {round_up(certified_epsilon(plan), 3):.3f}, certified, rounded up |",
+        f"| epsilon | {epsilon:.3f}, certified, rounded up |",
         "| delta | 1e-05 |",
-        f"| certificate | `{smallest_certified(plan)}` |",
+        f"| certificate | `{accountant.smallest_certified(plan)}` |",
         "one private record, which is one row",
         f"labelwall audit ledger.sqlite --expect_head {head}",
         "| 1 | private\\_knn | hog | 12 | 8 | 81.25% |",
@@ -285,7 +274,7 @@ def test_no_word_of_a_run_folder_is_markup(rendered: Path) -> None:
     """The features come from files that a stranger may have written."""
     run = read_run(rendered)
     odd = [{**metrics, "extractor": "x` | <b>y</b>"} for metrics in run.rounds]
-    text = card(replace(run, rounds=odd))
+    text = report.card(replace(run, rounds=odd))
     assert "<b>y" not in text
     assert r"x\` \| &lt;b&gt;y&lt;/b&gt; | 12 |" in text
-    assert cell("a | b\n# c *d* `e`") == r"a \| b # c \*d\* \`e\`"
+    assert report.cell("a | b\n# c *d* `e`") == r"a \| b # c \*d\* \`e\`"

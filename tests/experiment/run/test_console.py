@@ -8,7 +8,7 @@ from labelwall.experiment.run.console import Console
 
 
 @pytest.fixture
-def console(monkeypatch: pytest.MonkeyPatch) -> Console:
+def console(monkeypatch) -> Console:
     shown = Console()
     monkeypatch.setattr(shown, "interactive", True)
     return shown
@@ -35,9 +35,7 @@ def test_one_bar_at_a_time(console: Console) -> None:
     assert console._bar is None
 
 
-def test_lines_without_a_terminal_come_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_without_a_terminal_come_now_and_then(monkeypatch, capsys) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     console = Console()

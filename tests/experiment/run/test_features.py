@@ -67,7 +67,7 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
         on_axes(uneven(rows), kept)
 
 
-def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_keeps_its_axes(folder: Path, monkeypatch) -> None:
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
     assert run("--whiten", "3", *QUICK) == 0
     out = RunFolder(folder / "out")

@@ -1,8 +1,10 @@
-"""Estimates of released labels: right on average, whatever the noise; the better round is kept."""
+"""What labels are worth: foreseen before a round; estimated after it, right on average whatever the
+noise; the better round is kept."""
 
 import numpy as np
 import pytest
 
+from labelwall.experiment.run.entry import foresee
 from labelwall.experiment.run.quality import (
     AGREEMENT,
     COUNTS,
@@ -15,6 +17,8 @@ from labelwall.experiment.run.quality import (
     worse,
 )
 from labelwall.student.held_out import Cleaned
+from labelwall.teacher.mechanisms.sums import ReverseKnn
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.matrices import inherit
 
 
@@ -81,3 +85,17 @@ def test_an_estimate_survives_its_json() -> None:
     assert estimate_of({"estimate": estimate.to_json()}) == Estimate(0.75, 0.0217, AGREEMENT)
     assert estimate_of({"estimate": None}) is estimate_of({}) is None
     assert by_agreement(Cleaned(np.zeros(3))) is None
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "records", "mentioned"),
+    [
+        (PrivateKnn(sigma_screen=75.0), 300, "mechanism.threshold to 45 or less"),
+        (PrivateKnn(sigma_screen=75.0), 6000, None),
+        (ReverseKnn(centroids=150, sigma=44.0), 3000, "mechanism.centroids to 22 or fewer"),
+        (ReverseKnn(centroids=22, sigma=44.0), 3000, None),
+    ],
+)
+def test_a_useless_round_is_foreseen(mechanism, records, mentioned) -> None:
+    reason = foresee(mechanism, records)
+    assert reason is None if mentioned is None else mentioned in str(reason)

@@ -12,7 +12,7 @@ from labelwall.experiment.linear import model
 from labelwall.experiment.linear.model import virtual_rows
 from labelwall.experiment.run import training
 from tests.experiment import tiny
-from tests.experiment.checks import QUICK, run
+from tests.experiment.checks import QUICK, run, stored
 
 LINEAR = "--mechanism.kind=private_linear --mechanism.steps=2 --mechanism.noise_multiplier=0.5"
 VOTES = "--mechanism.kind=reverse_knn --mechanism.centroids=6 --mechanism.sigma=0.5"
@@ -20,7 +20,7 @@ Taught = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @pytest.fixture
-def taught(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Taught:
+def taught(folder: Path, monkeypatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
     tiny.configure(caps=None, rounds=[{}])
     monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
@@ -45,13 +45,12 @@ def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
     plain = inputs * public.std(axis=0) + public.mean(axis=0) if backbone == "linear" else inputs
     np.testing.assert_allclose(plain[:40], public, atol=1e-4)
     assert len(inputs) == len(labels) == len(soft) == 540
-    with np.load("out/round_1/answers.npz") as stored:
-        assert np.array_equal(soft[stored["rows"]], np.load("out/round_1/probabilities.npy"))
-
+    rows = stored("out/round_1/answers.npz")["rows"]
+    assert np.array_equal(soft[rows], np.load("out/round_1/probabilities.npy"))
     with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
         weights, bias = file.get_tensor("weights"), float(file.metadata()["bias"])
-    features = np.rint(63 * plain[40:] / np.linalg.norm(plain[40:], axis=1, keepdims=True))
-    expected = softmax(np.column_stack([features, np.full(500, bias)]) @ weights, axis=1)
+    inputs = np.column_stack([tiny.integers(plain[40:]), np.full(500, bias)])
+    expected = softmax(inputs @ weights, axis=1)
     assert abs(soft[40:] - expected).max() < 0.05  # a rounded entry may be another
     assert np.median(abs(soft[40:] - expected)) < 1e-5
     assert np.array_equal(labels[40:], soft[40:].argmax(axis=1))
@@ -64,7 +63,7 @@ def test_other_students_see_the_public_rows_alone(taught: Taught, settings: str)
 
 
 def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     rows = np.array([[0.0, 5.0], [1.0, 5.0]], dtype=np.float32)
     found = virtual_rows(rows, 3)

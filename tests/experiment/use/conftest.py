@@ -19,7 +19,7 @@ caps: {{asked: 20, answered: 20}}
 rounds: [{{queries: 20}}]
 student:
   {{backbone: small_cnn, objective: supervised, steps: 10, batch_labelled: 8, batch_unlabelled: 8,
-   doubtful_folds: 0, augment: none}}
+   doubtful_folds: 0, augment: natural}}
 threads: 1
 workers: 1
 """
@@ -27,7 +27,6 @@ workers: 1
 
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of vectors, out, and its data.npz."""
     folder = tmp_path_factory.mktemp("vectors")
     tiny.write(folder)
     config = (folder / "config.yaml").read_text()
@@ -38,7 +37,6 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of image folders, out: private, public and test."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     for split in ("private", "public", "test"):
         for name, colour in COLOURS.items():

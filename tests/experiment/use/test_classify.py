@@ -30,7 +30,7 @@ def run(student: Path, out: Path, *rows: str) -> int:
 
 
 def test_a_folder_of_images_gets_the_runs_own_labels(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened
+    images: Path, tmp_path: Path, monkeypatch, opened
 ) -> None:
     """As often right as the run's metrics say, class by class; in several blocks; the private
     folder is not opened."""
@@ -56,7 +56,7 @@ def test_a_folder_of_images_gets_the_runs_own_labels(
 
 
 def test_unreadable_images_are_named_and_have_no_label(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Path, tmp_path: Path, capsys
 ) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     fine = str(images / "test" / "cat" / "0.png")
@@ -84,9 +84,7 @@ def test_an_array_gets_the_runs_own_labels(vectors: Path, tmp_path: Path, suffix
     assert right == metrics(vectors / "out")["student_accuracy"]
 
 
-def test_no_cell_is_a_formula(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_cell_is_a_formula(images: Path, tmp_path: Path, monkeypatch) -> None:
     """A spreadsheet runs cells that begin like one; numbers stay as they are."""
     monkeypatch.chdir(tmp_path)
     names = ["=cmd|' !A0.png", "+1.png", "@sum.png", "-x.png", "\t=1.png", "fine.png"]
@@ -116,7 +114,7 @@ MISTAKES = {
 
 
 @pytest.fixture
-def folder(vectors: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(vectors: Path, monkeypatch) -> Path:
     np.save(vectors / "x.npy", np.zeros((2, 8), np.float32))
     np.save(vectors / "wide.npy", np.zeros((2, 9), np.float32))
     np.save(vectors / "number.npy", np.float32(1))
@@ -125,9 +123,7 @@ def folder(vectors: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(
-    folder: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_clear_line(folder: Path, tmp_path: Path, name: str, capsys) -> None:
     student, rows, mentioned = MISTAKES[name]
     out = tmp_path / "a.csv"
     command = ["classify", "--student", student, *rows, "--out", str(out)]
@@ -135,9 +131,7 @@ def test_a_mistake_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_readable_image_and_no_place_to_write(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_readable_image_and_no_place_to_write(images: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     (tmp_path / "empty").mkdir()
     command = ["classify", "--student", str(images / "out"), "--images"]

@@ -26,6 +26,7 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearAttributes,
     PrivateLinearValue,
     ReverseKnn,
+    Score,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -88,6 +89,7 @@ PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     ),
     "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
     "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
+    "score": (Score(sigma=2.0).for_unit("person"), ()),
     "private_linear": (PrivateLinear(noise_multiplier=1.0).for_unit("person"), ()),
     "averages": (PrivateLinear(noise_multiplier=1.0), ()),
     "attributes_sums": (PrivateLinearAttributes(noise_multiplier=1.0).for_unit("person"), ()),
@@ -252,6 +254,7 @@ FAULTS: dict[str, Fault] = {
     "reverse_knn: half the noise": Fault(drawing(CELLS), 20_000),
     "reverse_knn: silent": Fault(faults.SilentCells(**vars(CELLS)), 20_000),
     "reverse_knn: every cell": Fault(faults.EveryCell(**vars(CELLS)), 20_000),
+    "score: half the noise": Fault(drawing(Score(sigma=1.0)), 20_000),
     **{
         f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in KINDS[1:])
         for kind in KINDS

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from labelwall.teacher.audits.harness import EXPLORED, OUTCOMES, explored, fresh_keys, sum_codes
+from labelwall.teacher.audits.harness import EXPLORED, OUTCOMES, explored, sum_codes
 
 
 def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: float) -> float:
@@ -55,9 +55,3 @@ def test_codes_of_a_sum_are_ordered_and_tell_deviations_apart() -> None:
     assert (np.diff(codes) >= 0).all()
     assert (codes.min(), codes.max()) == (0, OUTCOMES)
     assert sum_codes(np.array([800]), 800.0) - sum_codes(np.array([0]), 800.0) == OUTCOMES // 8
-
-
-def test_no_identity_comes_twice() -> None:
-    first, again = (list(fresh_keys(10, 4)) for _ in range(2))
-    assert [len(keys) for keys in first] == [4, 4, 2]
-    assert len({key for keys in first + again for key in keys}) == 20

@@ -62,6 +62,32 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
     assert drawn.tolist() == expected.ravel().tolist()
 
 
+@settings(max_examples=80)
+@given(st.data())
+def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data: st.DataObject) -> None:
+    """By brute force; the vector that one person adds is no longer than a row's."""
+    n, parts = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([1, 4096]))
+    features = data.draw(arrays(np.int8, (n, CLASSES), elements=few))
+    labels = data.draw(arrays(np.int64, n, elements=st.integers(0, CLASSES - 1)))
+    persons = data.draw(arrays(np.int64, n, elements=st.integers(0, 2)))
+    cells = 63 * np.eye(CLASSES, dtype=np.int8)
+    for person in (None, *range(3)):
+        own = np.ones(n, dtype=bool) if person is None else persons == person
+        votes = np.zeros(2 * CLASSES)
+        for row, label in zip(features[own].astype(int), labels[own], strict=True):
+            wrong = int(((row - cells.astype(int)) ** 2).sum(axis=1).argmin() != label)
+            votes[wrong * CLASSES + label] += 1
+        rows = ExactIndex(features[own], np.arange(own.sum()))
+        if person is None:
+            expected = parts * votes
+        else:
+            rows = ExactIndex(features[own], np.arange(own.sum()), persons[own])
+            expected = np.floor(parts * np.sqrt(votes / max(own.sum(), 1)))
+            assert np.linalg.norm(expected) <= parts
+        drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes(parts)[0]
+        assert drawn.tolist() == expected.tolist()
+
+
 def weights(seed: int) -> np.ndarray:
     shape = DIMENSIONS + 1, CLASSES
     return np.random.default_rng(seed).integers(-500, 501, shape).astype(np.int16)

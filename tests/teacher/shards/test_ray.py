@@ -49,7 +49,7 @@ def over_ray(directory: Path, name: str) -> tuple[Teacher, RayPool]:
     teacher = tiny.teacher(directory, name, tiny.records(), SCALE)
     teacher.use_extractor(tiny.RAW)
     assert isinstance(teacher._rows, ShardedRows)
-    pool = teacher._rows._shards._pool
+    pool = teacher._rows._pool
     assert isinstance(pool, RayPool)
     return teacher, pool
 

@@ -18,14 +18,13 @@ from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import Pool
-from labelwall.teacher.shards.shards import ShardedIndex, Shards
+from labelwall.teacher.shards.shards import ShardedIndex
 from labelwall.teacher.shards.worker import ShardFailed, journal
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.guarantee import UNITS, Unit
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
-from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import sampled
 from tests.teacher.shards import tiny
@@ -155,10 +154,10 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     np.savez(path, private_x=x, private_y=np.arange(n) % 2)
     task = Task(ClassLabels(("a", "b")), (256,))
     config = DataConfig(source="arrays", path=str(path))
-    shards = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
-    assert peak_of(lambda: shards.open(no_progress)) < 5 * block
+    rows = tiny.on_disk(tmp_path, partial(stream_records, config, task), 2, 256)
+    assert peak_of(rows.records) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
-    peak = peak_of(lambda: shards.index(spec, None, 16, lambda done, total: None))
+    peak = peak_of(lambda: rows.prepare(spec, Embedder(spec, probe=None)))
     assert peak < 12 * block + 60 * n
 
 
@@ -303,11 +302,15 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(
     records = tiny.records()
     teacher = tiny.ready(tmp_path, "private_knn", records, 2)
 
-    def fails(*_: object) -> None:
-        raise OSError("no space")
+    ask_each = Pool.ask_each
+
+    def fails(pool: Pool, name: str, arguments: list[tuple[object, ...]]) -> list[object]:
+        if name == "amend":
+            raise OSError("no space")
+        return ask_each(pool, name, arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shards, "apply", fails)
+        patched.setattr(Pool, "ask_each", fails)
         with pytest.raises(OSError, match="no space"):
             teacher.remove(records.ids[5:6])
     with pytest.raises(InvalidInput, match="extractor"):

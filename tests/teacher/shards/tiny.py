@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
+from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -19,6 +20,7 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearAttributes,
     PrivateLinearValue,
     ReverseKnn,
+    Score,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -32,7 +34,7 @@ from labelwall.teacher.mechanisms.votes import (
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Shards, Stream
+from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import numbered_space
@@ -64,6 +66,7 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    Score(sigma=2.0),
     PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
     PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
     PrivateLinearValue(noise_multiplier=2.0),
@@ -88,6 +91,7 @@ def spec_of(name: str) -> ExtractorSpec:
 
 LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+EMBEDDER = Embedder(RAW, probe=None)
 SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
 BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
@@ -174,11 +178,28 @@ def ready(
 
 
 def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> ShardedIndex:
-    directory.mkdir(parents=True)
-    scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
-    shards = Shards(directory, scale, streamed(rows), shape, unit=unit)
-    shards.open(no_progress)
-    return shards.index(RAW, None, 16, lambda done, total: None)
+    index = on_disk(directory, streamed(rows), count, unit=unit).prepare(RAW, EMBEDDER).index
+    assert isinstance(index, ShardedIndex)
+    return index
+
+
+def on_disk(
+    directory: Path, stream: Stream, count: int, dimensions: int = DIMENSIONS, unit: Unit = "row"
+) -> ShardedRows:
+    mechanism = MECHANISMS["private_knn"]
+    return ShardedRows(
+        stream,
+        ledger_in(directory, mechanism, 1000, unit),
+        numbered_space("class", CLASSES),
+        [mechanism],
+        scale=ScaleConfig(shards=count),
+        input_shape=(dimensions,),
+        directory=directory,
+        device="cpu",
+        batch_size=16,
+        workers=1,
+        progress=no_progress,
+    )
 
 
 def asked(teacher: Teacher, name: str) -> tuple[object, ...]:

@@ -43,7 +43,6 @@ def write_arrays(path: Path, labels: Any = "class", **changed: np.ndarray | None
 
 
 def write_lines(folder: Path, name: str, lines: list[str], header: str = HEADER) -> str:
-    """A CSV file; returns its path."""
     (folder / name).write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     return str(folder / name)
 

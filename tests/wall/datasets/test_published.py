@@ -122,7 +122,7 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
 # --- CIFAR-10's formats
 
 
-def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
+def write_cifar(root: Path, monkeypatch) -> dict[str, np.ndarray]:
     """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its
     checksums."""
     folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}
@@ -242,25 +242,3 @@ def test_missing_files_are_one_clear_line(tmp_path, monkeypatch, source, downloa
             read()
         assert "\n" not in str(caught.value)
         assert ("download failed" in str(caught.value)) == download
-
-
-# --- the real files
-
-
-@pytest.mark.realdata
-@pytest.mark.parametrize("source", ["mnist", "fashion_mnist"])
-def test_real_mnist(realdata_root, source):
-    raw = realdata_root / {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}[source] / "raw"
-    if not raw.is_dir():
-        pytest.skip(f"{raw} is not a folder")
-    config = DataConfig(source=source, root=str(realdata_root), download=False)
-    records, public = open_records(config, describe(config)), read_public(config)
-    train, test = (
-        np.frombuffer((raw / f"{name}-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8)
-        for name in ("train", "t10k")
-    )
-    digits = np.frombuffer((raw / "t10k-labels-idx1-ubyte").read_bytes()[8:], dtype=np.uint8)
-    np.testing.assert_array_equal(records.inputs.ravel(), train)
-    both = np.concatenate([public.inputs, public.test_inputs])
-    np.testing.assert_array_equal(both.ravel(), test)
-    np.testing.assert_array_equal(public.test_labels, digits[5000:])
