@@ -121,12 +121,8 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
     space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
     scores = scores_by_name(counts, space)
-<<<<<<< HEAD
     stored = run.folder.student
     info = unpack(stored.read_bytes()) if stored.is_file() else None
-    judged = ("unsafe", "problems", "certified", "kept")
-=======
->>>>>>> main
     return {
         **vars(run),
         "plan": plan,
