@@ -8,7 +8,10 @@ from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .experiment.api import Data, Model, audit, compare, fit, load, plan
+    from .experiment import sklearn
+    from .experiment.api import compare, fit, plan
+    from .experiment.data import Data
+    from .experiment.model import Model, audit, load
     from .wall.errors import LabelwallError
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "fit",
     "load",
     "plan",
+    "sklearn",
 ]
 
 
@@ -29,5 +33,10 @@ def __getattr__(name: str) -> Any:
         return metadata.version("labelwall")
     if name not in __all__:
         raise AttributeError(f"module 'labelwall' has no attribute {name!r}")
-    place = ".wall.errors" if name == "LabelwallError" else ".experiment.api"
+    if name == "sklearn":
+        return import_module(".experiment.sklearn", __name__)
+    places = {"Data": "data", "Model": "model", "load": "model", "audit": "model"}
+    place = f".experiment.{places.get(name, 'api')}"
+    if name == "LabelwallError":
+        place = ".wall.errors"
     return getattr(import_module(place, __name__), name)

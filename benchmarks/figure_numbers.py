@@ -4,11 +4,11 @@ Its data-dependent curve takes each query's plurality where a certificate takes 
 RELEASABLE where the votes come from private rows, and it does not combine with subsampling.
 """
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import epsilon_from_rdp
 from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
 from labelwall.wall.errors import InvalidInput
 
@@ -29,9 +29,14 @@ PRINTED = {
 }
 
 
+def classic_epsilon(rdp: np.ndarray, delta: float) -> float:
+    """Of a curve at ORDERS, float64 [n_orders]: Mironov 2017, Proposition 3."""
+    return float((rdp - math.log(delta) / (ORDERS - 1)).min())
+
+
 def epsilons(rdps: Iterable[np.ndarray]) -> np.ndarray:
     """The paper's conversion of curves float64 [n_orders]: float64 [n]."""
-    return np.array([epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for rdp in rdps])
+    return np.array([classic_epsilon(rdp, DELTA) for rdp in rdps])
 
 
 def shortfall() -> float:

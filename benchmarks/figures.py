@@ -97,7 +97,7 @@ def cifar10_plurality(root: str, download: bool) -> np.ndarray:
     config = DataConfig(source="cifar10", root=root, download=download)
     task = describe(config)
     records, public = open_records(config, task), read_public(config)
-    embedder = Embedder(ExtractorSpec("hog", task.input_shape, task.num_classes), probe=None)
+    embedder = Embedder(ExtractorSpec("hog", task.input_shape, task.num_classes))
     features, _ = embedder.embed(records.inputs)
     queries, _ = embedder.embed(public.inputs[:QUERIES])
     index = ExactIndex(features, records.ids)

@@ -22,12 +22,11 @@ import numpy as np
 
 from labelwall.experiment.config.groups import STAGES
 from labelwall.experiment.run.features import principal_axes
-from labelwall.teacher.features.embedder import RAW_UNIT, quantise
-from labelwall.teacher.features.hog import hog_features
-from labelwall.teacher.features.network import FixedShapeNetwork
+from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
+from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 
 FEATURES = ("efficientnet_lite0", STAGES, "hog")
@@ -88,18 +87,6 @@ def of_published(source: str, root: Path) -> Images:
 
     rows = {split: len(labels) for split, (_, labels) in splits.items()}
     return Images(task.input_shape, task.num_classes, rows, read)
-
-
-def by_network(
-    images: Images, batch_size: int, *, stages: bool = False
-) -> Callable[[np.ndarray], np.ndarray]:
-    """ImageNet's EfficientNet-Lite0, one image at a time where its slot in a batch would matter."""
-    spec = efficientnet_lite0(images.shape, images.num_classes, stages=stages)
-    network = FixedShapeNetwork(spec, batch_size)
-    if not network.slot_independent(images.read("test", slice(0, 8))[0]):
-        print("a slot of the batch matters on this machine: one image at a time")
-        network = network.one_at_a_time()
-    return network.features
 
 
 def extract(images: Images, features: Callable[[np.ndarray], np.ndarray], cache: Path) -> None:
@@ -231,26 +218,18 @@ def main() -> None:
     parser.add_argument(
         "--arrays", type=Path, help="npz file to write for the data source `arrays`"
     )
-    parser.add_argument(
-        "--batch", type=int, default=64, help="images that the network sees at once"
-    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(options.threads)
     images = (
         in_folders(options.images)
         if options.images
         else of_published(options.published, options.root)
     )
-    network = options.features != "hog"
-    features = (
-        by_network(images, options.batch, stages=options.features == STAGES)
-        if network
-        else lambda pixels: hog_features(pixels, options.threads)
-    )
-    extract(images, features, options.cache)
+    spec = ExtractorSpec("hog", images.shape, images.num_classes)
+    if options.features != "hog":
+        stages = options.features == STAGES
+        spec = efficientnet_lite0(images.shape, images.num_classes, stages=stages)
+    extract(images, Embedder(spec, workers=options.threads).features, options.cache)
     if options.arrays:
         to_arrays(options.cache, options.arrays)
 

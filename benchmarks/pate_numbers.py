@@ -6,8 +6,10 @@ Run it without arguments. Data-dependent epsilons are left out: the papers' vote
 import math
 from dataclasses import dataclass
 
+from figure_numbers import classic_epsilon
+
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
+from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
@@ -113,9 +115,7 @@ def independent() -> dict[str, float]:
     }
     curves[f"GNMAX, {ANSWERED} labels, Gaussian bound"] = ANSWERED * ORDERS / VOTE**2
     curves[f"GNMAX, {ANSWERED} labels, argmax"] = ANSWERED * label
-    return {
-        name: epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for name, rdp in curves.items()
-    }
+    return {name: classic_epsilon(rdp, DELTA) for name, rdp in curves.items()}
 
 
 def main() -> None:

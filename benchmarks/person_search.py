@@ -70,7 +70,7 @@ def main() -> None:
         held = np.load(options.features)
         records, queries = held["records"], held["queries"]
     else:
-        hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=2)
+        hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), workers=2)
         parts = (MNIST(options.data, train=train).data.numpy() for train in (True, False))
         records, queries = (hog.embed(part[..., None])[0] for part in parts)
         if options.features is not None:

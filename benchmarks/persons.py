@@ -78,7 +78,7 @@ class Split:
 
 def hog(images: np.ndarray) -> np.ndarray:
     """HOG vectors int8 [n, 1296] of uint8 [n, 28, 28]."""
-    embedder = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=1)
+    embedder = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), workers=1)
     return embedder.embed(images[..., None])[0]
 
 

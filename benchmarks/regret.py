@@ -96,7 +96,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     """Share of test rows with their right label (R2 of values), mean of ``draws`` rounds."""
     form = mechanism.query_form
     spec = extractor_of_round(spec_of(data, view), form, lambda _: data.public[0])
-    embedder = Embedder(spec, probe=None)
+    embedder = Embedder(spec)
     public, private, test = (
         embedder.embed(x)[0] for x in (data.public[0], data.private[0], data.test[0])
     )
@@ -211,7 +211,7 @@ def value_row(epsilon: float) -> str:
         if mechanism.once_a_round:
             return accuracy(data, asking, view, solved(asking, mechanism), DRAWS)
         mechanism = replace(asking, mechanism=mechanism).solved().mechanism
-        embedder, scores = Embedder(spec_of(data, view), probe=None), []
+        embedder, scores = Embedder(spec_of(data, view)), []
         near, asked = (embedder.embed(part)[0] for part in (private, public))
         for draw in range(DRAWS):
             picked = np.random.default_rng(draw).permutation(len(public))[: regression.QUERIES]

@@ -143,7 +143,6 @@ def index_over(
 ) -> tuple[ExtractorSpec, ShardedIndex]:
     """The extractor and the index of generated rows in new shards."""
     from labelwall.teacher.accounting.plan import Plan, Slot
-    from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms.votes import PrivateKnn
     from labelwall.teacher.records.sources import Records
@@ -168,7 +167,7 @@ def index_over(
     place |= {"workers": 1, "progress": lambda *_: None, "scale": scale}
     space, shape = numbered_space("class", 10), (dimensions,)
     on_disk = ShardedRows(stream, ledger, space, [mechanism], input_shape=shape, **place)
-    return spec, on_disk.prepare(spec, Embedder(spec, probe=None)).index
+    return spec, on_disk.prepare(spec).index
 
 
 def sharded(
@@ -187,8 +186,7 @@ def sharded(
 
     spec, over = index_over(folder, rows, dimensions, shards, backend)
     embedded = [
-        Embedder(spec, probe=None).embed(block.astype(np.float32))[0]
-        for block in blocks(rows, dimensions)
+        Embedder(spec).embed(block.astype(np.float32))[0] for block in blocks(rows, dimensions)
     ]
     index, m = ExactIndex(np.concatenate(embedded), np.arange(rows)), prefix_length(K, GAMMA)
     queries = asked(dimensions, 16, 10_000)

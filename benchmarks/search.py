@@ -72,7 +72,7 @@ def load(folder: str | None, size: int) -> Task:
     from labelwall.teacher.features.embedder import Embedder
     from labelwall.wall.messages import ExtractorSpec
 
-    hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=2)
+    hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), workers=2)
     train, test = MNIST(folder, train=True), MNIST(folder, train=False)
     records, queries = (hog.embed(part.data.numpy()[..., None])[0] for part in (train, test))
     return Task(

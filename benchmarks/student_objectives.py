@@ -46,7 +46,7 @@ def released(seed: int) -> Split:
     order = rng.permutation(len(flat))
     images = flat[order].reshape(-1, 28, 28, 1).astype(np.uint8)
     truth = truth[order].astype(np.int64)
-    features = hog_features(images[: PRIVATE + PUBLIC], 1, None)
+    features = hog_features(images[: PRIVATE + PUBLIC])
     similarity = features[PRIVATE:] @ features[:PRIVATE].T
     # [public, neighbours]
     nearest = truth[:PRIVATE][np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]]

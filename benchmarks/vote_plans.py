@@ -29,4 +29,4 @@ def planned_votes(
         stage = Rehearsal(settings, task, rows, labelled, goal, no_progress, Path(scratch))
         view = View("raw", 0, 0, 0, len(rows), classes, records)  # of however many dimensions
         public = PublicRows(lambda: (view,), stage.score)
-        return planner(mechanism, goal, public, no_progress).chosen
+        return planner.plan(mechanism, goal, public, no_progress).chosen

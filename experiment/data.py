@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from ..wall.datasets.texts import cleaned
 from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
+from .config.settings import merged
 
 PARTS = {
     "private": ("private_x", "private_y"),
@@ -114,6 +115,11 @@ class Data:
                 _write_array(member, values, place / f"{member}.npy")
         return {"data": str(place)}
 
+    def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings with the classes' names, where they are known."""
+        names = self.names()
+        return merged({"data": {"classes": names}}, settings) if names else settings
+
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
         labels = _pair(self.public if self.test is None else self.test)[1]
@@ -121,7 +127,7 @@ class Data:
             return list(map(str, self.classes))
         if np.asarray(labels).dtype.kind not in "UOT":
             return []
-        return sorted({text for cell in labels if (text := _text(cell))})
+        return sorted({text for cell in labels if (text := cell_text(cell))})
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
@@ -151,7 +157,7 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     if labels is None or (isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf"):
         return labels
     known = {text: code for code, text in enumerate(names)}
-    texts = [_text(cell) or "" for cell in labels]
+    texts = [cell_text(cell) or "" for cell in labels]
     codes = [known.get(text, -1) if names else _whole(text) for text in texts]
     missing = {"private": texts, "public": [""], "test": []}[name]  # those that may say none
     wrong = [text for text, code in zip(texts, codes, strict=True) if code < 0]
@@ -161,7 +167,7 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     return np.array(codes, dtype=np.int64)
 
 
-def _text(cell: Any) -> str | None:
+def cell_text(cell: Any) -> str | None:
     """A cell as text, whole numbers as such; None where it is missing."""
     if cell is None or cell != cell:
         return None
@@ -197,7 +203,7 @@ def _write_texts(name: str, texts: Any, labels: Any, path: Path) -> None:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(given)
         for cells in zip(*given.values(), strict=True):
-            writer.writerow(re.sub(r"[\r\n]", " ", _text(cell) or "") for cell in cells)
+            writer.writerow(re.sub(r"[\r\n]", " ", cell_text(cell) or "") for cell in cells)
 
 
 def write_table(name: str, given: Any, label: str, path: Path) -> None:
@@ -214,13 +220,13 @@ def write_table(name: str, given: Any, label: str, path: Path) -> None:
     elif hasattr(frame, "to_arrow"):
         table = frame.to_arrow()
     elif hasattr(frame, "to_dict"):  # a column of Python's objects may hold anything: cell by cell
-        mixed = {key: frame[key].map(_text) for key in frame if frame[key].dtype == object}
+        mixed = {key: frame[key].map(cell_text) for key in frame if frame[key].dtype == object}
         table = pyarrow.Table.from_pandas(frame.assign(**mixed), preserve_index=False)
     else:
         raise InvalidInput(name, "a data frame, as the others are", type(frame).__name__)
     if labels is not None:
         table = table.append_column(
-            label, pyarrow.array([_text(cell) for cell in labels], pyarrow.string())
+            label, pyarrow.array([cell_text(cell) for cell in labels], pyarrow.string())
         )
     table = table.replace_schema_metadata(None)
     with _unless_same(path) as part:

@@ -45,6 +45,8 @@ class StudentConfig:
             sizes are of all together.
         precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs
             32-true.
+        logger: where the public metrics of trainings go beside events.tfevents in each round's
+            folder (tensorboard: nowhere else): csv, mlflow or wandb by Lightning's loggers.
     """
 
     backbone: str = "small_cnn"
@@ -64,6 +66,7 @@ class StudentConfig:
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    logger: Literal["tensorboard", "csv", "mlflow", "wandb"] = "tensorboard"
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_labelled", "batch_unlabelled", "doubtful_steps", "devices"):

@@ -83,7 +83,8 @@ def _judge(
     seen = labels.copy()
     seen[rows] = ABSTAINED
     with tempfile.TemporaryDirectory() as folder:
-        student = train(config, pool, seen, run_dir=Path(folder), seed=seed)
+        unheard = replace(config, logger="tensorboard")
+        student = train(unheard, pool, seen, run_dir=Path(folder), seed=seed)
     return outputs(pool.spec(config.backbone, student.weights), pool.inputs[rows])
 
 

@@ -5,9 +5,11 @@ same weights.
 import hashlib
 import tempfile
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogger
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
-from ..wall.errors import InvalidInput, LabelwallError
+from ..wall.errors import InvalidInput, LabelwallError, MissingData
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks import build, load, to_safetensors
@@ -57,6 +60,7 @@ def train(
     test_y: np.ndarray | None = None,
     progress: TaskProgress = no_progress,
     soft: np.ndarray | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``.
@@ -64,7 +68,7 @@ def train(
     ``test_x``, ``test_y``: for reported metrics alone. ``progress`` hears the steps done; of
     several devices, the first and the last. ``soft``: released probabilities of classes, float32
     [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
-    these rows' labels.
+    these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
@@ -80,7 +84,8 @@ def train(
     data = StudentData(batches, config.steps, test)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
         hide_remarks()
-        trainer = _trainer(config, last, progress, Path(meeting))
+        heard = [*loggers, *loggers_of(config.logger, run_dir)]
+        trainer = _trainer(config, last, progress, Path(meeting), heard)
         progress(0, config.steps)
         try:
             with no_secrets() if config.devices > 1 else nullcontext():
@@ -97,7 +102,11 @@ def train(
 
 
 def _trainer(
-    config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path
+    config: StudentConfig,
+    last: Path,
+    progress: TaskProgress,
+    meeting: Path,
+    loggers: list[Logger],
 ) -> pl.Trainer:
     """A trainer whose checkpoint is ``last``; ``meeting``: as for ``SpawnedDevices``."""
     checkpoints = ModelCheckpoint(
@@ -124,13 +133,26 @@ def _trainer(
         max_epochs=-1,
         reload_dataloaders_every_n_epochs=1,
         num_sanity_val_steps=0,
-        logger=False,
+        logger=loggers,
         callbacks=callbacks,
         enable_progress_bar=False,
         enable_model_summary=False,
         strategy=SpawnedDevices(meeting) if config.devices > 1 else "auto",
         use_distributed_sampler=False,  # a step's rows are divided by ``Steps``
     )
+
+
+def loggers_of(name: str, run_dir: Path) -> list[Logger]:
+    """Lightning's logger of that name for a training in ``run_dir``; none for ``History``'s own."""
+    if name == "csv":
+        return [CSVLogger(run_dir, "csv", "")]
+    if name == "mlflow":
+        return [MLFlowLogger("labelwall", str(run_dir), save_dir=str(run_dir / "mlruns"))]
+    if name == "wandb":  # the metrics alone: no console, whose lines name places, and no machine
+        silent = {"console": "off", "disable_git": True, "disable_code": True}
+        silent |= dict.fromkeys(("x_disable_meta", "x_disable_stats"), True)
+        return [WandbLogger(str(run_dir), run_dir, project="labelwall", settings=silent)]
+    return []
 
 
 class History(Callback):
@@ -189,8 +211,11 @@ def _checkpoint(soft: np.ndarray | None) -> str:
 
 def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpace) -> None:
     """Raises InvalidInput where the configured network does not take such inputs, or its features
-    are too wide to search.
+    are too wide to search; MissingData without the logger's package.
     """
+    if config.logger in ("mlflow", "wandb") and find_spec(config.logger) is None:
+        text = f"`student.logger` needs another package: pip install {config.logger}."
+        raise MissingData(text)
     if config.class_prior != "none" and labels.kind != "class":
         rule = "none where rows have attributes or a value"
         raise InvalidInput("student.class_prior", rule, config.class_prior)

@@ -48,7 +48,7 @@ class PrivateRows:
         self.directory, self.batch_size, self.workers = directory, batch_size, workers
         self.device, self._progress = device, progress
         self._records: Records | None = None
-        self._ahead: tuple[Embedder, Embedding] | None = None
+        self._ahead: tuple[ExtractorSpec, Embedding] | None = None
 
     def records(self) -> Records:
         """The current records; the data source is read once."""
@@ -104,14 +104,11 @@ class PrivateRows:
         forget(self.records(), self.directory)
         forget_classifiers(self.directory)
 
-    def embed_ahead(
-        self, spec: ExtractorSpec, embedder: Embedder, stop: Callable[[], bool]
-    ) -> bool:
+    def embed_ahead(self, spec: ExtractorSpec, stop: Callable[[], bool]) -> bool:
         """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
-        if self._ahead is None or self._ahead[0] is not embedder:
-            records = self.records()
-            embedding = Embedding(self.directory, records, spec, embedder, self.embedding)
-            self._ahead = embedder, embedding
+        if self._ahead is None or self._ahead[0] != spec:
+            records, embedder = self.records(), self.embedder(spec)
+            self._ahead = spec, Embedding(self.directory, records, embedder, self.embedding)
         done = self._ahead[1].advance(stop)
         if done:
             self._ahead = None
@@ -122,7 +119,11 @@ class PrivateRows:
         if self._ahead is not None:
             self._ahead[1].save()
 
-    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
+    def embedder(self, spec: ExtractorSpec) -> Embedder:
+        """What computes features. Raises InvalidInput for an extractor that does not fit."""
+        return Embedder(spec, workers=self.workers, device=self.device)
+
+    def prepare(self, spec: ExtractorSpec) -> Voters:
         """Embed the records and prepare what votes, before no query yet.
 
         What removed records left is deleted.
@@ -130,8 +131,9 @@ class PrivateRows:
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
         from .search.devices import device_of, index_on  # torch
 
-        records, device = self.records(), device_of(self.device)
-        features, rows = embed_records(self.directory, records, spec, embedder, self.embedding)
+        embedder, records = self.embedder(spec), self.records()
+        device = device_of(self.device)
+        features, rows = embed_records(self.directory, records, embedder, self.embedding)
         # Linear classifiers are trained in seconds and kept nowhere: nothing is to delete later.
         ensembles = {
             teachers: train_ensemble(
@@ -170,7 +172,7 @@ class PrivateRows:
         )
 
     def sizes(self, kind: str) -> list[int]:
-        return [need.teachers for need in self._needs if need.kind == kind]
+        return [teachers for known, teachers in self._needs if known == kind]
 
     def embedding(self, done: int, total: int) -> None:
         """In percent: the number of rows is private."""

@@ -14,7 +14,6 @@ from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
 from .charging import Call
-from .features.embedder import Embedder
 from .ledger.ledger import Ledger
 from .mechanisms.base import Charging, Mechanism
 from .mechanisms.ind_knn import EarlierAnswers, IndKnn
@@ -22,8 +21,6 @@ from .mechanisms.registry import from_slot, space_of
 from .noise.entropy import Entropy
 from .private_rows import PrivateRows
 from .records.sources import Records
-
-MAX_EMBEDDERS = 8  # kept
 
 
 class Teacher:
@@ -96,54 +93,32 @@ class Teacher:
         )
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
-        self._embedders: dict[tuple[str, bool], Embedder] = {}
 
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
+    def use_extractor(self, spec: ExtractorSpec) -> None:
         """Embed the private records with a public feature map; later answers use it.
 
         Releases nothing: a ledger's entry names the extractor when the first query under it is
-        charged. ``probe``: public rows like the queries' inputs, on which a network is tested for
-        independence of the batch. Raises InvalidInput for an extractor that does not fit.
+        charged. Raises InvalidInput for an extractor that does not fit.
         """
         with self._lock:
-            embedder = self.embedder(spec, probe)
-            self._prepare(spec, embedder)
-            self._embedder, self._spec = embedder, spec
+            self._prepare(spec)
+            self._spec = spec
             self._memories = self._earlier_answers(spec)
             self._ledger.use_extractor(spec.public_fields())
             self._ledger.catch_up()
 
-    def embed_ahead(
-        self, spec: ExtractorSpec, probe: np.ndarray | None, stop: Callable[[], bool]
-    ) -> bool:
+    def embed_ahead(self, spec: ExtractorSpec, stop: Callable[[], bool]) -> bool:
         """Embed records for a later ``use_extractor`` until ``stop()``, block by block.
 
         Returns whether all are embedded; if not, the next call continues.
         """
         with self._lock:
-            return self._rows.embed_ahead(spec, self.embedder(spec, probe), stop)
+            return self._rows.embed_ahead(spec, stop)
 
     def pause(self) -> None:
         """Store what was embedded ahead, so that another process can continue."""
         with self._lock:
             self._rows.pause()
-
-    def embedder(self, spec: ExtractorSpec, probe: np.ndarray | None) -> Embedder:
-        """What computes features under an extractor; the last ones stay, as tests take long."""
-        rows, key = self._rows, (spec.sha256(), probe is None)
-        embedder = self._embedders.pop(key, None)
-        if embedder is None or embedder.probe is not probe:
-            embedder = Embedder(
-                spec,
-                probe=probe,
-                batch_size=rows.batch_size,
-                workers=rows.workers,
-                device=rows.device,
-            )
-        self._embedders[key] = embedder
-        for oldest in list(self._embedders)[:-MAX_EMBEDDERS]:
-            self._embedders.pop(oldest, None)
-        return embedder
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger: every entry, nothing private."""
@@ -198,11 +173,11 @@ class Teacher:
         if spec is None:
             self._rows.forget_removed()
             return
-        self._prepare(spec, self._embedder)
+        self._prepare(spec)
         self._spec = spec
 
-    def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
-        prepared = self._rows.prepare(spec, embedder)
+    def _prepare(self, spec: ExtractorSpec) -> None:
+        prepared, self._embedder = self._rows.prepare(spec), self._rows.embedder(spec)
         persons, owners = prepared.index.persons, prepared.index.units.ids
         if (persons is None) != (self.unit == "row") and len(prepared.index):
             rule = "given where the unit of privacy is a person, and only there"

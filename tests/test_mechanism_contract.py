@@ -287,7 +287,7 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     view = View("raw", 0, 3, 3, 150, 3, 5000)
     public = PublicRows(lambda: (view,), lambda *_: Score(1.0, 0.7, 0.01))
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
-    optimum = search(CASES[name], goal, public, no_progress)
+    optimum = search.plan(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
     assert 0 < optimum.chosen.accuracy <= 1

@@ -23,8 +23,7 @@ REASONS = {
 }
 FORBIDDEN = {name: why for why, names in REASONS.items() for name in names.split()}
 ALLOWED = {
-    # A fixed permutation by which a network is tried on public rows; no release depends on its
-    # being random.
+    # Fixed noise on which an accelerator's kernels are tried; no release has to do with it.
     ("teacher/features/network.py", "numpy.random.default_rng"),
     # Tensors alone (weights_only), from an installed package: nothing that anybody sent.
     ("wall/networks.py", "torch.load"),

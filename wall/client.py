@@ -62,11 +62,8 @@ class RemoteTeacher:
     def close(self) -> None:
         self._http.close()
 
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
-        """Use this extractor for later answers.
-
-        ``probe`` is not sent: the service tests networks on public rows of the custodian.
-        """
+    def use_extractor(self, spec: ExtractorSpec) -> None:
+        """Use this extractor for later answers."""
         self._spec = spec
         path = f"extractors/{spec.sha256()}"
         self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features")

@@ -23,7 +23,7 @@ class InvalidInput(LabelwallError):
     """A parameter breaks a rule. ``found`` is the caller's own value, never a private record."""
 
     def __init__(self, name: str, rule: str, found: object, cure: str = "") -> None:
-        self.name, self.rule, self.found = name, rule, found
+        self.name, self.rule, self.found, self.cure = name, rule, found, cure
         text = f"`{name}` must be {rule}. Found {shortened(found)}."
         super().__init__(f"{text} {cure}" if cure else text)
 

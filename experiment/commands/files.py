@@ -17,7 +17,7 @@ from ..config.arguments import add_options, flag, option
 LEDGER = option("ledger.sqlite of a run folder, or an export", type=Path)
 STUDENT = option("folder of a finished run, or its student.safetensors", type=Path, required=True)
 FORMATS = {
-    "onnx": "one file, checked by onnxruntime where it is installed (extra `export`)",
+    "onnx": "one file, checked by onnxruntime",
     "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
     "huggingface": "a folder in the Hub's layout, with the model card; needs the run folder",
 }

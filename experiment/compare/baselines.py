@@ -114,11 +114,11 @@ def _inputs(settings: PublicSide, baseline: AnyBaseline, public: PublicData) -> 
 def first_embedder(settings: PublicSide, public: PublicData) -> Embedder:
     """What computes the first round's features."""
 
-    def of(spec: ExtractorSpec) -> Embedder:
-        return embedder_of(settings, spec, public.inputs)
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(settings, spec).features(public.inputs)
 
     spec = first_extractor(settings, describe(settings.data))
-    return of(whitened(spec, settings.whiten, lambda spec: of(spec).features(public.inputs)))
+    return embedder_of(settings, whitened(spec, settings.whiten, plain))
 
 
 def _fitted(

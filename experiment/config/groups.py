@@ -143,7 +143,7 @@ class Computing:
 
     Args:
         threads: CPU threads of torch, a count.
-        workers: threads that compute HOG features, and at most so many short trainings at a time,
+        workers: threads that compute features, and at most so many short trainings at a time,
             each in a process with its share of the threads, a count.
         batch_size: queries charged, answered and recorded together, a count.
         device: device for the private rows' networks, products and neighbour lists, and for the

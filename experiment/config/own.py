@@ -128,8 +128,6 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
         "evaluate": {} if rehearsed else {"share": SCORE},
         "features": "auto" if rehearsed else features,
         "public_labels": "train",
-        # A network's test for batches runs three times two batches, so its batches are small.
-        "batch_size": 256 if features == "raw" else 32,
         "student": default_student(facts),
     }
 

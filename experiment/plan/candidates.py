@@ -15,7 +15,7 @@ from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
-from .planner import Candidates, Planner, View
+from .planner import Candidates, View
 
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
@@ -229,16 +229,16 @@ OF_VOTES: Candidates[Any] = Candidates(votes, AROUND_VOTES, stricter_votes, time
 OF_VALUES: Candidates[Any] = Candidates(values)
 AROUND_BUDGETS = [partial(around_budgets, step) for step in BUDGET_STEPS]
 OF_BUDGETS: Candidates[Any] = Candidates(budgets, AROUND_BUDGETS, times=2)
-PLANNERS: dict[str, Planner | None] = {
-    "private_knn": OF_VOTES.plan,
-    "private_radius": OF_VOTES.plan,
-    "ind_knn": OF_BUDGETS.plan,
-    "reverse_knn": OF_CELLS.plan,
-    "private_linear": OF_SUMS.plan,
-    "private_linear_attributes": OF_SUMS.plan,
-    "private_linear_value": OF_SUMS.plan,
-    "private_knn_mean": OF_VALUES.plan,
-    "private_knn_median": OF_VALUES.plan,
+PLANNERS: dict[str, Candidates[Any] | None] = {
+    "private_knn": OF_VOTES,
+    "private_radius": OF_VOTES,
+    "ind_knn": OF_BUDGETS,
+    "reverse_knn": OF_CELLS,
+    "private_linear": OF_SUMS,
+    "private_linear_attributes": OF_SUMS,
+    "private_linear_value": OF_SUMS,
+    "private_knn_mean": OF_VALUES,
+    "private_knn_median": OF_VALUES,
     "naive_knn": None,
     "lnmax": None,
     "gnmax": None,

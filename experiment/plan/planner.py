@@ -165,12 +165,6 @@ class Choice(Generic[M]):
         releases = self.mechanism.releases(self.asked, self.cap)
         return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
 
-    def certified(self, goal: Goal) -> Choice[M]:
-        """With the accountant's own certificate. Raises BudgetRefused where it is too high."""
-        plan = self.plan(goal)
-        require_affordable(plan)
-        return replace(self, epsilon=certified_epsilon(plan))
-
 
 @dataclass(frozen=True)
 class Optimum(Generic[M]):
@@ -189,14 +183,6 @@ class Optimum(Generic[M]):
     def chosen(self) -> Choice[M]:
         """With its certified epsilon."""
         return self.tried[0]
-
-
-Planner = Callable[[Any, Goal, PublicRows, Progress], Optimum[Any]]
-"""The mechanism of a kind with the most right labels expected within the goal.
-
-Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is affordable and
-accurate enough.
-"""
 
 
 @dataclass(frozen=True)
@@ -265,7 +251,9 @@ class Rehearser:
             entry = Priced(replace(choice.mechanism, sigma_screen=None), choice.asked, choice.cap)
             (mechanism,) = calibrate([entry], self.goal.epsilon, self.goal.delta, self.progress)
             choice = replace(choice, mechanism=mechanism)
-        return choice.certified(self.goal)
+        plan = choice.plan(self.goal)
+        require_affordable(plan)
+        return replace(choice, epsilon=certified_epsilon(plan))
 
 
 @dataclass(frozen=True)
@@ -283,7 +271,11 @@ class Candidates(Generic[M]):
     times: int = 1
 
     def plan(self, mechanism: M, goal: Goal, public: PublicRows, progress: Progress) -> Optimum[M]:
-        """See ``Planner``. The configuration's own fields do not count."""
+        """The mechanism of the kind with the most right labels expected within the goal.
+
+        Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is
+        affordable and accurate enough.
+        """
         goal.check()
         rehearser = Rehearser(goal, public, progress)
         coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]

@@ -96,7 +96,7 @@ class Rehearsal:
         settings, (public, labelled) = self.settings, self._inputs
         if settings.features == "box":
             return self._inputs
-        embedder = embedder_of(settings, first_extractor(settings, self._task), public)
+        embedder = embedder_of(settings, first_extractor(settings, self._task))
         first, second = (
             embedder.features(rows, partial(self._progress, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
@@ -238,7 +238,7 @@ class Rehearsal:
             plain = self.plain
             start = on_plain(self._task, plain[0], self._box, whiten)
             spec = extractor_of_round(start, form, lambda _: plain[0])
-            embedder = Embedder(spec, probe=None)
+            embedder = Embedder(spec)
             public, rows = (embedder.embed(x)[0] for x in plain)
             self._known[key] = spec, public, rows
         return self._known[key]

@@ -141,12 +141,12 @@ def search(
         # Those with few candidates first: kinds that are far behind them are left soon.
         ordered = sorted(mechanisms, key=lambda each: not each.once_a_round)
         for mechanism, asked in ((m, n) for m in ordered for n in _numbers(m, goal)):
-            plan = PLANNERS[mechanism.kind]
-            assert plan is not None
+            candidates = PLANNERS[mechanism.kind]
+            assert candidates is not None
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
             own = replace(goal, worth=worth, asked=asked)
             try:
-                optima.append(plan(mechanism, own, rows, progress))
+                optima.append(candidates.plan(mechanism, own, rows, progress))
             except BudgetRefused as error:
                 refused = error
         if not optima:

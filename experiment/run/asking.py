@@ -1,7 +1,8 @@
 """A round's questions: with which features, about which public rows, and what comes back."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import labelled
 from ..linear.measure import with_bias
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, whitened
+from .features import PublicFeatures, extractor_of_round, whitened
 from .matrices import ask_matrices, axes_by_count, known_rows
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
@@ -36,6 +37,7 @@ class Experiment:
     console: Console
     known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
     scoring: Scoring | None = None
+    loggers: Sequence[Any] = ()  # of Lightning
 
     def estimates(self, rounds: int) -> list[Estimate | None]:
         """Those of the first ``rounds`` rounds, all of them finished."""
@@ -114,7 +116,7 @@ def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> As
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
+    teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
@@ -147,7 +149,7 @@ def _by_count(
             f"{axes} axes are asked about instead of {kept}"
         )
         extractor = _on_axes(experiment, number, axes, COUNTED)
-        teacher.use_extractor(extractor, probe=inputs[:PROBE])
+        teacher.use_extractor(extractor)
     steps = (asked.form.steps or 1) - 1  # the first sum was spent on other axes
     return replace(asked, form=replace(asked.form, steps=steps)), extractor
 

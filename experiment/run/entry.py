@@ -5,6 +5,7 @@ Rooms below take the parts alone.
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ def run(
     console: Console,
     isolate: bool = False,
     custodian: Path | None = None,
+    loggers: Sequence[Any] = (),
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -57,7 +59,8 @@ def run(
     for nothing twice.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
-    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None. ``loggers``:
+    of Lightning, for the students' metrics.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -88,7 +91,7 @@ def run(
             public = replace(public, labels=None)
         shared = folder, task, public, extractor, features, teacher, console, taught
         rounds, score = config.asked_rounds(config.seed), config.asked_score()
-        return run_rounds(Experiment(settings, rounds, *shared, score))
+        return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
 
 
 def _untested(public: PublicData) -> str:

@@ -21,13 +21,11 @@ from ...wall.progress import Progress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
-PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 
 
-def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
-    """What computes features of PUBLIC rows, some of which are in ``public``."""
-    size, workers, device = computing.batch_size, computing.workers, computing.device
-    return Embedder(spec, probe=public[:PROBE], batch_size=size, workers=workers, device=device)
+def embedder_of(computing: Computing, spec: ExtractorSpec) -> Embedder:
+    """What computes features of PUBLIC rows."""
+    return Embedder(spec, workers=computing.workers, device=computing.device)
 
 
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -53,10 +51,10 @@ class PublicFeatures:
         """float [n, d]: features before they are centred."""
         if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
             self._network, self._features = network, {}
-            self._embedder = embedder_of(self._computing, spec, self.rows["public"])
         if rows not in self._features:
             progress = partial(self._progress, f"features of {rows} rows")
-            self._features[rows] = self._embedder.features(self.rows[rows], progress)
+            embedder = embedder_of(self._computing, spec)
+            self._features[rows] = embedder.features(self.rows[rows], progress)
         return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:

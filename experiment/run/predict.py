@@ -19,7 +19,7 @@ from ..config.groups import PublicSide
 from ..config.private_side import PrivateSide
 from .asking import Experiment, ask
 from .console import Console
-from .features import PROBE, PublicFeatures, extractor_of_round, first_extractor, whitened
+from .features import PublicFeatures, extractor_of_round, first_extractor, whitened
 from .run_folder import RunFolder, write_arrays
 from .teachers import teacher_of
 
@@ -72,7 +72,7 @@ def predict(
         if form.matrix is None or public is None:
             start = whitened(first, settings.whiten, features.plain)
             extractor = extractor_of_round(start, form, features.plain)
-            teacher.use_extractor(extractor, probe=asked[:PROBE])
+            teacher.use_extractor(extractor)
             answers = teacher.answer(Queries(asked, slot))
         else:
             folder.create()

@@ -11,7 +11,6 @@ from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.networks import decided
 from .asking import Experiment
-from .features import PROBE
 from .run_folder import write_file
 
 DOUBT = 0.1  # standard error of a share above which it says nothing
@@ -52,7 +51,7 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     slot, form = experiment.scoring.slot, experiment.scoring.form
     classes, teacher = experiment.task.num_classes, experiment.teacher
     student = decided(experiment.folder.load_extractor(number))
-    teacher.use_extractor(student, probe=experiment.public.inputs[:PROBE])
+    teacher.use_extractor(student)
     cells = MAX_ENTRY * np.eye(classes, dtype=np.int8)  # the decision for each class
     counts = teacher.count(Cells(cells, slot)).counts
     if counts is None or form.noise is None:

@@ -18,12 +18,11 @@ from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
 from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service
-from ...wall.datasets.sources import describe, read_public
+from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
 from ..config.private_side import PrivateSide
 from .console import Console
-from .features import PROBE
 from .teachers import CHILD, custody, teacher_factory
 
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other
@@ -77,13 +76,11 @@ def app_of(
     task, data = describe(side.data), side.data
     plan = custodian.ledger.state.plan
     assert plan is not None
-    no_public = data.source == "folder" and data.public is None
     settings = Settings(
         config=service,
         task=task,
         entropy=entropy,
         certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
-        probe=None if no_public else read_public(data).inputs[:PROBE],
         sharded=teacher_factory(side, task) if side.scale.shards else None,
         scale=side.scale,
         batch_size=side.batch_size,

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import Custodian, open_custodian
 from ...teacher.noise.entropy import Entropy
@@ -40,7 +38,7 @@ PROGRAM = "labelwall.pipeline"
 class Answering(Protocol):
     """What a round needs of a teacher, wherever it runs."""
 
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None: ...
+    def use_extractor(self, spec: ExtractorSpec) -> None: ...
 
     def answer(self, queries: Queries) -> Answers: ...
 

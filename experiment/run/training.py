@@ -57,7 +57,7 @@ class TrainingRows:
         rows = rows if self._linear is None else self._linear.unscaled(rows)
         if self._network is not None:
             return integers(extractor, rows)
-        return Embedder(extractor, probe=rows[:1]).embed(rows)
+        return Embedder(extractor).embed(rows)
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
         """An exported student's outputs for the test rows: float32 [n, c]."""
@@ -123,6 +123,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         test_y=public.test_labels,
         progress=partial(progress, "training the student"),
         soft=chances,
+        loggers=experiment.loggers,
     )
     student = seen.export(model.weights)
     folder.save_student(number, student, cleaned.labels)

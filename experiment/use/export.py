@@ -1,20 +1,18 @@
 """`export`: a student in other programs' formats, checked against itself before it is kept."""
 
 import json
-import logging
-import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import torch
 from torch import nn
 
 from ...student.model import Preprocessed, StudentInfo, StudentModel, pack
-from ...wall.errors import InvalidInput, LabelwallError, MissingData
+from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.messages import canonical_json
-from ...wall.networks import TIMM
+from ...wall.networks import TIMM, to_onnx
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..report.finished import read_run
 from ..report.report import card
@@ -52,8 +50,8 @@ def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: st
 
     ``folder``: where the student came from, a run folder for huggingface. ``inputs``: what images
     a graph takes, uint8 [n, h, w, c] or float32 [n, c, h, w]. Raises InvalidInput for a student
-    that has no such form or a place that can not be written, MissingData where a package is
-    missing, LabelwallError where the exported model's outputs differ from the student's.
+    that has no such form or a place that can not be written,
+    LabelwallError where the exported model's outputs differ from the student's.
     """
     with writing(out) as scratch:
         if form == "timm":
@@ -76,28 +74,11 @@ def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.T
 
 def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     """ONNX with any number of rows; its metadata says what the student's file says."""
-    if find_spec("onnxscript") is None:
-        raise MissingData("the format onnx needs more packages: pip install 'labelwall[export]'.")
     answers = Answers(student).eval()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            answers,
-            (rows,),
-            input_names=["inputs"],
-            output_names=["values" if answers.kind == "value" else "probabilities"],
-            dynamic_shapes=({0: torch.export.Dim("rows")},),
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None
+    output = "values" if answers.kind == "value" else "probabilities"
+    program = to_onnx(answers, rows, output, dynamic_shapes=({0: torch.export.Dim("rows")},))
     program.model.metadata_props[KEY] = canonical_json(student.info.to_json()).decode()
     program.save(out)
-    if find_spec("onnxruntime") is None:
-        return "not checked: onnxruntime is not installed"
-    import onnxruntime
-
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     low, high = answers.bounds or (0.0, 1.0)
     for some in (rows, rows[:3]):  # also another number than the graph was made with

@@ -3,39 +3,31 @@
 import math
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 from scipy.special import log_ndtr
 
-Conversion = Literal["canonne", "classic"]
 
-
-def epsilon_from_rdp(
-    orders: np.ndarray, rdp: np.ndarray, delta: float, conversion: Conversion = "canonne"
-) -> tuple[float, float]:
+def epsilon_from_rdp(orders: np.ndarray, rdp: np.ndarray, delta: float) -> tuple[float, float]:
     """The smallest epsilon at ``delta``, and the order that attains it.
 
-    ``orders``, ``rdp``: float64 [n_orders], orders fixed before any purchase. "canonne":
-    epsilon = R + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1),
-    Canonne-Kamath-Steinke 2020, Proposition 12. "classic":
-    epsilon = R + log(1 / delta) / (alpha - 1), Mironov 2017, Proposition 3, for comparison with
-    older tables. Nothing released (R = 0 at every order) is epsilon = 0.
+    ``orders``, ``rdp``: float64 [n_orders], orders fixed before any purchase. Nothing released
+    (R = 0 at every order) is epsilon = 0.
     """
     if not rdp.any():
         return 0.0, float(orders[-1])
-    epsilons = epsilons_from_rdp(orders, rdp, delta, conversion)
+    epsilons = epsilons_from_rdp(orders, rdp, delta)
     best = int(epsilons.argmin())
     return max(float(epsilons[best]), 0.0), float(orders[best])
 
 
-def epsilons_from_rdp(
-    orders: np.ndarray, rdp: np.ndarray, delta: float, conversion: Conversion = "canonne"
-) -> np.ndarray:
-    """The epsilon that each order proves, float64 [n_orders]; see ``epsilon_from_rdp``."""
-    epsilons: np.ndarray = rdp - math.log(delta) / (orders - 1)
-    if conversion == "canonne":
-        epsilons = epsilons + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+def epsilons_from_rdp(orders: np.ndarray, rdp: np.ndarray, delta: float) -> np.ndarray:
+    """The epsilon that each order proves, float64 [n_orders].
+
+    R + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1): Canonne, Kamath, Steinke
+    2020, Proposition 12.
+    """
+    epsilons = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return np.where(np.isnan(epsilons), np.inf, epsilons)
 
 

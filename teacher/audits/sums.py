@@ -131,7 +131,7 @@ def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:
     features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
     labels = pack(bits)
     ensembles = {}
-    for teachers in (need.teachers for need in mechanism.needs):
+    for _, teachers in mechanism.needs:
         if others:  # one shard holds both
             numbers = np.arange(1000 * teachers)
             ids = numbers[shard_numbers(numbers, _KEY, teachers) == 0][: 1 + added]

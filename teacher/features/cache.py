@@ -36,7 +36,7 @@ def cache_name(spec: ExtractorSpec, device: str) -> str:
 
 
 class Embedding:
-    """The features of records under one extractor, computed block by block.
+    """The features of records under an embedder's extractor, computed block by block.
 
     What the cache in ``directory`` has is not computed again. What is computed is stored there from
     time to time, so that also a killed process leaves all but its last SAVE_SECONDS of work.
@@ -46,11 +46,11 @@ class Embedding:
         self,
         directory: Path,
         records: Records,
-        spec: ExtractorSpec,
         embedder: Embedder,
         progress: TaskProgress,
     ) -> None:
-        self._cache, self._records = directory / cache_name(spec, embedder.device), records
+        self._cache = directory / cache_name(embedder.spec, embedder.device)
+        self._records = records
         self._embedder, self._progress = embedder, progress
         self._digests = row_digests(records)
         _forget(directory, set(self._digests), self._cache)
@@ -105,7 +105,7 @@ class Embedding:
         return self._features[rows], self._records.take(rows)
 
     def _embed_block(self) -> None:
-        block = self._missing[self._done : self._done + block_rows(self._embedder)]
+        block = self._missing[self._done : self._done + block_rows(self._embedder.spec)]
         before, total = self._done, len(self._missing)
         new, finite = self._embedder.embed(
             self._records.inputs[block], lambda done, _: self._progress(before + done, total)
@@ -116,22 +116,17 @@ class Embedding:
         self._done += len(block)
 
 
-def block_rows(embedder: Embedder) -> int:
-    """Rows of one block: a whole number of an embedder's batches, of bounded memory. Public."""
-    shape, batch = embedder.spec.input_shape, embedder.batch_size
-    size = math.prod(shape) * (1 if len(shape) == 3 else 4)
-    return batch * max(1, min(BLOCK, BLOCK_BYTES // size) // batch)
+def block_rows(spec: ExtractorSpec) -> int:
+    """Rows of one block, of bounded memory. Public."""
+    size = math.prod(spec.input_shape) * (1 if len(spec.input_shape) == 3 else 4)
+    return max(1, min(BLOCK, BLOCK_BYTES // size))
 
 
 def embed_records(
-    directory: Path,
-    records: Records,
-    spec: ExtractorSpec,
-    embedder: Embedder,
-    progress: TaskProgress,
+    directory: Path, records: Records, embedder: Embedder, progress: TaskProgress
 ) -> tuple[np.ndarray, Records]:
     """What an ``Embedding`` results in."""
-    embedding = Embedding(directory, records, spec, embedder, progress)
+    embedding = Embedding(directory, records, embedder, progress)
     embedding.advance()
     return embedding.result()
 

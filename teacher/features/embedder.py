@@ -1,6 +1,8 @@
 """Raw inputs to integer features in -63..63. A row's features depend on that row alone."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +18,7 @@ FINE = 2.0**20  # a unit vector's entries become integers of 20 bits before the 
 # Dimensions before the projection: 2^17 products of 20 and 15 bits add up to less than 2^53.
 MAX_PROJECTED = 1 << 17
 QUANTISED_ROWS = 4096  # rows quantised together: bounds memory, changes no number
+CHUNK = 64  # rows that a thread computes between two reports
 _VECTORS = ("raw", "box")
 
 
@@ -27,27 +30,15 @@ class Embedder:
     computes. A "box" is not normalised: each side of the declared domain becomes -63..63, and
     points outside move to its edge. ``spec.scale`` multiplies ``unit_length``'s fixed factor.
 
-    ``probe``: PUBLIC inputs on which a network is tested for slot independence when it is loaded.
-    If a bit of a row's output depends on the other rows, or there is no probe, the network runs one
-    row at a time. ``batch_size``: rows of the one padded shape that a network sees. ``workers``:
-    threads for HOG. ``device``: type of the device that computes and tests networks.
+    ``workers``: threads. ``device``: type of the device that computes networks.
 
     Raises InvalidInput for inputs or a spec of another shape, and for an absent device.
     """
 
-    def __init__(
-        self,
-        spec: ExtractorSpec,
-        *,
-        probe: np.ndarray | None,
-        batch_size: int = 256,
-        workers: int = 1,
-        device: str = "cpu",
-    ) -> None:
-        self.spec, self.probe = spec, probe
-        self.batch_size, self._workers = batch_size, workers
+    def __init__(self, spec: ExtractorSpec, *, workers: int = 1, device: str = "cpu") -> None:
+        self.spec, self._workers = spec, workers
         self.device = "cpu"  # the one that computes this extractor
-        self._network = None
+        self._compute: Callable[[np.ndarray], np.ndarray] = hog_features
         if spec.backbone == "box":
             if not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
                 rule = f"{spec.input_shape[-1]} numbers, one a dimension"
@@ -57,12 +48,11 @@ class Embedder:
                 raise InvalidInput("extractor.axes", rule, "some")
         if spec.backbone in (*_VECTORS, "hog"):
             return
-        from .network import FixedShapeNetwork  # torch
+        from .network import network_of  # torch
 
-        network, self.device = FixedShapeNetwork(spec, batch_size, device), device
-        if probe is None or not len(probe) or not network.slot_independent(self._checked(probe)):
-            self.batch_size, network = 1, network.one_at_a_time()
-        self._network = network
+        network = network_of(replace(spec, center=(), scale=1.0, axes=b"", landmarks=b""), device)
+        self._compute, self.device = network, device
+        self._workers = workers if network.threads else 1
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress | None = None
@@ -79,12 +69,18 @@ class Embedder:
 
     def features(self, inputs: np.ndarray, progress: TaskProgress | None = None) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
-        self._checked(inputs)
-        if self._network is not None:
-            return self._network.features(inputs, progress)
         if self.spec.backbone in _VECTORS:
-            return inputs
-        return hog_features(inputs, self._workers, progress)
+            return self._checked(inputs)
+        from joblib import Parallel, delayed
+
+        total, parts = len(self._checked(inputs)), list[np.ndarray]()
+        tasks = [delayed(self._compute)(inputs[i : i + CHUNK]) for i in range(0, total or 1, CHUNK)]
+        jobs = self._workers if len(tasks) > 1 else 1
+        for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(tasks):
+            parts.append(part)
+            if progress is not None:
+                progress(min(len(parts) * CHUNK, total), total)
+        return np.concatenate(parts)
 
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
         shape, backbone = self.spec.input_shape, self.spec.backbone

@@ -10,7 +10,6 @@ import numpy as np
 from numba.extending import register_jitable
 
 from ...wall.errors import InvalidInput
-from ...wall.progress import TaskProgress
 from ..search.loops import compiled
 
 ORIENTATIONS = 9
@@ -23,7 +22,6 @@ MAX_HOG_DIMENSIONS = 4000  # what exact products allow
 # the votes' plurality agrees with float's on 99.9% of queries on MNIST (288 x; 0.006% of entries
 # clip) and 95% on CIFAR-10 (336 x; none clips), at the same accuracy within 0.1 points.
 HOG_UNIT = 8.0
-CHUNK = 500  # images between two reports of progress
 # Of the norms L2-Hys: what is added under the root, and where the first norm's entries clip.
 EPSILON, CLIP = 1e-5**2, 0.2
 
@@ -50,29 +48,14 @@ def hog_scale(dimensions: int) -> float:
     return HOG_UNIT * math.sqrt(dimensions)
 
 
-def hog_features(
-    images: np.ndarray, workers: int, progress: TaskProgress | None = None
-) -> np.ndarray:
+def hog_features(images: np.ndarray) -> np.ndarray:
     """float64 [n, d] of uint8 [n, height, width, channels] images, each computed by itself.
 
-    In colour images each pixel's strongest gradient counts. ``workers``: threads, a count.
-    ``progress(done, total)`` is called after each chunk.
+    In colour images each pixel's strongest gradient counts.
     """
-    from joblib import Parallel, delayed
-
-    total, starts, (height, width) = len(images), range(0, len(images), CHUNK), images.shape[1:3]
-    size = cell_size(height, width)
-    features = np.empty((total, _dimensions(height // size[0], width // size[1])))
-
-    def chunk(part: slice) -> int:
-        _hog(np.ascontiguousarray(images[part]), *size, *_gradients(), features[part])
-        return min(part.stop, total)
-
-    jobs = workers if len(starts) > 1 else 1
-    tasks = (delayed(chunk)(slice(start, start + CHUNK)) for start in starts)
-    for done in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(tasks):
-        if progress is not None:
-            progress(done, total)
+    rows, columns = cell_size(*(shape := images.shape[1:3]))
+    features = np.empty((len(images), _dimensions(shape[0] // rows, shape[1] // columns)))
+    _hog(np.ascontiguousarray(images), rows, columns, *_gradients(), features)
     return features
 
 

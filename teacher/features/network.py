@@ -1,84 +1,134 @@
 """A received network as a function of one record.
 
-It sees one fixed, padded batch shape, and a test finds whether a row's slot in it matters.
+The processor computes each row alone. An accelerator sees one fixed, padded batch shape, and a test
+on noise finds whether a row's slot in it matters.
 """
 
+from functools import lru_cache
+
 import numpy as np
+import onnxruntime
 import torch
+from torch import nn
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.networks import Backbone, load
+from ...wall.networks import Backbone, build, load, to_onnx
 from ...wall.preprocessing import Preprocessing
-from ...wall.progress import TaskProgress
 from ..search.devices import device_of, reproducible
 
+BATCH = 64  # rows that an accelerator sees together
+KEPT = 8  # networks
 
-class FixedShapeNetwork:
-    """A backbone's float32 features in eval mode, in batches of ``batch_size`` rows on ``device``.
 
-    A float network's rounding depends on the batch's shape, so there is one shape, padded with rows
-    of zeros. It may also depend on the slot in the batch, which ``slot_independent`` tests.
+class _OfRows(nn.Module):
+    """float32 features [n, d] of raw inputs [n, ...], in eval mode."""
+
+    def __init__(self, spec: ExtractorSpec, network: Backbone) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(spec.mean, spec.std)
+        self.network = network
+        self.eval().requires_grad_(False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.network.features(self.preprocessing(rows)).to(torch.float32)
+
+
+class Network:
+    """A backbone's features in eval mode, computed on ``device``.
+
+    On the processor one row at a time: of images by ONNX Runtime, in any thread; by torch of
+    vectors, whose networks are small, and where there is no form in ONNX. Which one follows from
+    the network alone. On an accelerator by torch's deterministic kernels in full float32, in
+    batches of one shape, padded with rows of zeros, since rounding depends on the shape; one row at
+    a time where a row's slot in the batch changes a bit of its features.
 
     Raises InvalidInput for a device that is absent, or has no deterministic kernels for it.
     """
 
-    def __init__(
-        self,
-        spec: ExtractorSpec,
-        batch_size: int,
-        device: str = "cpu",
-        backbone: Backbone | None = None,
-    ) -> None:
-        self._spec, self._batch_size, self._device = spec, batch_size, device_of(device)
-        self._backbone = (load(spec) if backbone is None else backbone).to(self._device)
+    def __init__(self, spec: ExtractorSpec, device: str) -> None:
+        self._spec, self._device, self._size = spec, device_of(device), 1
+        self._module = _OfRows(spec, load(spec)).to(self._device)
+        self._session = None
         if device != "cpu":
-            self._check_kernels()
+            # Fresh weights, too: a caller could choose some that behave on known rows
+            with torch.random.fork_rng(devices=[]):
+                shape, classes = spec.input_shape, spec.num_classes
+                fresh = build(spec.backbone, input_shape=shape, num_classes=classes)
+            modules = _OfRows(spec, fresh).to(self._device), self._module
+            self._size = BATCH  # for the tests
+            self._size = BATCH if all(map(self._slot_independent, modules)) else 1
+            return
+        row = self._zeros(1)
+        self(row)  # fails here where mean and std do not fit
+        if len(spec.input_shape) == 3:
+            self._session = _session(self._module, row)
 
-    def one_at_a_time(self) -> "FixedShapeNetwork":
-        """The same network on batches of one row, where no other row can matter."""
-        return FixedShapeNetwork(self._spec, 1, self._device.type, self._backbone)
+    @property
+    def threads(self) -> bool:
+        """Whether several threads may compute at the same time."""
+        return self._session is not None
 
-    def features(self, inputs: np.ndarray, progress: TaskProgress | None = None) -> np.ndarray:
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """float32 [n, d] of raw inputs [n, ...]."""
-        parts, total = [], len(inputs)
-        # At least one batch: for an empty input, padding tells d.
-        for start in range(0, max(total, 1), self._batch_size):
-            rows = inputs[start : start + self._batch_size]
-            parts.append(self._batch(rows)[: len(rows)])
-            if progress is not None:
-                progress(min(start + self._batch_size, total), total)
+        return self._features(self._module, inputs)
+
+    def _features(self, module: nn.Module, inputs: np.ndarray) -> np.ndarray:
+        parts = []
+        for start in range(0, max(len(inputs), 1), self._size):  # without rows, padding tells d
+            rows = inputs[start : start + self._size]
+            padded = self._zeros(self._size)
+            padded[: len(rows)] = rows
+            parts.append(self._batch(module, padded)[: len(rows)])
         return np.concatenate(parts)
 
-    def slot_independent(self, probe: np.ndarray) -> bool:
+    def _batch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:
+        if self._session is not None:
+            features: np.ndarray = self._session.run(None, {"inputs": rows})[0]
+            return features
+        with torch.inference_mode(), reproducible():
+            return module(torch.from_numpy(rows).to(self._device)).cpu().numpy()
+
+    def _zeros(self, count: int) -> np.ndarray:
+        dtype = np.uint8 if len(self._spec.input_shape) == 3 else np.float32
+        return np.zeros((count, *self._spec.input_shape), dtype=dtype)
+
+    def _slot_independent(self, module: nn.Module) -> bool:
         """Whether a row's output keeps every bit if rows are permuted or one is inserted first.
 
-        ``probe``: PUBLIC inputs [p, ...], p >= 1. They are repeated to fill at least two batches,
-        so that full and padded batches and every slot are tested.
+        More than two batches of noise: full and padded batches and every slot are tested.
         """
-        rows = np.resize(probe, (2 * self._batch_size + 1, *probe.shape[1:]))
-        order = np.random.default_rng(0).permutation(len(rows))  # public, no private draw
-        before = self.features(rows)
-        permuted = self.features(rows[order])
-        inserted = self.features(np.concatenate([rows[-1:], rows]))[1:]
-        return _same_bits(permuted, before[order]) and _same_bits(inserted, before)
-
-    def _batch(self, rows: np.ndarray) -> np.ndarray:
-        padded = np.zeros((self._batch_size, *self._spec.input_shape), dtype=rows.dtype)
-        padded[: len(rows)] = rows
-        with torch.inference_mode(), reproducible():
-            x = Preprocessing(self._spec.mean, self._spec.std)(padded).to(self._device)
-            return self._backbone.features(x).to(torch.float32).cpu().numpy()
-
-    def _check_kernels(self) -> None:
-        """Find a kernel that is missing or not deterministic before a private row is processed."""
-        dtype = np.uint8 if len(self._spec.input_shape) == 3 else np.float32
+        rng, rows = np.random.default_rng(0), self._zeros(2 * BATCH + 1)  # public, no private draw
+        rows[:] = 255 * rng.random(rows.shape) if rows.ndim == 4 else rng.normal(size=rows.shape)
+        order = rng.permutation(len(rows))
         try:
-            self._batch(np.zeros((0, *self._spec.input_shape), dtype=dtype))
+            before = self._features(module, rows)
+            permuted = self._features(module, rows[order])
+            inserted = self._features(module, np.concatenate([rows[-1:], rows]))[1:]
         except RuntimeError as error:
             rule = f"a network that {self._device.type} computes by deterministic kernels"
             raise InvalidInput("extractor.backbone", rule, self._spec.backbone) from error
+        return _same_bits(permuted, before[order]) and _same_bits(inserted, before)
 
 
 def _same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return np.array_equal(left.view(np.uint32), right.view(np.uint32))
+
+
+def _session(module: nn.Module, row: np.ndarray) -> onnxruntime.InferenceSession | None:
+    """``module`` for inputs of one row, on the caller's thread alone; None where it has no form in
+    ONNX.
+    """
+    try:
+        graph = to_onnx(module, torch.from_numpy(row), "features").model_proto.SerializeToString()
+    except torch.onnx.OnnxExporterError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # else sums depend on the number of threads
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+@lru_cache(maxsize=KEPT)
+def network_of(spec: ExtractorSpec, device: str) -> Network:
+    """The network of a spec without axes, center, scale and landmarks. The last ones are kept."""
+    return Network(spec, device)

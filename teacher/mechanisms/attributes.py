@@ -17,7 +17,6 @@ import numpy as np
 
 from ...wall.label_kinds import MOST_ATTRIBUTES, unpack
 from ...wall.messages import ABSTAINED, Outcome, Value
-from .base import Classifiers
 from .fields import count, nearest, noise_scale, param, sampling
 from .sums import NoisySum
 
@@ -139,8 +138,8 @@ class GnmaxAttributes(AttributeVotes):
     limit = "teachers"
 
     @property
-    def needs(self) -> tuple[Classifiers, ...]:
-        return (Classifiers("linear", self.teachers),)
+    def needs(self) -> tuple[tuple[Literal["linear"], int]]:
+        return (("linear", self.teachers),)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)

@@ -85,14 +85,6 @@ class QueryForm:
 
 
 @dataclass(frozen=True)
-class Classifiers:
-    """``teachers`` classifiers, each on its own shard: linear on features, or cnn on images."""
-
-    kind: Literal["linear", "cnn"]
-    teachers: int
-
-
-@dataclass(frozen=True)
 class Mechanism(metaclass=ABCMeta):
     """A frozen dataclass of publishable fields (fields.py), and ``kind``, a Literal with a default.
 
@@ -144,8 +136,10 @@ class Mechanism(metaclass=ABCMeta):
         return self.query_form.steps or 1
 
     @property
-    def needs(self) -> tuple[Classifiers, ...]:
-        """What must be prepared from the records beside the index."""
+    def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int], ...]:
+        """(kind, number) of PATE's classifiers, linear on features or cnn on images, each of which
+        is trained on its own shard.
+        """
         return ()
 
     @property
@@ -155,7 +149,7 @@ class Mechanism(metaclass=ABCMeta):
 
     def require_sharded(self) -> None:
         """Raise InvalidInput for networks: no process has the images of all shards."""
-        if any(need.kind == "cnn" for need in self.needs):
+        if any(kind == "cnn" for kind, _ in self.needs):
             rule = "0 for PATE's networks (mechanism.classifier: cnn)"
             raise InvalidInput("scale.shards", rule, self.kind)
 

@@ -19,7 +19,7 @@ from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
 from ..noise.scales import more_noise
-from .base import Classifiers, Mechanism, QueryForm
+from .base import Mechanism, QueryForm
 from .fields import count, nearest, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
@@ -295,8 +295,8 @@ class Pate(Votes):
     limit = "teachers"
 
     @property
-    def needs(self) -> tuple[Classifiers, ...]:
-        return (Classifiers(self.classifier, self.teachers),)
+    def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int]]:
+        return ((self.classifier, self.teachers),)
 
     def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         return voters.teacher_votes(self.teachers, self.classifier)

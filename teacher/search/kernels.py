@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ...wall.errors import InvalidInput
 from .int8_matmul import LARGEST, Product, minus_twice
 
 GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
@@ -56,12 +55,7 @@ class Select(Protocol):
 
 
 def threshold_steps(threshold: float) -> int:
-    """The nearest step of the grid 1/STEPS, at least one: int in 1..STEPS.
-
-    Raises InvalidInput outside (0, 1].
-    """
-    if not 0 < threshold <= 1:
-        raise InvalidInput("mechanism.threshold", "in (0, 1]", threshold)
+    """The nearest step of the grid 1/STEPS, at least one: int in 1..STEPS."""
     return max(1, round(threshold * STEPS))
 
 
@@ -108,12 +102,8 @@ def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) ->
     nu = ``bandwidth`` * ``length`` and r = ``near`` * ``length``, in quantised units; ``length``
     (public) is that of a unit vector after quantisation. The table gives each weight's largest
     squared distance. Records within r weigh 1, so that the grid of weights covers the distances
-    that occur. Raises InvalidInput for a bandwidth, threshold or ``near`` outside its range.
+    that occur. ``bandwidth``: above 0; it and ``near``: at most 1e6.
     """
-    if not (math.isfinite(bandwidth) and 0 < bandwidth <= 1e6):
-        raise InvalidInput("mechanism.bandwidth", "positive and at most 1e6", bandwidth)
-    if not 0 <= near <= 1e6:
-        raise InvalidInput("mechanism.near", "between 0 and 1e6", near)
     scale, plateau = (bandwidth * length) ** 2, (near * length) ** 2
 
     def farthest(inverse_weight: float) -> int:

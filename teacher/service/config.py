@@ -12,8 +12,6 @@ from ...wall.progress import Progress, no_progress
 from ..shards.config import ScaleConfig
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ...wall.datasets.config import Task
     from ..noise.entropy import Entropy
     from ..teacher import Teacher
@@ -87,8 +85,6 @@ class Settings:
         task: the public form of the rows and their labels.
         entropy: the source of sampling bits and noise.
         certified: the plan's epsilon, None where nothing is certified.
-        probe: PUBLIC rows of the custodian on which received networks are tested. Without them a
-            network runs one row at a time.
         sharded: makes the teacher where the rows are in shards, as set in ``scale``.
         batch_size: queries of one step, gathered from all callers.
         workers, device: as of the Teacher.
@@ -100,7 +96,6 @@ class Settings:
     task: Task
     entropy: Entropy
     certified: float | None
-    probe: np.ndarray | None = None
     sharded: Callable[..., Teacher] | None = None
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     batch_size: int = 256

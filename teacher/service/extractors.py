@@ -1,11 +1,10 @@
-"""Received extractors: accepted, tested on public rows before a record is embedded, and kept."""
+"""Received extractors: accepted, timed before a record is embedded, and kept."""
 
 import os
 import threading
 import timeit
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..features.cache import cache_name
-from ..teacher import Teacher
+from ..features.embedder import Embedder
 from .callers import OneAtATime
 from .config import MIB, Settings
 from .replies import refused
@@ -76,15 +75,13 @@ class KeptExtractors:
 
 
 class NetworkTests:
-    """The tests of one teacher's received networks, on public rows that no caller has chosen."""
+    """The tests of received networks, before a record is embedded."""
 
-    def __init__(self, teacher: Teacher, settings: Settings) -> None:
-        self._teacher, self._settings, self._probe = teacher, settings, settings.probe
-        self._lock, self._one = threading.Lock(), OneAtATime()
-        self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._lock, self._one = settings, threading.Lock(), OneAtATime()
 
     def test(self, spec: ExtractorSpec, caller: str) -> None:
-        """Build a received network and test it on public rows, besides the writer's work.
+        """Build a received network and time it on a row of zeros, besides the writer's work.
 
         Raises InvalidInput for one that does not fit or is too slow, Refused for a caller's second
         one at the same time.
@@ -93,29 +90,10 @@ class NetworkTests:
             return
         with self._one.by(caller), self._lock:
             self._settings.load()
-            alone = self._teacher.embedder(spec, None)
+            embedder = Embedder(spec, device=self._settings.device)
             dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
             row = np.zeros((1, *spec.input_shape), dtype=dtype)  # says nothing of private rows
-            seconds = timeit.repeat(lambda: alone.features(row), number=1, repeat=3)
-            if min(seconds) > MAX_ROW_SECONDS:
-                rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
-                raise InvalidInput("extractor.backbone", rule, spec.backbone)
-            self._teacher.embedder(spec, self.probe_for(spec))
-
-    def probe_for(self, spec: ExtractorSpec) -> np.ndarray | None:
-        """The rows to test an extractor on; None for a network that runs row by row.
-
-        A network is tested with its own weights and, since a caller could choose weights that
-        behave well on known rows only, with fresh ones. If one test fails, rows run one by one.
-        """
-        if spec.backbone in NO_NETWORKS or self._probe is None:
-            return None
-        architecture = spec.backbone, spec.input_shape
-        if architecture not in self._independent:
-            from ...wall.networks import build, to_safetensors  # torch
-
-            fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-            other = replace(spec, weights=to_safetensors(fresh))
-            tested = self._teacher.embedder(other, self._probe)
-            self._independent[architecture] = tested.batch_size == self._settings.batch_size
-        return self._probe if self._independent[architecture] else None
+            seconds = timeit.repeat(lambda: embedder.features(row), number=1, repeat=3)
+        if min(seconds) > MAX_ROW_SECONDS:
+            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
+            raise InvalidInput("extractor.backbone", rule, spec.backbone)

@@ -112,7 +112,7 @@ class RequestQueue:
     ) -> None:
         self._teacher, self._ledger, self._shared = teacher, ledger, shared
         self._settings, self._guard = shared.settings, guard
-        self.networks = NetworkTests(teacher, shared.settings)
+        self.networks = NetworkTests(shared.settings)
         self.usage = Usage(ledger)
         self._pending: list[Job] = []  # in the order of arrival
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -289,17 +289,16 @@ class RequestQueue:
             self._teacher.pause()  # stores what another one has
             self._embedding = job
         job.turns += 1
-        over, probe = time.monotonic() + TURN, self.networks.probe_for(job.extractor)
+        over = time.monotonic() + TURN
         return self._teacher.embed_ahead(
-            job.extractor, probe, lambda: self._closing or time.monotonic() > over
+            job.extractor, lambda: self._closing or time.monotonic() > over
         )
 
     def _use(self, job: Job) -> None:
         """Make the teacher use a job's extractor, if it needs one."""
         if job.extractor is not None and self._in_use != job.needs:
             self._in_use = ""
-            probe = self.networks.probe_for(job.extractor)
-            self._teacher.use_extractor(job.extractor, probe=probe)
+            self._teacher.use_extractor(job.extractor)
             self._in_use = job.needs
 
     def _answer(self, jobs: list[Job]) -> None:

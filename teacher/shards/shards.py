@@ -16,7 +16,7 @@ from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
 from ..features.cache import forget_shards
-from ..features.embedder import Embedder, unit_length
+from ..features.embedder import unit_length
 from ..ledger.ledger import Ledger
 from ..mechanisms.base import Mechanism
 from ..mechanisms.voters import Voters
@@ -121,15 +121,16 @@ class ShardedRows(PrivateRows):
         """Nothing: the shards embed block by block on their own, and keep each block."""
         return True
 
-    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Voters:
+    def prepare(self, spec: ExtractorSpec) -> Voters:
         """Embed what is not embedded yet, a block in every shard at a time, and index all rows.
 
         PATE's linear classifiers are trained here.
         """
+        self.embedder(spec)  # what does not fit is named here: shards say nothing of a failure
         self.records()
         done, rows = -1, 0
         while done < rows:
-            parts = self._pool.ask("embed_block", spec, embedder.probe, self.batch_size)
+            parts = self._pool.ask("embed_block", spec)
             done, rows = sum(part[0] for part in parts), sum(part[1] for part in parts)
             self.embedding(done, rows)
         index = ShardedIndex(self._pool, spec.sha256())

@@ -79,10 +79,9 @@ class Shard:
     def __init__(self, directory: str, threads: int | None = None, device: str = "cpu") -> None:
         self._directory, self._device = Path(directory), device
         self._rows = self._directory / ROWS
-        # Caches, the first three by what they were computed for.
+        # Caches, the first two by what they were computed for.
         self._loaded: tuple[str, ExactIndex, np.ndarray] | None = None
         self._parted: tuple[tuple[str, bytes, int], np.ndarray] | None = None
-        self._embedder: tuple[str, Embedder] | None = None
         self._sorted: np.ndarray | None = None
         if threads is not None:
             import torch
@@ -110,9 +109,7 @@ class Shard:
         usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
         return program(), journal(self._rows) if usable else Journal()
 
-    def embed_block(
-        self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int
-    ) -> tuple[int, int]:
+    def embed_block(self, spec: ExtractorSpec) -> tuple[int, int]:
         """Embed the next rows that have no features yet: (rows done, rows).
 
         Features are stored by ascending id, the first of each id, if they are finite.
@@ -124,10 +121,7 @@ class Shard:
             dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
             none = np.zeros((0, *spec.input_shape), dtype=dtype)
             inputs = read(self._rows, "inputs")[part] if len(order) else none
-            if self._embedder is None or self._embedder[0] != spec.sha256():
-                embedder = Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
-                self._embedder = spec.sha256(), embedder
-            features, finite = self._embedder[1].embed(inputs)
+            features, finite = Embedder(spec, device=self._device).embed(inputs)
             done += len(part)
             names = ["labels", "ids", *([PERSONS] if has(self._rows, PERSONS) else [])]
             kept = {name: self._column(name)[part[finite]] for name in names}

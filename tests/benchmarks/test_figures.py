@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
+from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.votes import PrivateKnn
@@ -133,7 +133,7 @@ def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_
     for row in pate.TABLE_3:
         one = gaussian_rdp(ORDERS, sigma=row.sigma, sensitivity=20**0.5, sample_rate=1.0)
         curve = row.queries * one
-        on_the_grid = epsilon_from_rdp(ORDERS, curve, row.delta, "classic")[0]
+        on_the_grid = pate.classic_epsilon(curve, row.delta)
         exact = pate.classic(pate.TAU * row.queries / row.sigma**2, row.delta)
         assert exact <= on_the_grid * (1 + 1e-9)
         assert on_the_grid == pytest.approx(exact, rel=0.01)

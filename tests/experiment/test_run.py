@@ -19,17 +19,12 @@ def test_two_rounds_end_to_end_and_resumption(folder: Path, drawn: None, capsys)
     assert [r["asked"] for r in told["rounds"]] == [12, 12]
     # Round 2 votes in the student's features
     assert [r["extractor"] for r in told["rounds"]] == ["raw", "mlp"]
-    names = {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
-    assert all(set(r) >= names for r in told["rounds"])
-    assert 0 <= told["test_accuracy"] <= 1
     assert len(list((folder / "out").glob("round_*/events.tfevents"))) == 2
 
     log = parsed(folder / "out/ledger.sqlite")
     fields = dict(extractors(folder / "out/ledger.sqlite"))
     named = [fields[body["sha256"]] for kind, body in log if kind == "extractor"]
     assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
-    charges = [body for kind, body in log if kind == "charge"]
-    assert sum(body["count"] for body in charges if body["release"] == "screen") == 24
     first, second = (np.load(f"out/round_{number}/answers.npz")["rows"] for number in (1, 2))
     assert not set(first) & set(second)
 

@@ -169,7 +169,7 @@ def test_features_are_integers_that_use_their_range(stages, width):
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
     spec = networks.efficientnet_lite0((32, 32, 3), 10, stages=stages)
     assert spec.sha256() == networks.efficientnet_lite0((32, 32, 3), 10, stages=stages).sha256()
-    features, finite = Embedder(spec, probe=None).embed(images)
+    features, finite = Embedder(spec).embed(images)
     assert features.shape == (3, width)
     assert finite.all()
     assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5
@@ -212,7 +212,7 @@ def test_features_are_the_models_own(published, channels):
     model, path = published
     spec = networks.timm_model(NAME, path, (20, 24, channels), 10)
     images = np.random.default_rng(0).integers(0, 256, (3, 20, 24, channels), dtype=np.uint8)
-    embedder = Embedder(spec, probe=images, batch_size=4)
+    embedder = Embedder(spec)
     features = embedder.features(images)
     mean, std = (np.array(model.pretrained_cfg[key]) for key in ("mean", "std"))
     if channels == 1:

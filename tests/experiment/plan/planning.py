@@ -22,7 +22,7 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 
 CLASSES, DIMENSIONS, PRIVATE, PUBLIC, TEST = 3, 8, 1500, 400, 400
-EMBEDDER = Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES), probe=None)
+EMBEDDER = Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES))
 
 
 def vectors(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -120,4 +120,4 @@ def write(folder: Path, settings: str) -> Path:
 def planned(mechanism: Mechanism, goal: Goal, public: PublicRows) -> Optimum[Any]:
     planner = PLANNERS[mechanism.kind]
     assert planner is not None
-    return planner(mechanism, goal, public, no_progress)
+    return planner.plan(mechanism, goal, public, no_progress)

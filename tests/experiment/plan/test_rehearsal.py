@@ -93,7 +93,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
     forecast = stage.score(view, config.mechanism, range(8), 0).accuracy
     (x, y), (test, truth) = case.rows(6, RECORDS), case.rows(7, 2_000)
     spec, rows, _ = stage._seen(0, config.mechanism.query_form)
-    embedder, outputs = Embedder(spec, probe=None), case.space.outputs
+    embedder, outputs = Embedder(spec), case.space.outputs
     right, length = [], unit_length(spec, rows.shape[1])
     for seed in range(8):
         codes, rng = case.space.encode("y", y), np.random.default_rng(seed)

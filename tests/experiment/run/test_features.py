@@ -37,7 +37,7 @@ def uneven(n: int, seed: int = 0) -> np.ndarray:
 def on_axes(rows: np.ndarray, whiten: int) -> np.ndarray:
     """int8 [n, whiten] of the rows that the axes were learned from."""
     spec = whitened(ExtractorSpec("raw", rows.shape[1:], 3), whiten, lambda _: rows)
-    return Embedder(spec, probe=None).embed(rows)[0]
+    return Embedder(spec).embed(rows)[0]
 
 
 def test_axes_give_every_direction_the_same_spread() -> None:
@@ -119,7 +119,7 @@ def test_fourier_features_have_the_gaussian_kernel() -> None:
     spec = first_extractor(FirstFeatures(features="fourier"), task)
     assert spec.sha256() == first_extractor(FirstFeatures(features="fourier"), task).sha256()
     rows = rng.normal(size=(40, 6)).astype(np.float32)
-    features = Embedder(spec, probe=rows[:8]).features(rows)
+    features = Embedder(spec).features(rows)
     products = 2 * features @ features.T / features.shape[1]
     squares = ((rows[:, None] - rows) ** 2).sum(axis=2)
     expected = np.exp(-squares / 2 / (0.5 * (2 * 6) ** 0.5) ** 2)

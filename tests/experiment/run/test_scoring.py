@@ -34,7 +34,7 @@ def test_an_extractor_of_decisions_says_what_the_student_predicts(
     network = build(name, input_shape=shape, num_classes=3)
     mean, std = ((0.5,), (0.2,)) if images else ((), ())
     student = ExtractorSpec(name, shape, 3, to_safetensors(network), mean, std)
-    features, finite = Embedder(decided(student), probe=rows).embed(rows)
+    features, finite = Embedder(decided(student)).embed(rows)
     assert finite.all()
     predicted = outputs(student, rows).argmax(axis=1)
     assert np.array_equal(features, MAX_ENTRY * np.eye(3, dtype=np.int8)[predicted])

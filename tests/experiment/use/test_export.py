@@ -9,7 +9,7 @@ import torch
 
 from labelwall import pipeline
 from labelwall.experiment.use.export import example
-from labelwall.student.model import StudentModel, load, unpack
+from labelwall.student.model import StudentModel, load
 from tests.experiment.checks import check_one_error
 from tests.student import students
 
@@ -124,15 +124,3 @@ def test_a_copy_of_a_killed_export_is_gone_after_the_next(images: Path, tmp_path
     assert export(images / "out", "huggingface", tmp_path / "hub") == 0
     assert [path.name for path in tmp_path.iterdir()] == ["hub"]
     assert not (tmp_path / "hub" / "inside").exists()
-
-
-def test_without_onnx_the_cure_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    path, _ = write(tmp_path)
-    command = ["export", "--student", str(path), "--format", "onnx", "--out", str(tmp_path / "x")]
-    check_one_error(command, "labelwall[export]", capsys)
-    assert unpack(path.read_bytes()) is not None

@@ -54,9 +54,9 @@ class ForkedEntropy(SystemEntropy):
 class CentredByPrivateMean(Teacher):
     """Centres features by the mean of the private rows."""
 
-    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
+    def use_extractor(self, spec: ExtractorSpec) -> None:
         mean = self.records().inputs.mean(axis=0, dtype=np.float64)
-        super().use_extractor(replace(spec, center=tuple(mean.tolist())), probe)
+        super().use_extractor(replace(spec, center=tuple(mean.tolist())))
 
 
 class ChecksAfterRelease(Teacher):

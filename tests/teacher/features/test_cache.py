@@ -33,9 +33,9 @@ def embedded(
     folder: Path, records: Records = RECORDS, device: str = "cpu"
 ) -> tuple[np.ndarray, int]:
     """(features, how many rows were computed)."""
-    embedder = CountingEmbedder(SPEC, probe=None)
+    embedder = CountingEmbedder(SPEC)
     embedder.device = device
-    features = embed_records(folder, records, SPEC, embedder, lambda done, total: None)[0]
+    features = embed_records(folder, records, embedder, lambda done, total: None)[0]
     return features, embedder.rows
 
 

@@ -6,8 +6,8 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from labelwall.teacher.features.embedder import Embedder, folded_sum, quantise, unit_length
-from labelwall.teacher.features.hog import CHUNK, cell_size
+from labelwall.teacher.features.embedder import CHUNK, Embedder, folded_sum, quantise, unit_length
+from labelwall.teacher.features.hog import cell_size
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 from tests.teacher.features.images import HOG, bars
@@ -107,14 +107,14 @@ def test_the_largest_sums_are_exact():
 def test_an_extractor_embeds_along_its_axes():
     axes = np.array([[3, 0], [0, 5], [0, 0]], dtype="<i2")
     spec = ExtractorSpec("raw", (3,), 2, center=(1.0, 0.0, 0.0), axes=axes.tobytes())
-    embedder, x = Embedder(spec, probe=None), np.array([[2, 1, 9], [1, 0, 9]], dtype=np.float32)
+    embedder, x = Embedder(spec), np.array([[2, 1, 9], [1, 0, 9]], dtype=np.float32)
     integers, _ = embedder.embed(x)
     # 63 (3, 5) / sqrt(34); and a row that differs from the center along no axis
     assert integers.tolist() == [[32, 54], [0, 0]]
     assert unit_length(spec, 2) == 63.0
     box = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "center": (0.0,) * 3}
     with pytest.raises(InvalidInput, match="box"):
-        Embedder(ExtractorSpec("box", (3,), 2, axes=axes.tobytes(), **box), probe=None)
+        Embedder(ExtractorSpec("box", (3,), 2, axes=axes.tobytes(), **box))
 
 
 # --- HOG ---
@@ -123,7 +123,7 @@ def test_an_extractor_embeds_along_its_axes():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_hog_is_a_function_of_the_image_alone(workers):
     images = bars(CHUNK + 40)
-    embedder = Embedder(HOG, probe=None, workers=workers)
+    embedder = Embedder(HOG, workers=workers)
     progress: list[tuple[int, int]] = []
     whole, _ = embedder.embed(images, lambda done, total: progress.append((done, total)))
     assert progress == [(CHUNK, len(images)), (len(images), len(images))]
@@ -144,7 +144,7 @@ def test_hog_is_a_function_of_the_image_alone(workers):
 )
 def test_cells_follow_from_the_size(size, cells, dimensions):
     assert cell_size(*size) == cells
-    embedder = Embedder(ExtractorSpec("hog", (*size, 1), 2), probe=None)
+    embedder = Embedder(ExtractorSpec("hog", (*size, 1), 2))
     for count in (0, 2):
         flat, finite = embedder.embed(np.ones((count, *size, 1), dtype=np.uint8))
         assert (flat.shape, finite.tolist()) == ((count, dimensions), [True] * count)
@@ -172,16 +172,16 @@ def test_cells_follow_from_the_size(size, cells, dimensions):
 )
 def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
     with pytest.raises(InvalidInput):
-        Embedder(spec, probe=None).embed(inputs)
+        Embedder(spec).embed(inputs)
 
 
 def test_a_box_becomes_the_cube_and_rows_stay_apart() -> None:
     spec = ExtractorSpec("box", (2,), 2, mean=(1.0, 0.0), std=(1.0, 10.0))
     rows = [[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]]
-    features, finite = Embedder(spec, probe=None).embed(np.array(rows, dtype=np.float32))
+    features, finite = Embedder(spec).embed(np.array(rows, dtype=np.float32))
     assert features.dtype == np.int8
     assert features.tolist() == [[-63, -63], [63, 63], [0, 0], [32, 32], [63, -63], [0, 0], [63, 0]]
     assert finite.tolist() == [True] * 5 + [False, True]
     for sides in ({}, {"mean": (0.0,), "std": (1.0,)}):
         with pytest.raises(InvalidInput, match="one a dimension"):
-            Embedder(ExtractorSpec("box", (2,), 2, **sides), probe=None)
+            Embedder(ExtractorSpec("box", (2,), 2, **sides))

@@ -107,7 +107,7 @@ def _worlds(draw):
 
 
 def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
-    embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3), probe=None)
+    embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3))
     features, finite = embedder.embed(rows)
     index, asked = WAYS[way](features[finite], ids[finite]), embedder.embed(queries)[0]
     return sampled(index, labels[finite], asked, k, gamma, tape)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.features.network import network_of
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import ExtractorSpec
@@ -172,4 +173,4 @@ def test_the_table_can_pass(running):
     for (method, path, *sent), name in good:
         assert running.call(name, path, method, *sent).status_code == 200
     assert state(running)[2] == before[2] + 2
-    assert not running.service.teacher.embedder(network(), None)._network._backbone.training
+    assert not network_of(network(), "cpu")._module.training

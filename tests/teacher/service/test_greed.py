@@ -147,7 +147,7 @@ class Slow(Embedder):
 @pytest.fixture
 def heavy(monkeypatch):
     """Embedding two records with a network takes 0.2 seconds."""
-    monkeypatch.setattr("labelwall.teacher.teacher.Embedder", Slow)
+    monkeypatch.setattr("labelwall.teacher.private_rows.Embedder", Slow)
     monkeypatch.setattr(cache, "block_rows", lambda _: 2)
     monkeypatch.setattr(queues, "TURN", 0.3)
     Slow.blocks = 0
@@ -210,12 +210,12 @@ def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(tmp_path, hea
 def test_features_do_not_depend_on_where_an_embedding_stopped(tmp_path, monkeypatch):
     records = tiny.records_of(20)
     records.inputs[7] = np.nan
-    embedder, silent = Embedder(SPEC, probe=None), lambda *_: None
-    features, kept = cache.embed_records(tmp_path, records, SPEC, embedder, silent)
+    embedder, silent = Embedder(SPEC), lambda *_: None
+    features, kept = cache.embed_records(tmp_path, records, embedder, silent)
     monkeypatch.setattr(cache, "block_rows", lambda _: 3)
     (apart := tmp_path / "apart").mkdir()
     for number in range(7):  # each is as if the process had ended
-        parts = cache.Embedding(apart, records, SPEC, embedder, silent)
+        parts = cache.Embedding(apart, records, embedder, silent)
         assert parts.advance(lambda: True) == (number == 6)
         parts.save()
     np.testing.assert_array_equal(parts.result()[0], features)

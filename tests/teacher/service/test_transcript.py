@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.classifiers import cnn_ensemble
-from labelwall.teacher.features import cache, hog
+from labelwall.teacher.features import cache, embedder
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.records.sources import Records
@@ -69,7 +69,7 @@ for pate in ("lnmax", "gnmax", "confident_gnmax"):
 def small(monkeypatch):
     """Blocks so small that one record more changes all progress, and few finished jobs are kept."""
     monkeypatch.setattr(worker, "BLOCK", BATCH)
-    monkeypatch.setattr(hog, "CHUNK", BATCH)
+    monkeypatch.setattr(embedder, "CHUNK", BATCH)
     monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
     monkeypatch.setattr(queue_module, "MAX_FINISHED", 6)
 

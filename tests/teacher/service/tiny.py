@@ -112,7 +112,7 @@ def make(
     a server's; ``adversary``: EACH for a budget for each analyst; ``settings``: other ones.
     """
     chosen = {"config": FAST, "task": LEARNED, "entropy": SystemEntropy(), "certified": 1.0}
-    chosen |= {"probe": rows(16, 99), "batch_size": 16, **settings}
+    chosen |= {"batch_size": 16, **settings}
     custodian = open_custodian(
         folder,
         data={},

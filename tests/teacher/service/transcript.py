@@ -224,7 +224,6 @@ def conversation(
         task=Task(numbered_space(case.mechanism.label_space, case.spec.num_classes), shape),
         entropy=SeededNoise(3),
         certified=None,
-        probe=case.queries,
         sharded=partial(Teacher, streamed(records), rows=rows) if case.shards else None,
         scale=scale,
         batch_size=BATCH,

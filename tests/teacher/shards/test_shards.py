@@ -49,7 +49,7 @@ def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, n: int,
     """Also of few records, and without any."""
     records = tiny.records(n, 3)
     index = tiny.index_of(tmp_path / "d", records, count)
-    features, finite = Embedder(tiny.RAW, probe=None).embed(records.inputs)
+    features, finite = Embedder(tiny.RAW).embed(records.inputs)
     order = np.flatnonzero(finite)[np.argsort(records.ids[finite])]
     whole = ExactIndex(features[order], records.ids[order])
     asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
@@ -157,7 +157,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     rows = tiny.on_disk(tmp_path, partial(stream_records, config, task), 2, 256)
     assert peak_of(rows.records) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
-    peak = peak_of(lambda: rows.prepare(spec, Embedder(spec, probe=None)))
+    peak = peak_of(lambda: rows.prepare(spec))
     assert peak < 12 * block + 60 * n
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -91,7 +90,6 @@ def spec_of(name: str) -> ExtractorSpec:
 
 LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
-EMBEDDER = Embedder(RAW, probe=None)
 SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
 BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
@@ -178,7 +176,7 @@ def ready(
 
 
 def index_of(directory: Path, rows: Records, count: int, unit: Unit = "row") -> ShardedIndex:
-    index = on_disk(directory, streamed(rows), count, unit=unit).prepare(RAW, EMBEDDER).index
+    index = on_disk(directory, streamed(rows), count, unit=unit).prepare(RAW).index
     assert isinstance(index, ShardedIndex)
     return index
 

@@ -1,0 +1,137 @@
+"""What a run leaves, in Python: its model, its report, its ledger's audit."""
+
+import html
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ..teacher.ledger.auditor.auditor import Finding
+from ..wall.errors import MissingData
+from .data import is_frame, write_table
+
+
+class Report:
+    """A finished run's report.html, which a notebook's cell shows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Report({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(), quote=True)
+        return f'<iframe srcdoc="{page}" width="100%" height="700"></iframe>'
+
+
+class Model:
+    """A student, from the folder of a finished run or from its file. Using it costs no privacy.
+
+    ``classes_``: the labels, in the order of ``predict_proba``'s columns: int64 where they are the
+    numbers from 0 on, else texts; attributes' names. ``student``: the network with its
+    preprocessing (``student.module``, a torch module) and all that its file says.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        from ..student.model import load as load_student
+
+        self.path, self.student = Path(path), load_student(path)
+        names = self.student.classes
+        numbered = list(names) == [str(number) for number in range(len(names))]
+        self.classes_ = np.arange(len(names)) if numbered else np.array(names)
+
+    def __repr__(self) -> str:
+        return f"Model({self.student.info.backbone}, epsilon={self.epsilon_})"
+
+    @property
+    def epsilon_(self) -> float | None:
+        """The certified epsilon: recomputed from the run folder's ledger, or, of a student's file
+        alone, as the file says. None where nothing is certified.
+        """
+        ledger = self.path / "ledger.sqlite"
+        return audit(ledger).epsilon if ledger.is_file() else self.student.info.privacy.epsilon
+
+    @property
+    def delta_(self) -> float:
+        """The probability that is added to epsilon's bound."""
+        return self.student.info.privacy.delta
+
+    @property
+    def estimate_(self) -> dict[str, Any] | None:
+        """How many of the round's released labels are right, from released values alone; None where
+        these do not tell.
+        """
+        estimate: dict[str, Any] | None = self.summary["rounds"][self.summary["best_round"] - 1][
+            "estimate"
+        ]
+        return estimate
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json of the run holds. Raises MissingData for a file without its folder."""
+        place = self.path / "summary.json"
+        if not place.is_file():
+            raise MissingData(f"`path` must be the folder of a run. Found {str(self.path)!r}.")
+        summary: dict[str, Any] = json.loads(place.read_text())
+        return summary
+
+    @property
+    def report_(self) -> Report:
+        """The report, which a notebook shows."""
+        return Report(self.path / "report.html")
+
+    def predict(self, rows: Any, shares: Any = None) -> np.ndarray:
+        """The label of each row, one of ``classes_`` [n]; int64 [n, c] of 0 and 1 for attributes;
+        float64 [n] for values. ``rows``: as those of ``Data``, or paths of images. ``shares``: of
+        the classes among these rows, one of each, or "estimate".
+        """
+        predicted = self.student.predict(self._inputs(rows), shares)
+        return self.classes_[predicted] if self.student.info.labels.kind == "class" else predicted
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """Probabilities float64 [n, c] of ``classes_``."""
+        return self.student.probabilities(self._inputs(rows))
+
+    def score(self, rows: Any, labels: Any) -> float:
+        """The share of right labels; for values R^2."""
+        predicted, truth = self.predict(rows), np.asarray(labels)
+        if self.student.info.labels.kind == "value":
+            return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+        if self.classes_.dtype.kind == "U":
+            truth = truth.astype(str)
+        return float((predicted == truth).mean())
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a Hugging Face folder: the student, its model card and its configuration."""
+        from .use.export import export
+
+        export(self.student, self.path, "huggingface", Path(folder), "uint8")
+
+    def _inputs(self, rows: Any) -> Any:
+        if not is_frame(rows) or self.student.info.table is None:
+            return rows if isinstance(rows, str | Path | np.ndarray | list) else np.asarray(rows)
+        with TemporaryDirectory() as scratch:
+            path = Path(scratch) / "rows.parquet"
+            write_table("rows", rows, "label", path)
+            return self.student.rows(path)
+
+
+def load(path: str | Path) -> Model:
+    """The model of a finished run's folder, or of a student.safetensors.
+
+    Raises MissingData, InvalidInput.
+    """
+    return Model(path)
+
+
+def audit(ledger: str | Path, expect_head: str | None = None) -> Finding:
+    """Recompute the certificate from a ledger file alone: ``epsilon``, ``problems``, ``render()``.
+
+    ``expect_head``: a hash (hex) that must stand in the chain. Raises MissingData.
+    """
+    from ..teacher.ledger.auditor import auditor
+
+    return auditor.audit(Path(ledger), expect_head=expect_head)
