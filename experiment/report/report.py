@@ -18,7 +18,6 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from ...student.model import unpack
 from ...teacher.accounting.accountant import certificates, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.config import DataConfig
@@ -28,7 +27,7 @@ from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace, has_truth
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..run.metrics import labels_of, uneven, untested
+from ..run.metrics import uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder, write_file
 from . import plots
@@ -119,20 +118,16 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 
 def _shared(run: FinishedRun) -> dict[str, Any]:
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
-    space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
-    scores = scores_by_name(counts, space)
-    stored = run.folder.student
-    info = unpack(stored.read_bytes()) if stored.is_file() else None
+    scores = scores_by_name(np.array(last["confusion"]), run.info.labels)
     return {
         **vars(run),
         "plan": plan,
         "certificate": smallest_certified(plan),
         "pooled": POOLED,
         "last": last,
-        "labels": space,
-        "info": info,
-        "table": info.table if info else None,
-        "shape": run.folder.load_extractor(run.kept).input_shape,
+        "labels": run.info.labels,
+        "table": run.info.table,
+        "shape": run.info.input_shape,
         "scores": worst(scores),
         "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),
