@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...student.model import StudentInfo, unpack
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
@@ -26,6 +27,7 @@ class FinishedRun:
     config: Config
     summary: dict[str, Any]  # summary.json
     rounds: list[dict[str, Any]]  # each metrics.json
+    info: StudentInfo  # what the kept student's file says
     kept: int  # the round whose student the run kept, from 1
     finding: Finding  # the ledger's audit
     unsafe: bool  # whether the noise came from a test tape, by the ledger or by the summary
@@ -39,7 +41,7 @@ class FinishedRun:
 def read_run(run_dir: Path) -> FinishedRun:
     """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
     folder = RunFolder(run_dir)
-    _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite")
+    _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite", "student.safetensors")
     config = load_config(folder.config)
     try:
         summary, rounds = json.loads(folder.summary.read_text()), list[dict[str, Any]]()
@@ -56,9 +58,10 @@ def read_run(run_dir: Path) -> FinishedRun:
         problems = [] if unsafe else finding.problems or _problems(config, summary, finding)
         certified = None if unsafe or problems else finding.epsilon
         judged = finding, unsafe, problems, certified
-        return FinishedRun(
-            folder, config, summary, rounds, int(summary["best_round"]), *judged, choice
-        )
+        if (info := unpack(folder.student.read_bytes(), str(folder.student))) is None:
+            raise LabelwallError(f"{folder.student} says nothing of its student.")
+        kept = int(summary["best_round"])
+        return FinishedRun(folder, config, summary, rounds, info, kept, *judged, choice)
     except (ValueError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise LabelwallError(f"A JSON file of {run_dir} is damaged ({reason}).") from error

@@ -18,7 +18,6 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from ...student.model import unpack
 from ...teacher.accounting.accountant import certificates, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.config import DataConfig
@@ -28,7 +27,7 @@ from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace, has_truth
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..run.metrics import labels_of, uneven, untested
+from ..run.metrics import uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder, write_file
 from . import plots
@@ -71,10 +70,9 @@ def write_report(run_dir: Path) -> Path:
 
 def card(run: FinishedRun, file: str = "student.safetensors") -> str:
     """The model card's text. ``file``: the name of the student's file beside it."""
-    shared, stored = _shared(run), run.folder.student
-    info = unpack(stored.read_bytes()) if stored.is_file() else None
+    shared = _shared(run)
     front = yaml.safe_dump(_front(run, shared), sort_keys=False, allow_unicode=True).strip()
-    return _render("model_card.md", {**shared, "front": front, "file": file, "info": info})
+    return _render("model_card.md", {**shared, "front": front, "file": file})
 
 
 def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
@@ -118,16 +116,15 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 
 def _shared(run: FinishedRun) -> dict[str, Any]:
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
-    space, counts = labels_of(run.config.data, len(last["confusion"])), np.array(last["confusion"])
-    scores = scores_by_name(counts, space)
+    scores = scores_by_name(np.array(last["confusion"]), run.info.labels)
     return {
         **vars(run),
         "plan": plan,
         "certificate": smallest_certified(plan),
         "pooled": POOLED,
         "last": last,
-        "labels": space,
-        "shape": run.folder.load_extractor(run.kept).input_shape,
+        "labels": run.info.labels,
+        "shape": run.info.input_shape,
         "scores": worst(scores),
         "rarely_right": rarely_right(scores),
         "uneven": uneven(run.summary),

@@ -1,20 +1,17 @@
 """What a run reports: each round's metrics.json, a line of it, and a line of the whole run."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.ledger.state import LedgerState
-from ...wall.datasets.config import DataConfig
-from ...wall.datasets.sources import describe
-from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED, for_unit
-from ...wall.label_kinds import format_errors, label_space
+from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
+from .places import reading
 from .quality import estimate_of
 from .scoring import score_text
 
@@ -45,18 +42,11 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
         "calibration_error": calibration_error(bins),
         "reliability": bins,
-        "estimate": asked.estimate and asked.estimate.to_json(),
+        "estimate": asked.estimate and asdict(asked.estimate),
         "extractor": asked.extractor.backbone,
-        "epsilon_reading": spent(experiment.folder.ledger_state()),
+        "epsilon_reading": reading(experiment.folder.ledger_state()),
         "ledger_head": answers.receipt.ledger_head,
     }
-
-
-def spent(state: LedgerState) -> float:
-    assert state.plan is not None
-    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
-    # for what was spent of it.
-    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
 def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
@@ -139,16 +129,3 @@ def result_line(summary: dict, run_dir: Path) -> str:
     against += for_unit(summary.get("unit", "row"))
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
     return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
-
-
-def labels_of(data: DataConfig, outputs: int) -> LabelSpace:
-    """The task's labels, named by numbers where the public data that names them is gone.
-
-    ``outputs``: how many classes or attributes there are.
-    """
-    try:
-        names = describe(data).labels.names
-    except LabelwallError:
-        names = data.declared_labels.names
-    numbers = [str(number) for number in range(outputs)]
-    return label_space(data.labels, names if len(names) == outputs else numbers, data.bounds)

@@ -14,6 +14,7 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.custodian import LEDGER
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
+from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.errors import LedgerMismatch
 from ..config.private_side import PrivateSide
@@ -73,12 +74,19 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
     if not state.spent:
         rule = "Nothing was released yet: remove that directory to fix another plan."
         raise LedgerMismatch(f"{began}. {rule}")
-    reading = min(odometer(plan, state.counts()), certified_epsilon(plan))
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
     raise LedgerMismatch(
-        f"{began}; epsilon {round_up(reading):g} of it is spent. Continue with {again}. Another "
+        f"{began}; epsilon {reading(state):g} of it is spent. Continue with {again}. Another "
         f"--custodian_dir opens another budget, and both add up: to {total:g}."
     )
+
+
+def reading(state: LedgerState) -> float:
+    """Of the epsilon that was spent, rounded up; no guarantee."""
+    assert state.plan is not None
+    # Another certificate may be smaller than the odometer's for all that the caps allow, and hence
+    # for what was spent of it.
+    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
 def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ Neither private rows nor test labels enter, so it costs nothing.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,6 @@ class Estimate:
     @property
     def known(self) -> bool:
         return not self.why and self.by != UNKNOWN
-
-    def to_json(self) -> dict[str, Any]:
-        """What a round's metrics.json holds."""
-        return {**asdict(self), "right": round(self.right, 4), "error": round(self.error, 4)}
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import safetensors.numpy
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
@@ -12,12 +13,14 @@ from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder, write_file
 from labelwall.student.config import StudentConfig
+from labelwall.student.model import Privacy, StudentInfo, pack
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.datasets.config import DataConfig
-from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from labelwall.wall.label_kinds import label_space
+from labelwall.wall.messages import ABSTAINED, Outcome
 from tests.ledgers import identity, use_extractor
 
 # Only text, whatever a browser or a plotting library may think
@@ -121,8 +124,11 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
     }
     folder.summary.write_text(json.dumps(summary))
     shape, statistics = (SIDE, SIDE, 3) if images else (5,), (0.5,) * (3 if images else 0)
-    spec = ExtractorSpec("small_cnn", shape, len(CLASSES), b"", statistics, statistics)
-    folder.save_student(2, spec, np.zeros(1))
+    guarantee = "tight", "anyone", summary["ledger_head"], summary["dataset"]
+    privacy = Privacy(summary["epsilon"], plan.delta, *guarantee)
+    labels = label_space("class", CLASSES, [])
+    info = StudentInfo("small_cnn", shape, statistics, statistics, labels, privacy)
+    folder.student.write_bytes(pack(info, safetensors.numpy.save({"head.bias": np.zeros(3)})))
     return folder.path
 
 
