@@ -188,7 +188,9 @@ class Rehearsal:
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
             known = (records, labels) if self.labelled.public and self.settings.taught else None
-            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
+            answers, _ = ask_matrices(
+                teacher.count, current, spec, folder, public, rows[asked], known
+            )
         return np.flatnonzero(asked), answers.labels
 
     def _by_queries(

@@ -125,7 +125,7 @@ def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> As
         others = None if labelled is None else features(extractor, labelled)
         known = known_rows(experiment.known, features(extractor))
         answers, estimate = ask_matrices(
-            teacher, asked, extractor, place, features(extractor)[rows], others, known
+            teacher.count, asked, extractor, place, features(extractor)[rows], others, known
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
@@ -140,7 +140,7 @@ def _by_count(
     if not (experiment.folder.round(number) / COUNTED).exists():
         guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher, asked, extractor, guess, plain)
+        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
         if axes is None:
             return asked, extractor
         kept = experiment.features.quantised(extractor).shape[1]
