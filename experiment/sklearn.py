@@ -33,10 +33,9 @@ def _as_value_errors() -> Iterator[None]:
 class LabelwallClassifier(ClassifierMixin, BaseEstimator):
     """``lw.fit`` as a classifier: private rows and public ones in one X, told apart by y.
 
-    ``y == -1`` (as a number or a text) marks the public rows, as in scikit-learn's semi-supervised
-    learning; all others are private. So a missing label (None, NaN, "") is a private row's, which
-    is not used: a gap publishes no row. Public rows have no labels here, and nothing is rehearsed:
-    ``lw.fit`` takes these. X: an array of numbers [n, d], images uint8, or a data frame.
+    ``y == -1`` (a number or a text) marks the public rows, as in scikit-learn's semi-supervised
+    learning. All others are private: a missing label (None, NaN, "") publishes no row, which is
+    dropped. X: an array of numbers [n, d], images uint8, or a data frame.
 
     A call is one release, charged to ``custody``: the same rows resume it at no charge, others are
     refused there. So what fits clones on parts of the rows (cross-validation, a grid search) is
@@ -45,12 +44,11 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
         epsilon, delta, expected_records, custody: as of ``lw.fit``.
-        classes: the public list of the labels, in order; required, since which labels occur among
-            private rows is private.
+        classes: the public list of the labels, in order; required, since what occurs is private.
         run_dir: folder for the results; CUSTODY.run when None.
         settings: settings by name, such as {"student": {"steps": 900}}.
 
-    Attributes: ``classes_``; ``model_``, the Model, with ``epsilon_`` and ``report_``.
+    ``model_``: the Model, with ``epsilon_`` and ``report_``.
     """
 
     def __init__(

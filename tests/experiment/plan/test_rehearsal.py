@@ -19,13 +19,8 @@ from labelwall.experiment.plan.stand_ins import (
 )
 from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
+from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.sums import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-    ReverseKnn,
-)
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, PrivateRadius
@@ -50,7 +45,7 @@ RECORDS = 2_000
 
 def teacher(rows: int, seed: int, sigma: float, records: int) -> RehearsingTeacher:
     x, y = vectors(1, rows)
-    mechanism = ReverseKnn(centroids=2, sigma=sigma)
+    mechanism = sums.ReverseKnn(centroids=2, sigma=sigma)
     rng = np.random.default_rng(seed)
     return RehearsingTeacher(mechanism, EMBEDDER.embed(x)[0], y, CLASSES, 63.0, records, rng)
 
@@ -70,16 +65,16 @@ def test_what_few_rows_vary_by_is_taken_off_the_noise_on_sums(records: int, left
     assert found.std(axis=0) == pytest.approx(np.full(6, 30.0 * left), rel=0.15)
 
 
-LINEAR_VALUE = PrivateLinearValue(steps=2, axes=8)
+LINEAR_VALUE = sums.PrivateLinearValue(steps=2, axes=8)
 
 
 @pytest.mark.parametrize(
     "mechanism",
     [
-        PrivateLinear(steps=2, axes=8),
-        ReverseKnn(centroids=20, neighbours=2, row_neighbours=2),
+        sums.PrivateLinear(steps=2, axes=8),
+        sums.ReverseKnn(centroids=20, neighbours=2, row_neighbours=2),
         LINEAR_VALUE,
-        PrivateLinearAttributes(steps=2, axes=8),
+        sums.PrivateLinearAttributes(steps=2, axes=8),
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.2, 1.0])
@@ -192,7 +187,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     """Constant columns and copies of others, as tables have: each view can be rehearsed."""
     (public, _), (x, y) = vectors(2, 400), vectors(3, 200)
     wide = [np.hstack([rows, rows, np.ones((len(rows), 4), np.float32)]) for rows in (public, x)]
-    mechanism = ReverseKnn(centroids=5, sigma=9.0)
+    mechanism = sums.ReverseKnn(centroids=5, sigma=9.0)
     config = Config(data=CASES["class"].data, rounds=[RoundConfig()], mechanism=mechanism)
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
     labelled, goal = Labelled(wide[1], y, ""), Goal(1.0, 1e-5, RECORDS, 400, 1)
@@ -211,7 +206,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
 def test_public_rows_unlike_the_test_split_are_seen(
     tmp_path: Path, away: float, classes: range, foreign: bool
 ) -> None:
-    stage = staged(tmp_path, ReverseKnn(centroids=5, sigma=9.0))
+    stage = staged(tmp_path, sums.ReverseKnn(centroids=5, sigma=9.0))
     public, labels = vectors(2, 1_000)
     moved = public[np.isin(labels, classes)] + np.float32(away) * np.eye(DIMENSIONS)[-1]
     rows = (moved.astype(np.float32), stage.labelled.inputs)

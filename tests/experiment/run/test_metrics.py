@@ -11,14 +11,7 @@ from torchmetrics.functional.classification import (
     multiclass_calibration_error,
 )
 
-from labelwall.experiment.run.metrics import (
-    BINS,
-    by_class,
-    calibration_error,
-    reliability,
-    result_line,
-    uneven,
-)
+from labelwall.experiment.run import metrics
 from labelwall.wall.guarantee import POOLED
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
 
@@ -31,21 +24,21 @@ def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLab
     truth = rng.integers(0, 4, 500) if classes else rng.integers(0, 2, (500, count))
     shares = space.probabilities(outputs / 1.3)
     certainty, right = space.certainty(shares), space.predict(outputs) == truth
-    bins = reliability(certainty, right)
+    bins = metrics.reliability(certainty, right)
     oracle = torch.from_numpy
     if classes:
         asked = oracle(shares), oracle(truth)
-        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=BINS)
+        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=metrics.BINS)
     else:
         asked = oracle(certainty).flatten(), oracle(right).flatten()
-        expected = binary_calibration_error(*asked, n_bins=BINS)
-    assert calibration_error(bins) == pytest.approx(float(expected), abs=1e-5)
+        expected = binary_calibration_error(*asked, n_bins=metrics.BINS)
+    assert metrics.calibration_error(bins) == pytest.approx(float(expected), abs=1e-5)
     assert sum(count for count, _, _ in bins) == right.size
 
 
 def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
-    assert reliability(np.array([1.0, 0.0]), np.array([True, False]))[-1] == [1, 1.0, 1.0]
-    assert calibration_error([]) is None
+    assert metrics.reliability(np.array([1.0, 0.0]), np.array([True, False]))[-1] == [1, 1.0, 1.0]
+    assert metrics.calibration_error([]) is None
 
 
 @pytest.mark.parametrize(
@@ -58,16 +51,16 @@ def test_a_class_that_accuracy_hides_is_named(
     confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
     truth = np.repeat([0, 1], rows)
     predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
-    scores = by_class({"confusion": confusion})
+    scores = metrics.by_class({"confusion": confusion})
     assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
     assert scores["worst_class"] == min(r / n for r, n in zip(right, rows, strict=True))
     accuracy = {"test_accuracy": sum(right) / sum(rows)}
-    assert bool(uneven(accuracy | scores)) == named
+    assert bool(metrics.uneven(accuracy | scores)) == named
     guarantee = {"epsilon": 1.0, "delta": 1e-5, "adversary": POOLED}
-    assert ("worst class" in result_line(accuracy | scores | guarantee, Path())) == named
+    assert ("worst class" in metrics.result_line(accuracy | scores | guarantee, Path())) == named
 
 
 def test_values_have_no_classes() -> None:
-    assert by_class({"confusion": [[1, 0], [0, 1]], "student_errors": {}}) == {}
-    assert by_class({"confusion": [[[1, 0], [0, 1]]]}) == {}
-    assert uneven({"test_accuracy": 0.5}) == ""
+    assert metrics.by_class({"confusion": [[1, 0], [0, 1]], "student_errors": {}}) == {}
+    assert metrics.by_class({"confusion": [[[1, 0], [0, 1]]]}) == {}
+    assert metrics.uneven({"test_accuracy": 0.5}) == ""
