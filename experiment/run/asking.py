@@ -116,7 +116,8 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor)
+    with experiment.console.timed("embedding"):
+        teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
