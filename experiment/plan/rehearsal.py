@@ -29,9 +29,9 @@ from ..linear.measure import AXES_BY_ROWS
 from ..run.cell_shares import compared
 from ..run.features import (
     MAX_ROWS,
-    embedder_of,
     extractor_of_round,
     first_extractor,
+    plain_features,
     principal_axes,
     whitened,
 )
@@ -99,9 +99,9 @@ class Rehearsal:
         settings, (public, labelled) = self.settings, self._inputs
         if settings.features == "box":
             return self._inputs
-        embedder = embedder_of(settings, first_extractor(settings, self._task))
+        spec, report = first_extractor(settings, self._task), self._progress
         first, second = (
-            embedder.features(rows, partial(self._progress, f"features of {name} rows"))
+            plain_features(settings, spec, rows, partial(report, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
@@ -191,7 +191,9 @@ class Rehearsal:
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
             known = self._taught(view, form, fold) if self.settings.taught else None
-            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
+            answers, _ = ask_matrices(
+                teacher.count, current, spec, folder, public, rows[asked], known
+            )
         return np.flatnonzero(asked), answers.labels
 
     def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:

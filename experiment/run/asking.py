@@ -116,7 +116,8 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor)
+    with experiment.console.timed("embedding"):
+        teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
@@ -125,7 +126,7 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
         rest = None if others is None else features(extractor, others)
         known = _labelled(experiment, extractor)
         answers, estimate = ask_matrices(
-            teacher, asked, extractor, place, features(extractor)[rows], rest, known
+            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
@@ -140,7 +141,7 @@ def _by_count(
     if not (experiment.folder.round(number) / COUNTED).exists():
         guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher, asked, extractor, guess, plain)
+        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
         if axes is None:
             return asked, extractor
         kept = experiment.features.quantised(extractor).shape[1]
