@@ -2,11 +2,14 @@ r"""Public rows that differ from the private ones: README's one command, nothing
 
     python benchmarks/shift.py --scratch FOLDER --out FILE
     python benchmarks/shift.py --scratch FOLDER --root DATA --cases digits --out FILE
+    python benchmarks/shift.py --scratch FOLDER --cases --tables vowel page-blocks0 --out FILE
 
 The rows are docstrings of four Python packages (the class is the package), as hashed words on 128
 axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
 (npz). 6,000 rows are private, 800 public and 800 test rows, equally many of each class, unless the
-case says otherwise. The case `digits` takes MNIST from `--root` (torchvision's layout) as private
+case says otherwise. `--tables` names tables of KEEL (benchmarks/tables.py says how to install them)
+as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public rows'
+deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private
 and test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
 
 Columns: logistic regression on the private rows (images: on HOG); the classifier that the last
@@ -32,6 +35,7 @@ from regret_data import docstrings
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from tables import keel
 
 from labelwall.experiment.linear.model import stored_probabilities
 from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
@@ -102,6 +106,17 @@ def vectors(rows: Rows, case: str, seed: int) -> Split:
     }
 
 
+def tables(name: str, seed: int) -> Split:
+    """A table of KEEL."""
+    x, y = keel(name)
+    order = np.random.default_rng(seed).permutation(len(y))
+    private, public, test = np.split(order, [int(0.6 * len(y)), int(0.8 * len(y))])
+    scaled = (x - x[public].mean(axis=0)) / (x[public].std(axis=0) + 1e-6)
+    rows = {"private": private, "public": public, "test": test}
+    split = {f"{name}_x": scaled[own] for name, own in rows.items()}
+    return split | {"private_y": y[private], "test_y": y[test]}
+
+
 def digits(root: Path, seed: int) -> Split:
     """MNIST with public digits of another scanner."""
     from PIL import Image
@@ -138,12 +153,14 @@ def logistic(split: Split) -> float:
 
 def one_sum(split: Split, epsilon: float, rng: np.random.Generator) -> float:
     """The same by one noisy sum and count a class on public axes, nearest mean."""
-    axes = PCA(RIVAL_AXES, random_state=0).fit(features(split["public_x"]))
-    longest = np.median(np.linalg.norm(axes.transform(features(split["public_x"])), axis=1))
+    found = features(split["public_x"])
+    axes = PCA(min(RIVAL_AXES, *found.shape), random_state=0).fit(found)
+    longest = np.median(np.linalg.norm(axes.transform(found), axis=1))
     x = axes.transform(features(split["private_x"])) / longest
     x /= np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True))
     both = np.column_stack([x, np.ones(len(x))])  # at most sqrt(2) long
-    members = np.eye(int(split["test_y"].max()) + 1)[split["private_y"]]
+    classes = 1 + max(int(split[name].max()) for name in ("private_y", "test_y"))
+    members = np.eye(classes)[split["private_y"]]
     sums = members.T @ both
     sums += rng.normal(0, 2**0.5 / gaussian_mu(epsilon), sums.shape)
     means = sums[:, :-1] / np.maximum(sums[:, -1:], 1)
@@ -225,24 +242,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a run")
     parser.add_argument("--rows", type=Path, help="npz with x and y; docstrings by default")
     parser.add_argument("--root", type=Path, help="MNIST in torchvision's layout, for `digits`")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES[:-1]))
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES[:-1]))
+    parser.add_argument("--tables", nargs="*", default=[], help="of KEEL, each a case")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     rows = options.rows or options.scratch / "docstrings.npz"
-    if not rows.exists() and set(options.cases) != {"digits"}:
+    if not rows.exists() and set(options.cases) - {"digits"}:
         x, y = texts()
         np.savez(rows, x=x, y=y)
     runs = list(lines(options.out))
     for epsilon in options.epsilons:
-        for case in options.cases:
+        for case in [*options.cases, *options.tables]:
             for seed in options.seeds:
                 key = {"case": case, "epsilon": epsilon, "seed": seed}
                 if any(key.items() <= run.items() for run in runs):
                     continue
                 if case == "digits":
                     split = digits(options.root, seed)
+                elif case in options.tables:
+                    split = tables(case, seed)
                 else:
                     with np.load(rows) as stored:
                         split = vectors((stored["x"], stored["y"]), case, seed)

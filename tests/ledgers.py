@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.messages import ExtractorSpec
+from tests.make import plan_of
 from tests.postgres import rows
 
 SPEC = ExtractorSpec("raw", (4,), 4)
+MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sample_rate=0.5)
 Entry = tuple[str, str]  # kind and body, as they are stored
 TABLES = """
 CREATE TABLE entries (seq INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -60,6 +64,16 @@ class Watching(SystemEntropy):
             self.unpaid += rows(self._place, last) != [("hold",)]
         else:
             self.unpaid += state.spent.get((0, release), 0) < self.drawn[release] + len(keys)
+
+
+def plan(asked: int = 5, answered: int = 3) -> Plan:
+    return plan_of(MECHANISM, asked, answered)
+
+
+def created(place: Place, asked: int = 5, answered: int = 3, anchor: Place | None = None) -> Ledger:
+    """A new ledger of ``plan``."""
+    plan_ = plan(asked, answered)
+    return Ledger.create(place, dataset="d", plan=plan_, unsafe=False, anchor=anchor)
 
 
 def identity(name: str) -> str:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -36,15 +38,18 @@ def plan_of(
     return Plan(1e9, delta, (Slot(mechanism.fields(), releases),) * slots, unit)
 
 
-def ledger_in(folder: Path, plan: Plan, *, unsafe: bool) -> Ledger:
-    """The folder's ledger, new or known."""
+def rows(n: int, seed: int, d: int = 6) -> np.ndarray:
+    """float32 [n, d]; the rows of a seed are the same in every call, and no two seeds share one."""
+    return np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
+
+
+def ledger_in(folder: Path, plan: Plan, *, unsafe: bool, place: Place | None = None) -> Ledger:
+    """The ledger, new or known, of a folder, or at a ``place``."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / LEDGER
-    return (
-        Ledger(path)
-        if path.exists()
-        else Ledger.create(path, dataset="d", plan=plan, unsafe=unsafe)
-    )
+    place = place or folder / LEDGER
+    if open_database(place).exists():
+        return Ledger(place)
+    return Ledger.create(place, dataset="d", plan=plan, unsafe=unsafe)
 
 
 def teach(
@@ -55,10 +60,11 @@ def teach(
     entropy: Entropy | None = None,
     batch_size: int = 16,
     make: Make = Teacher,
+    place: Place | None = None,
 ) -> Teacher:
-    """A teacher of ``spec.num_classes`` under ``spec``, on the folder's ledger, new or known."""
+    """A teacher of ``spec.num_classes`` under ``spec``, on the ledger that ``ledger_in`` gives."""
     entropy = entropy or SystemEntropy()
-    ledger = ledger_in(folder, plan, unsafe=entropy.unsafe)
+    ledger = ledger_in(folder, plan, unsafe=entropy.unsafe, place=place)
     teacher = make(
         lambda: records, ledger, folder, spec.num_classes, entropy, batch_size=batch_size
     )

@@ -45,6 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--run_dir": "folder for the results, runs/NAME-OF-DATA if left out; the same folder "
         "resumes a killed run",
         "--quiet": QUIET,
+        "--timing": flag("seconds of each part at the end; PRIVATE, for the custodian"),
         "--isolate": flag("the teacher in a process of its own; this one opens no private file"),
     },
     "plan": {
@@ -124,8 +125,11 @@ def run(args: Sequence[str]) -> int:
     from ..run.metrics import result_line
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
-    summary = train(config, run_dir, Console(quiet=rest.quiet), rest.isolate)
+    console = Console(quiet=rest.quiet)
+    summary = train(config, run_dir, console, rest.isolate)
     print(result_line(summary, run_dir))
+    if rest.timing:
+        print("seconds: " + ", ".join(f"{part} {s:.1f}" for part, s in console.seconds.items()))
     return 0
 
 

@@ -158,7 +158,7 @@ def class_weights(
     if known is not None:  # sums that are mostly noise would only harm it
         alone = doubt is None or doubt[1] <= 0
         best = known.weights if alone else explained(known, later, best, NOISE * factor)
-        if len(known.classes) == how.outputs and not alone:
+        if known.complete and not alone:
             # By chance among few labels either can be the worse: their mean hardly is
             best = scaled((known.weights + best) / 2)[0]
     if single:  # one sum does not tell the shares apart

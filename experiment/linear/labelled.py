@@ -13,13 +13,12 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegressionCV
 
-from .measure import MAX_ROWS
+from .measure import MAX_ROWS, unit_inputs
 from .moments import Moment, minimised
 
 FOLDS = 4  # of the cross-validation; a class needs as many labelled rows
 PENALTIES = (1.0, 10.0, 100.0, 1000.0)  # inverse ones, of inputs of length 1
 PRIOR = 3.0  # precision of the logarithm of a class's share among labelled rows over the records'
-Rows = tuple[np.ndarray, np.ndarray]  # PUBLIC: features int8 [n, d], classes int64 [n]
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,22 @@ class Labelled:
     weights: np.ndarray = field(repr=False)
     right: float
 
+    @property
+    def complete(self) -> bool:
+        """Whether every class has labels."""
+        return len(self.classes) == self.weights.shape[1]
 
-def labelled(inputs: np.ndarray, labels: np.ndarray, classes: int) -> Labelled | None:
-    """Of the first MAX_ROWS of PUBLIC ``inputs``, float64 [n, d + 1], and ``labels``, int64 [n].
 
-    None where fewer than two of the ``classes`` have FOLDS labels.
+def labelled(
+    features: np.ndarray, labels: np.ndarray | None, length: float, classes: int
+) -> Labelled | None:
+    """Of the first MAX_ROWS of PUBLIC rows int8 [n, d], of that ``length``, that have ``labels``,
+    int64 [n], -1 for none. None where fewer than two of the ``classes`` have FOLDS labels.
     """
-    inputs, labels = inputs[:MAX_ROWS], labels[:MAX_ROWS]
+    if labels is None:
+        return None
+    known = np.flatnonzero(labels >= 0)[:MAX_ROWS]
+    inputs, labels = unit_inputs(features[known], length), labels[known]
     counts = np.bincount(labels, minlength=classes)
     present = np.flatnonzero(counts >= FOLDS)
     if len(present) < 2:

@@ -56,7 +56,7 @@ class FitSettings:
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
         """Inputs of length 1 for rows int8 [n, d]: float64 [n, d + 1]."""
-        return with_bias(features, self.length) / self.unit
+        return unit_inputs(features, self.length)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,11 @@ class Measurements:
 def with_bias(features: np.ndarray, length: float) -> np.ndarray:
     """Integer inputs, float64 [n, d + 1], of rows int8 [n, d]."""
     return np.pad(features.astype(np.float64), ((0, 0), (0, 1)), constant_values=bias(length))
+
+
+def unit_inputs(features: np.ndarray, length: float) -> np.ndarray:
+    """Inputs of length 1, float64 [n, d + 1], of rows int8 [n, d]."""
+    return with_bias(features, length) / np.hypot(length, bias(length))
 
 
 def to_integers(weights: np.ndarray) -> np.ndarray:

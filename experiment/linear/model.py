@@ -21,7 +21,7 @@ from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from .descent import Doubt, attribute_weights, class_weights
-from .labelled import Rows, labelled
+from .labelled import Labelled
 from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
 from .shift import Shares
 from .values import value_weights
@@ -116,28 +116,27 @@ class LinearModel:
 
 
 def fit(
-    ask: Ask, public: np.ndarray, how: FitSettings, known: Rows | None = None
+    ask: Ask, public: np.ndarray, how: FitSettings, known: Labelled | None = None
 ) -> LinearModel | None:
     """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
 
-    ``known``: PUBLIC rows whose classes are known, too. Where a cap ends the steps early, by the
+    ``known``: PUBLIC rows with labels. Where a cap ends the steps early, by the
     sums that were answered; None where none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
-    shares = explained = alone = None
+    shares = explained = None
     doubt: Doubt | None = (1.0, 1.0, 1.0)
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
-        alone = None if known is None else labelled(how.inputs(known[0]), known[1], how.outputs)
-        weights, shares, doubt = class_weights(measure, inputs, how, alone) or (None, None, None)
+        weights, shares, doubt = class_weights(measure, inputs, how, known) or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)
     if weights is None:
         return None
     records = float(np.mean(measure.counts)), measure.count_noise
     weights = weights / how.unit
-    right = alone.right if alone and len(alone.classes) == how.outputs else 0.0
+    right = known.right if known and known.complete else 0.0
     return LinearModel(how.labels, how.length, weights, shares, doubt, records, explained, right)
 
 

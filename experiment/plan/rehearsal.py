@@ -23,13 +23,15 @@ from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
 from ..config.groups import FirstFeatures, PublicSide, Round
+from ..linear.labelled import Labelled as LabelledRows
+from ..linear.labelled import labelled
 from ..linear.measure import AXES_BY_ROWS
 from ..run.cell_shares import compared
 from ..run.features import (
     MAX_ROWS,
-    embedder_of,
     extractor_of_round,
     first_extractor,
+    plain_features,
     principal_axes,
     whitened,
 )
@@ -86,6 +88,7 @@ class Rehearsal:
         self._unit = goal.unit
         self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._voting: dict[object, ScaledVoters] = {}
+        self._alone: dict[object, LabelledRows | None] = {}
         self._box = settings.box if settings.features == "box" else []
         order = np.random.default_rng(settings.seed).permutation(len(labelled.labels))
         self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
@@ -96,9 +99,9 @@ class Rehearsal:
         settings, (public, labelled) = self.settings, self._inputs
         if settings.features == "box":
             return self._inputs
-        embedder = embedder_of(settings, first_extractor(settings, self._task))
+        spec, report = first_extractor(settings, self._task), self._progress
         first, second = (
-            embedder.features(rows, partial(self._progress, f"features of {name} rows"))
+            plain_features(settings, spec, rows, partial(report, f"features of {name} rows"))
             for rows, name in ((public, "public"), (labelled, "labelled"))
         )
         return first.astype(np.float32, copy=False), second.astype(np.float32, copy=False)
@@ -187,9 +190,21 @@ class Rehearsal:
         current = Round(1, 0, None, True, form, seed)
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
-            known = (records, labels) if self.labelled.public and self.settings.taught else None
-            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
+            known = self._taught(view, form, fold) if self.settings.taught else None
+            answers, _ = ask_matrices(
+                teacher.count, current, spec, folder, public, rows[asked], known
+            )
         return np.flatnonzero(asked), answers.labels
+
+    def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:
+        """What the public labels of the other folds give alone."""
+        key = view.whiten, form.axes, fold
+        if key not in self._alone and self.labelled.public:
+            spec, _, rows = self._seen(view.whiten, form)
+            length, others = unit_length(spec, rows.shape[1]), self._folds != fold
+            known = rows[others], self.labels[others], length, self._task.num_classes
+            self._alone[key] = labelled(*known)
+        return self._alone.get(key)
 
     def _by_queries(
         self,

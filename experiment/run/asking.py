@@ -11,11 +11,10 @@ from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round, Scoring
-from ..linear.labelled import labelled
-from ..linear.measure import with_bias
+from ..linear.labelled import Labelled, labelled
 from .console import Console
 from .features import PublicFeatures, extractor_of_round, whitened
-from .matrices import ask_matrices, axes_by_count, known_rows
+from .matrices import ask_matrices, axes_by_count
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import COUNTED, FEATURES, RunFolder
@@ -90,12 +89,7 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
 def public_alone(experiment: Experiment) -> str | None:
     """What the public labels that are learned give without private rows, in a line."""
     extractor = asking_extractor(experiment, 1)
-    rows = known_rows(experiment.known, experiment.features.quantised(extractor))
-    if rows is None:
-        return None
-    inputs = with_bias(rows[0], unit_length(extractor, rows[0].shape[1]))
-    inputs /= np.linalg.norm(inputs, axis=1).mean()
-    if (known := labelled(inputs, rows[1], experiment.task.num_classes)) is None:
+    if (known := _labelled(experiment, extractor)) is None:
         return None
     return (
         f"public labels alone: {100 * known.right:.1f}% right by logistic regression on "
@@ -104,10 +98,16 @@ def public_alone(experiment: Experiment) -> str | None:
     )
 
 
-def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> Asked:
+def _labelled(experiment: Experiment, extractor: ExtractorSpec) -> Labelled | None:
+    features = experiment.features.quantised(extractor)
+    length = unit_length(extractor, features.shape[1])
+    return labelled(features, experiment.known, length, experiment.task.num_classes)
+
+
+def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Asked:
     """Choose the round's queries, and ask the teacher.
 
-    ``labelled``: the name of the rows that answers by matrices label, the queries where it is None.
+    ``others``: the name of the rows that answers by matrices label, the queries where it is None.
     """
     public, teacher = experiment.public, experiment.teacher
     name, count, estimate = f"round {asked.number}", asked.queries or len(public.inputs), None
@@ -116,16 +116,17 @@ def ask(experiment: Experiment, asked: Round, labelled: str | None = None) -> As
     if len(rows) < count:
         say(f"{name}: the public pool has only {len(rows)} rows left to ask")
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    teacher.use_extractor(extractor)
+    with experiment.console.timed("embedding"):
+        teacher.use_extractor(extractor)
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
         asked, extractor = _by_count(experiment, asked, extractor)
         features, place = experiment.features.quantised, experiment.folder.round(asked.number)
-        others = None if labelled is None else features(extractor, labelled)
-        known = known_rows(experiment.known, features(extractor))
+        rest = None if others is None else features(extractor, others)
+        known = _labelled(experiment, extractor)
         answers, estimate = ask_matrices(
-            teacher, asked, extractor, place, features(extractor)[rows], others, known
+            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
@@ -140,7 +141,7 @@ def _by_count(
     if not (experiment.folder.round(number) / COUNTED).exists():
         guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher, asked, extractor, guess, plain)
+        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
         if axes is None:
             return asked, extractor
         kept = experiment.features.quantised(extractor).shape[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,9 +24,18 @@ class Console:
         self._console = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self.interactive = self._console.is_terminal and not quiet
         self._quiet = quiet
+        self.seconds: dict[str, float] = {}  # by part. They tell of private rows: never stored
         self._bar: Progress | None = None
         self._task = ""  # what was reported last, since when, and when a line was last written
         self._began = self._written = 0.0
+
+    @contextmanager
+    def timed(self, part: str) -> Iterator[None]:
+        """Count what happens inside as a ``part`` of the run, but for the parts inside it."""
+        began, before = time.monotonic(), sum(self.seconds.values())
+        yield
+        inside = sum(self.seconds.values()) - before
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - began - inside
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)

@@ -2,6 +2,7 @@
 PUBLIC rows alone and a part of the extractor.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,10 +18,11 @@ from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.progress import Progress
+from ...wall.progress import Progress, TaskProgress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
+KEPT = 4  # arrays of features: two kinds of rows by two networks
 
 
 def embedder_of(computing: Computing, spec: ExtractorSpec) -> Embedder:
@@ -34,28 +36,38 @@ def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
 
 
-class PublicFeatures:
-    """Plain and quantised features of ``rows`` by name, of which "public" are a run's public ones.
+_kept: dict[tuple[object, ...], np.ndarray] = {}  # by network and content, the last ones used
 
-    Memory holds those of one network, the last one asked for.
+
+def plain_features(
+    computing: Computing, spec: ExtractorSpec, rows: np.ndarray, progress: TaskProgress
+) -> np.ndarray:
+    """float [n, d] of PUBLIC rows, before they are centred; what rehearsals computed stays for a
+    run.
     """
+    content = hashlib.sha256(np.ascontiguousarray(rows).data).digest(), rows.shape, rows.dtype.str
+    network = computing.device, spec.backbone, spec.weights, spec.mean, spec.std
+    features = _kept.pop(key := (content, network), None)
+    if features is None:
+        features = embedder_of(computing, spec).features(rows, progress)
+    _kept[key] = features
+    for oldest in [*_kept][:-KEPT]:
+        _kept.pop(oldest, None)
+    return features
+
+
+class PublicFeatures:
+    """Plain and quantised features of ``rows`` by name; "public" are a run's public ones."""
 
     def __init__(
         self, computing: Computing, rows: Mapping[str, np.ndarray], progress: Progress
     ) -> None:
         self._computing, self.rows, self._progress = computing, rows, progress
-        self._network: object = None
-        self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred."""
-        if (network := (spec.backbone, spec.weights, spec.mean, spec.std)) != self._network:
-            self._network, self._features = network, {}
-        if rows not in self._features:
-            progress = partial(self._progress, f"features of {rows} rows")
-            embedder = embedder_of(self._computing, spec)
-            self._features[rows] = embedder.features(self.rows[rows], progress)
-        return self._features[rows]
+        progress = partial(self._progress, f"features of {rows} rows")
+        return plain_features(self._computing, spec, self.rows[rows], progress)
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""

@@ -38,10 +38,13 @@ def _round(experiment: Experiment, current: Round) -> dict:
     folder, say, number = experiment.folder, experiment.console.say, current.number
     metrics = folder.metrics(number)
     if metrics is None:
-        asked = ask(experiment, current)
+        with experiment.console.timed("asking"):
+            asked = ask(experiment, current)
         folder.save_answers(number, asked.rows, asked.answers.labels, asked.answers.outcomes)
         experiment.teacher.export(folder.ledger)
-        metrics = untaught(experiment, current, asked) or train_round(experiment, current, asked)
+        with experiment.console.timed("training"):
+            network = untaught(experiment, current, asked)
+            metrics = network or train_round(experiment, current, asked)
         write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
     shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
     say(round_line(number, metrics, experiment.task.labels))

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-CHUNK = 1000
 # In the order of their imports.
 ACCURACY = (
     *("image_features", "kept", "figure_numbers", "figures", "linear_sgd"),
@@ -63,15 +62,6 @@ def radius(load) -> ModuleType:
     module.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
     module.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
     return module
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """A folder of features: one chunk of each split, 140 test rows and 1,000 private ones."""
-    for split, rows, seed in (("test", 140, 1), ("train", CHUNK, 2)):
-        x, y = clusters(rows, seed)
-        np.savez(tmp_path / f"{split}_000.npz", features=x, labels=y)
-    return tmp_path
 
 
 def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import pytest
 
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.wall.datasets.sources import describe
-from tests.benchmarks.conftest import ACCURACY, CHUNK, ROOT
+from tests.benchmarks.conftest import ROOT
 
 
 def rows(printed: str, start: str = "| ") -> list[list[str]]:
@@ -44,21 +44,6 @@ def test_epsilon_curve(load, tmp_path: Path) -> None:
     drawn = tmp_path / "mnist_by_epsilon.svg"
     curve.draw(curve.points(curve.TABLE), drawn)
     assert drawn.read_text() == (ROOT / "docs" / "figures" / drawn.name).read_text()
-
-
-def test_ind_knn_accuracy(load, run, monkeypatch, cache: Path) -> None:
-    features, *_, accuracy = load(*ACCURACY)
-    monkeypatch.setattr(features, "CHUNK", CHUNK)
-    options = "--cache {0} --private 1000 --validation 100 --queries 20 --sets 2 --epsilons 40"
-    options += " --epochs 1 --results {0}/results --out {0}/epsilon.svg"
-    printed = run(accuracy, options, cache)
-    assert (cache / "epsilon.svg").read_text().count("<path") > 10
-    monkeypatch.setattr(accuracy, "ask_ind_knn", None)  # what was measured is not measured again
-    assert run(accuracy, options, cache) == printed
-    table = rows(printed, "| 40")
-    assert [len(row) for row in table] == [9, 5]
-    assert all(float(table[0][place].split()[0]) > 50 for place in (1, 3)), table
-    assert all(float(table[0][place]) <= 40 for place in (4, 6))
 
 
 @pytest.mark.parametrize(

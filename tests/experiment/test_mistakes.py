@@ -58,10 +58,8 @@ NETWORKS += ["--mechanism.classifier", "cnn", "--scale.shards", "2"]
 EACH = ["--service.budget", "per_analyst", "--scale.shards", "2"]
 OPTIONS = [
     ("run", ["--bugdet.epsilon", "3"], "Did you mean `budget`?"),
-    ("run", ["--data.path", "nowhere.npz"], "nowhere.npz"),
     ("run", ["--student.backbone", "small_cnn"], "backbone"),
     ("run", ["--features", "hog"], "hog"),
-    ("run", ["--features", "resnet"], "timm/NAME"),
     ("run", ["--features", "timm/test_efficientnet"], "timm/NAME for images"),
     ("run", ["--weights", "x"], "`weights` must be"),
     ("run", NETWORKS, "scale.shards"),

@@ -1,6 +1,5 @@
 """A whole run for persons: every epsilon says so, and the ledger is for no other unit."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from labelwall.student.model import unpack
 from tests.experiment import tiny
-from tests.experiment.checks import shown
+from tests.experiment.checks import shown, summary
 
 WHERE = ("--config", "config.yaml")
 PERSONS = "for persons (all rows of one together)"
@@ -26,8 +25,8 @@ def test_a_run_says_what_it_protects(folder: Path, capsys) -> None:
     assert "(add or remove all rows of one person)" in text
     text = shown(capsys, "run", *WHERE, "--run_dir", "run")
     assert text.count(PERSONS) == 2  # the price before, the guarantee after
-    summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["unit"] == "person"
+    told = summary("run")
+    assert told["unit"] == "person"
     shown(capsys, "report", "run")
     assert "A record is a person" in Path("run/report.html").read_text()
     card = Path("run/MODEL_CARD.md").read_text()
@@ -41,7 +40,7 @@ def test_a_run_says_what_it_protects(folder: Path, capsys) -> None:
     assert PERSONS in text
     assert "p17" not in text
     resumed = shown(capsys, "run", *WHERE, "--run_dir", "run")
-    assert json.loads(Path("run/summary.json").read_text()) == summary, resumed
+    assert summary("run") == told, resumed
 
 
 def test_records_come_and_persons_go(folder: Path, capsys) -> None:

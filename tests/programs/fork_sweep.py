@@ -9,9 +9,9 @@ from pathlib import Path
 from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import created
 from tests.postgres import DATABASE, OWNER, copied, rows, swept
 from tests.programs.kill_runner import is_finished, killed_before, sweep
-from tests.teacher.ledger.test_ledger import plan
 
 WATCHED = ("ledger.py", "anchor.py", "database.py")
 
@@ -47,7 +47,7 @@ def kill(folder: Path, point: int, socket: str, anchor_socket: str) -> tuple[boo
     anchor: Place = folder / "anchor"
     if anchor_socket:
         anchor = LedgerUrl(OWNER, DATABASE, f"anchor_{name}", socket=anchor_socket)
-    Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
+    created(place, 20, anchor=anchor)
     assert answer(place, anchor, "first")
     copy = copied(place, f"copy_{name}")
 

@@ -1,55 +1,46 @@
 """A ledger for each analyst: who may open which, and against whom its certificate holds."""
 
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.analysts import open_analyst
-from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.ledger import LedgerUrl, Place
+from labelwall.teacher.custodian import open_custodian
+from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.guarantee import EACH, POOLED, is_single_analyst, single_analyst
 from tests.ledgers import identity, use_extractor
 from tests.make import plan_of
-from tests.postgres import Server
 
 MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sample_rate=0.15)
 QUERY = identity("q")
 PLAN = plan_of(MECHANISM, 100)
 
 
-def register(
-    folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Place | None = None
-) -> Custodian:
+def register(folder, place=None, adversary=EACH, anchor=None):
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor, "ledger_url": url}
     return open_custodian(folder, adversaries=[adversary], **fixed)
 
 
 @pytest.fixture
-def opened(tmp_path: Path, place: Place) -> Iterator[Custodian]:
+def opened(tmp_path, place):
     with closing(register(tmp_path / "custody", place)) as custody:
         yield custody
 
 
-def charge(ledger: Ledger) -> None:
+def charge(ledger):
     use_extractor(ledger)
     ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
 
 
-def test_each_analyst_has_a_ledger_that_names_the_assumption(
-    opened: Custodian, tmp_path: Path
-) -> None:
+def test_each_analyst_has_a_ledger_that_names_the_assumption(opened, tmp_path):
     ann, bob = open_analyst(opened, "ann"), open_analyst(opened, "bob@b")
     charge(ann.ledger)
     assert (ann.ledger.state.spent, bob.ledger.state.spent) == ({(0, "screen"): 1}, {})
@@ -65,15 +56,13 @@ def test_each_analyst_has_a_ledger_that_names_the_assumption(
     opened.ledger.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")
     assert (finding.problems, finding.adversary, finding.charged) == ([], EACH, {})
-    assert finding.pooled is not None
-    assert finding.epsilon is not None
     assert finding.pooled > finding.epsilon
     assert f"if all 2 pool their answers: epsilon {finding.pooled:.3f}" in finding.render()
 
 
 def test_a_crash_before_the_register_knows_leaves_an_empty_ledger_that_is_entered_later(
-    opened: Custodian, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    opened, monkeypatch
+):
     with monkeypatch.context() as patched:
         patched.setattr(opened.ledger, "enter_analyst", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -86,7 +75,7 @@ def test_a_crash_before_the_register_knows_leaves_an_empty_ledger_that_is_entere
         assert opened.ledger.analysts() == {"ann": ann.dataset}
 
 
-def test_a_ledger_that_is_gone_swapped_or_not_listed_is_refused(tmp_path: Path) -> None:
+def test_a_ledger_that_is_gone_swapped_or_not_listed_is_refused(tmp_path):
     """Each would be a budget that is filled again, or one analyst's answers given to another."""
     custody = register(tmp_path / "custody")
     ann, bob = open_analyst(custody, "ann"), open_analyst(custody, "bob")
@@ -114,9 +103,7 @@ def test_a_ledger_that_is_gone_swapped_or_not_listed_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("server", [False, True])
-def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
-    tmp_path: Path, postgres: Server, server: bool
-) -> None:
+def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(tmp_path, postgres, server):
     """Two copies of the custodian's directory, register and ledgers, open at the same time."""
     anchor = postgres.schema() if server else tmp_path / "anchor"
     custody = register(tmp_path / "custody", anchor=anchor)
@@ -142,13 +129,13 @@ def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
 
 
 @pytest.mark.parametrize(("first", "then"), [(EACH, POOLED), (POOLED, EACH)])
-def test_the_kind_of_budget_is_fixed(tmp_path: Path, first: str, then: str) -> None:
+def test_the_kind_of_budget_is_fixed(tmp_path, first, then):
     register(tmp_path, adversary=first).close()
     with pytest.raises(LedgerMismatch, match="holds against"):
         register(tmp_path, adversary=then)
 
 
-def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: Path) -> None:
+def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path):
     kept, budget = register(tmp_path / "a"), register(tmp_path / "b", adversary=POOLED)
     kept.ledger.use_extractor({})
     with pytest.raises(LedgerMismatch, match="misplaced"):
@@ -169,17 +156,17 @@ OTHERS = [POOLED, EACH, *map(single_analyst, ("", "a b", "a" * 65)), NAMES[0] + 
 
 
 @pytest.mark.parametrize("text", NAMES + OTHERS, ids=str)
-def test_names_that_keys_have_are_understood_and_no_other_texts(text: object) -> None:
+def test_names_that_keys_have_are_understood_and_no_other_texts(text):
     assert is_single_analyst(text) == (text in NAMES)
 
 
-def test_several_ledgers_cost_together_what_their_caps_do() -> None:
+def test_several_ledgers_cost_together_what_their_caps_do():
     """Of one list, so many times over; individual budgets add up as well."""
     once, twice = certified_epsilon(PLAN.pooled(1)), certified_epsilon(PLAN.pooled(2))
     assert once == certified_epsilon(PLAN) < twice
     assert twice == certified_epsilon(plan_of(MECHANISM, 200))
 
-    def individual(rho: float) -> Plan:
+    def individual(rho):
         return plan_of(IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=rho), 100)
 
     expected = certified_epsilon(individual(1.5))

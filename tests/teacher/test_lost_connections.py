@@ -1,60 +1,44 @@
 """Connections to a ledger's server break, also during a commit: no release without a charge."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.ledgers import Watching
-from tests.make import plan_of
-from tests.postgres import Server
-from tests.teacher.ledger.cutting import Wire, wire_to
+from tests.ledgers import Watching, created
+from tests.make import plan_of, rows, teach
+from tests.teacher.ledger.cutting import wire_to
 
 KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
-RNG = np.random.default_rng(0)
-X, Y, ASKED = (
-    RNG.normal(size=(30, 4)).astype(np.float32),
-    RNG.integers(0, 3, 30),
-    RNG.normal(size=(4, 4)).astype(np.float32),
-)
+RECORDS, ASKED = Records(rows(30, 0, 4), np.arange(30) % 3, np.arange(30)), rows(4, 1, 4)
+SPEC = ExtractorSpec("raw", (4,), 3)
 COMMIT = b"COMMIT\0"  # BEGIN says READ COMMITTED
 
 
 @pytest.fixture
-def wire(postgres: Server) -> Iterator[Wire]:
+def wire(postgres):
     with wire_to(postgres.home) as wire_:
         yield wire_
 
 
-def ledger_at(
-    wire: Wire, url: LedgerUrl, mechanism: Mechanism = KNN, anchor: Path | None = None
-) -> Ledger:
-    """A new ledger at ``url``, reached through the wire."""
-    place, plan = replace(url, socket=str(wire.home)), plan_of(mechanism, 40)
-    return Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
+def through(wire, url):
+    """The place at ``url``, reached through the wire."""
+    return replace(url, socket=str(wire.home))
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_charge_that_nobody_confirmed_is_never_forgotten(
-    postgres: Server, wire: Wire, stored: bool, tmp_path: Path
-) -> None:
+def test_a_charge_that_nobody_confirmed_is_never_forgotten(postgres, wire, stored, tmp_path):
     url, anchor = postgres.schema(), tmp_path / "anchor.json"
-    ledger = ledger_at(wire, url, anchor=anchor)
+    ledger = created(through(wire, url), anchor=anchor)
     wire.arm(COMMIT, 1, stored)
     with pytest.raises(LedgerMismatch):
         ledger.charge(0, "screen", ["a", "b"])
@@ -78,18 +62,13 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("mechanism", [KNN, IND], ids=["private_knn", "ind_knn"])
 def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
-    postgres: Server, wire: Wire, mechanism: PrivateKnn | IndKnn, stored: bool, tmp_path: Path
-) -> None:
+    postgres, wire, mechanism, stored, tmp_path
+):
     """Cut the connection at each commit of a request in turn; repeat the request each time."""
     for number in range(1, 100):
         url = postgres.schema()
-        witness, directory = Watching(url), tmp_path / str(number)
-        directory.mkdir()
-        ledger = ledger_at(wire, url, mechanism)
-        teacher = Teacher(
-            lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2
-        )
-        teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
+        witness, plan, place = Watching(url), plan_of(mechanism, 40), through(wire, url)
+        teacher = teach(tmp_path / f"{number}", plan, RECORDS, SPEC, witness, 2, place=place)
         wire.arm(COMMIT, number, stored)
         try:
             teacher.answer(Queries(ASKED))
@@ -104,7 +83,7 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
     assert audit(tmp_path / "copy.sqlite").problems == []
 
 
-def check(url: LedgerUrl, teacher: Teacher, witness: Watching) -> None:
+def check(url, teacher, witness):
     """Ask again after a cut: what was stored stands, and every draw was paid for."""
     before = Ledger(url)
     labels = teacher.answer(Queries(ASKED)).labels
@@ -120,11 +99,9 @@ def check(url: LedgerUrl, teacher: Teacher, witness: Watching) -> None:
 
 
 @pytest.mark.parametrize("at", [b"BEGIN", b"LOCK TABLE", b"INSERT INTO entries", b"UPDATE head"])
-def test_a_connection_that_breaks_before_the_commit_changes_nothing(
-    postgres: Server, wire: Wire, at: bytes
-) -> None:
+def test_a_connection_that_breaks_before_the_commit_changes_nothing(postgres, wire, at):
     url = postgres.schema()
-    ledger = ledger_at(wire, url)
+    ledger = created(through(wire, url))
     for answered in (False, True):
         wire.arm(at, 1, answered)
         with pytest.raises(LedgerMismatch):
@@ -134,19 +111,14 @@ def test_a_connection_that_breaks_before_the_commit_changes_nothing(
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_updates_of_records_can_be_repeated(
-    postgres: Server, wire: Wire, stored: bool, tmp_path: Path
-) -> None:
-    url, ids = postgres.schema(), np.arange(30)
-    ledger = ledger_at(wire, url)
-    first, late = Records(X[:20], Y[:20], ids[:20]), Records(X[20:], Y[20:], ids[20:])
-    teacher = Teacher(lambda: first, ledger, tmp_path, 3, SystemEntropy())
-    teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
-    for update in (lambda: teacher.add(late), lambda: teacher.remove(ids[10:25])):
+def test_updates_of_records_can_be_repeated(postgres, wire, stored, tmp_path):
+    url, late = postgres.schema(), RECORDS.take(slice(20, 30))
+    first = tmp_path, plan_of(KNN, 40), RECORDS.take(slice(20)), SPEC
+    teacher = teach(*first, place=through(wire, url))
+    for update in (lambda: teacher.add(late), lambda: teacher.remove(np.arange(10, 25))):
         wire.arm(COMMIT, 1, stored)
         with pytest.raises(LedgerMismatch):
             update()
         update()
-    again = Teacher(lambda: first, Ledger(url), tmp_path, 3, SystemEntropy())
-    for either in (teacher, again):
+    for either in (teacher, teach(*first, place=url)):
         assert either.records().ids.tolist() == [*range(10), *range(25, 30)]

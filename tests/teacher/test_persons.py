@@ -1,7 +1,6 @@
 """A guarantee for persons: rows that come, persons who go, budgets, and what refuses it."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.records.persons import code_of, codes_of
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Queries
 from tests import ledgers
@@ -24,14 +22,12 @@ PERSON = code_of("7")
 ready = partial(tiny.ready, unit="person")
 
 
-def answers(teacher: Teacher, seed: int = 1) -> object:
+def answers(teacher, seed=1):
     answer = teacher.answer(Queries(tiny.queries(30, seed)))
     return answer.labels.tolist(), answer.outcomes.tolist()
 
 
-def split(records: Records) -> tuple[Records, Records]:
-    """The person's last rows, and all others."""
-    assert records.persons is not None
+def split(records):
     own = np.flatnonzero(records.persons == PERSON)
     late = own[len(own) // 2 :]
     return records.take(late), records.take(np.setdiff1d(np.arange(len(records.ids)), late))
@@ -39,9 +35,7 @@ def split(records: Records) -> tuple[Records, Records]:
 
 @SHARDS
 @pytest.mark.parametrize("name", ["private_knn", "gnmax", "ind_knn"])
-def test_rows_added_to_a_person_vote_as_if_they_had_been_there(
-    tmp_path: Path, name: str, shards: int
-) -> None:
+def test_rows_added_to_a_person_vote_as_if_they_had_been_there(tmp_path, name, shards):
     records = tiny.records(unit="person")
     late, early = split(records)
     assert 0 < len(late.ids) < (records.owners == PERSON).sum()
@@ -57,7 +51,7 @@ def test_rows_added_to_a_person_vote_as_if_they_had_been_there(
 
 @SHARDS
 @pytest.mark.parametrize("name", ["private_knn", "gnmax"])
-def test_a_person_who_is_removed_leaves_no_row(tmp_path: Path, name: str, shards: int) -> None:
+def test_a_person_who_is_removed_leaves_no_row(tmp_path, name, shards):
     records = tiny.records(unit="person")
     others = records.take(records.owners != PERSON)
     expected = answers(ready(tmp_path / "others", name, others, shards))
@@ -73,22 +67,21 @@ def test_a_person_who_is_removed_leaves_no_row(tmp_path: Path, name: str, shards
 
 
 @SHARDS
-def test_a_person_has_one_budget_whatever_its_rows(tmp_path: Path, shards: int) -> None:
+def test_a_person_has_one_budget_whatever_its_rows(tmp_path, shards):
     """Spent to the last query: rows that come later, under whatever ids, add nothing."""
     x = np.array([[1, 0, 0]] * 4, dtype=np.float32)
     labels = np.zeros(4, dtype=np.int64)
     everything = Records(x, labels, np.arange(4, dtype=np.int64))
     records = tiny.of_persons(everything, np.array([0, 0, 0, 1]))
-    assert records.persons is not None
     own = records.take(records.persons == code_of("0"))
     teacher = ready(tmp_path, "ind_knn", own.take(slice(0, 1)), shards)
     rng = np.random.default_rng(0)
 
-    def remaining() -> list[int]:
+    def remaining():
         accounts = teacher._ledger.individual_budgets
         return accounts.remaining(0, teacher._serials).tolist()
 
-    def ask(n: int) -> None:
+    def ask(n):
         near = np.ones((n, 3), dtype=np.float32) * [1, 0, 0]
         teacher.answer(Queries((near + rng.normal(0, 0.01, (n, 3))).astype(np.float32)))
 
@@ -105,7 +98,7 @@ def test_a_person_has_one_budget_whatever_its_rows(tmp_path: Path, shards: int) 
     assert sorted(remaining()) == sorted([after[0], 1 << 40])
 
 
-def test_the_ledger_names_the_unit_and_so_does_its_audit(tmp_path: Path) -> None:
+def test_the_ledger_names_the_unit_and_so_does_its_audit(tmp_path):
     teacher = ready(tmp_path, "private_knn", tiny.records(unit="person"), 0)
     receipt = teacher.answer(Queries(tiny.queries(3))).receipt
     assert receipt.unit == teacher.unit == "person"
@@ -114,7 +107,7 @@ def test_the_ledger_names_the_unit_and_so_does_its_audit(tmp_path: Path) -> None
     assert '"unit":"person"' in ledgers.entries(tmp_path / "copy.sqlite")[0][1]
 
 
-def test_records_without_persons_are_refused_before_anything_is_charged(tmp_path: Path) -> None:
+def test_records_without_persons_are_refused_before_anything_is_charged(tmp_path):
     with pytest.raises(InvalidInput, match=r"records.persons"):
         ready(tmp_path, "private_knn", tiny.records(), 0)
     for records, unit in ((tiny.records(unit="person"), "row"), (tiny.records(), "person")):
@@ -124,7 +117,7 @@ def test_records_without_persons_are_refused_before_anything_is_charged(tmp_path
             teacher.add(records.take(slice(3, 6)))
 
 
-def test_a_ledger_for_one_unit_is_refused_for_the_other(tmp_path: Path) -> None:
+def test_a_ledger_for_one_unit_is_refused_for_the_other(tmp_path):
     mechanism = tiny.MECHANISMS["private_knn"]
     for number, units in enumerate((("row", "person"), ("person", "row"))):
         place = tmp_path / str(number)
@@ -134,9 +127,7 @@ def test_a_ledger_for_one_unit_is_refused_for_the_other(tmp_path: Path) -> None:
             open_custodian(place, data={}, plan=plans[1], unsafe=True)
 
 
-def test_a_mechanism_that_is_not_for_persons_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mechanism_that_is_not_for_persons_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(IndKnn, "persons", False)
     with pytest.raises(InvalidInput, match=r"`privacy.unit` must be row for ind_knn"):
         ready(tmp_path, "ind_knn", tiny.records(unit="person"), 0)

@@ -2,8 +2,6 @@
 
 import os
 import stat
-from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -20,11 +18,11 @@ from tests.teacher.service import tiny
 from tests.teacher.service.test_connection import self_signed
 
 
-def mode(path: Path) -> int:
+def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_files_are_their_owners(tmp_path: Path) -> None:
+def test_files_are_their_owners(tmp_path):
     """Files that an earlier version wrote for everybody are closed when the directory is opened."""
     tiny.make(tmp_path).custodian.close()
     (tmp_path / "ledger.sqlite").chmod(0o644)
@@ -36,7 +34,7 @@ def test_files_are_their_owners(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [LOCK, "keys.sqlite"])
-def test_a_lock_follows_no_symbolic_link(tmp_path: Path, name: str) -> None:
+def test_a_lock_follows_no_symbolic_link(tmp_path, name):
     other, folder = tmp_path / "other", tmp_path / "custodian"
     other.write_text("something that matters")
     folder.mkdir(mode=0o700)
@@ -46,7 +44,7 @@ def test_a_lock_follows_no_symbolic_link(tmp_path: Path, name: str) -> None:
     assert other.read_text() == "something that matters"
 
 
-def test_keys_are_not_kept_where_others_can_write(tmp_path: Path) -> None:
+def test_keys_are_not_kept_where_others_can_write(tmp_path):
     open_to_all, new = tmp_path / "open", tmp_path / "new"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -57,7 +55,7 @@ def test_keys_are_not_kept_where_others_can_write(tmp_path: Path) -> None:
     assert (mode(new), mode(new / "keys.sqlite")) == (0o700, 0o600)
 
 
-def test_the_log_of_failures_stays_small_and_a_full_disk_does_not_stop_it(tmp_path: Path) -> None:
+def test_the_log_of_failures_stays_small_and_a_full_disk_does_not_stop_it(tmp_path):
     for number in range(300):
         try:
             raise ValueError(f"{number} " + "x" * 20_000)
@@ -75,7 +73,7 @@ def test_the_log_of_failures_stays_small_and_a_full_disk_does_not_stop_it(tmp_pa
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_damaged_files_say_which(tmp_path: Path) -> None:
+def test_damaged_files_say_which(tmp_path):
     tiny.make(tmp_path).custodian.close()
     identity = (tmp_path / "dataset.json").read_bytes()
     for damaged in (b"\xff" + identity[1:], identity[:-1], b"[]", b""):
@@ -93,7 +91,7 @@ def test_damaged_files_say_which(tmp_path: Path) -> None:
             Keys(tmp_path).listed()
 
 
-def test_tls_files_that_do_not_work_are_one_line(tmp_path: Path) -> None:
+def test_tls_files_that_do_not_work_are_one_line(tmp_path):
     certificate, key = self_signed(tmp_path), tmp_path / "key.pem"
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(key))
     app = tiny.make(tmp_path / "service").app
@@ -107,7 +105,7 @@ def test_tls_files_that_do_not_work_are_one_line(tmp_path: Path) -> None:
         server(app, config)
 
 
-def test_a_service_whose_lock_was_deleted_answers_nothing_more(tmp_path: Path) -> None:
+def test_a_service_whose_lock_was_deleted_answers_nothing_more(tmp_path):
     """A second process can lock the new file, so the first one stops."""
     made = tiny.make(tmp_path)
     with tiny.served(made) as url, tiny.client(url, made.tokens["ann"], patience=0) as ann:
@@ -120,10 +118,8 @@ def test_a_service_whose_lock_was_deleted_answers_nothing_more(tmp_path: Path) -
         second.custodian.close()
 
 
-def test_a_lock_that_was_deleted_while_it_was_opened_excludes_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened(path: Path) -> IO[str]:
+def test_a_lock_that_was_deleted_while_it_was_opened_excludes_nobody(tmp_path, monkeypatch):
+    def opened(path):
         file = open_lock(path)
         path.unlink()
         return file
@@ -135,9 +131,9 @@ def test_a_lock_that_was_deleted_while_it_was_opened_excludes_nobody(
 
 @pytest.mark.parametrize("command", ["run", "predict", "records", "data", "serve", "keys"])
 def test_files_of_private_commands_are_their_owners_from_the_beginning(
-    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def main(_: list[str]) -> int:
+    tmp_path, command, monkeypatch
+):
+    def main(_):
         (tmp_path / "new").touch()
         return 0
 

@@ -21,12 +21,12 @@ def test_labelled_public_rows_are_learned_beside_the_sums() -> None:
     (private, codes), public, (x, y) = drawn(4_000), drawn(160), drawn(4_000)
     for noise in (1.0, 200.0, 5_000.0):
         how, scores = settings("class", 4, noise, 20), []
-        for known in (None, public):
+        alone = labelled(*public, how.length, 4)
+        assert alone is not None
+        for known in (None, alone):
             models = [fit(teacher(codes, how, private, s), public[0], how, known) for s in range(3)]
             right = [(m.says(x).argmax(axis=1) == y).mean() for m in models if m is not None]
             scores.append(float(np.mean(right)))
-        alone = labelled(how.inputs(public[0]), public[1], 4)
-        assert alone is not None
         assert all(m is not None and m.known == alone.right for m in models)
         by_labels = float(((how.inputs(x) @ alone.weights).argmax(axis=1) == y).mean())
         assert alone.right == pytest.approx(by_labels, abs=0.1)
@@ -37,9 +37,10 @@ def test_a_class_without_public_labels_is_learned_from_the_sums() -> None:
     features, labels = far_clusters()
     labels = labels + (features[:, 1] > 0)  # three classes, of which the last has no label
     how, public = settings("class", 3, 1.0, 20), labels < 2
-    model = fit(teacher(labels, how, features), features, how, (features[public], labels[public]))
+    known = labelled(features, np.where(public, labels, -1), how.length, 3)
+    model = fit(teacher(labels, how, features), features, how, known)
     assert model is not None
     right = model.says(features).argmax(axis=1) == labels
     assert right[~public].mean() > 0.85
     assert model.known == 0.0  # its labels say nothing of the third class
-    assert labelled(how.inputs(features), np.zeros(N, dtype=np.int64), 3) is None
+    assert labelled(features, np.zeros(N, dtype=np.int64), how.length, 3) is None

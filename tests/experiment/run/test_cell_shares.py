@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.config.groups import Round
+from labelwall.experiment.linear.labelled import Labelled, labelled
+from labelwall.experiment.linear.measure import unit_inputs
 from labelwall.experiment.run.cell_shares import compared
 from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.experiment.run.quality import FOREIGN, Estimate
+from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.wall.matrices import Matrix, NoisyCounts, nearest_cells
 from labelwall.wall.messages import ExtractorSpec, Receipt
 
 CLASSES, CELLS = 3, 30
 FORM = ReverseKnn(centroids=CELLS, neighbours=2, row_neighbours=2, sigma=5.0).query_form
+SPEC = ExtractorSpec("raw", (12,), CLASSES)
 EQUAL, SKEWED, RARE, TWO = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.49, 0.49, 0.02], [0.5, 0.5, 0.0]
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -30,22 +34,21 @@ def rows(shares: list[float], count: int, seed: int, away: float = 0.0) -> Rows:
     return np.rint(12 * x).clip(-63, 63).astype(np.int8), labels
 
 
-def answered(folder: Path, private: Rows, public: np.ndarray) -> tuple[np.ndarray, Estimate]:
+def answered(
+    folder: Path, private: Rows, public: np.ndarray, known: Labelled | None = None
+) -> tuple[np.ndarray, Estimate]:
     """Labels of public rows by one noisy histogram of the private ones, and their estimate."""
 
-    class Teacher:
-        def count(self, matrix: Matrix) -> NoisyCounts:
-            near, votes = nearest_cells(private[0], matrix.entries, FORM.neighbours), None
-            votes = np.zeros((CELLS, CLASSES), dtype=np.int64)
-            for column in near.T:
-                np.add.at(votes, (column, private[1]), 1)
-            noise = np.random.default_rng(5).normal(0, 5.0, votes.shape)
-            return NoisyCounts(votes + np.rint(noise).astype(int), Receipt(1, 0, {}, {}, 1, ""))
+    def count(matrix: Matrix) -> NoisyCounts:
+        near, votes = nearest_cells(private[0], matrix.entries, FORM.neighbours), None
+        votes = np.zeros((CELLS, CLASSES), dtype=np.int64)
+        for column in near.T:
+            np.add.at(votes, (column, private[1]), 1)
+        noise = np.random.default_rng(5).normal(0, 5.0, votes.shape)
+        return NoisyCounts(votes + np.rint(noise).astype(int), Receipt(1, 0, {}, {}, 1, ""))
 
     current = Round(1, 0, None, True, FORM, seed=0)
-    answers, estimate = ask_matrices(
-        Teacher(), current, ExtractorSpec("raw", (12,), CLASSES), folder, public
-    )
+    answers, estimate = ask_matrices(count, current, SPEC, folder, public, known=known)
     assert estimate is not None
     return answers.labels, estimate
 
@@ -61,6 +64,21 @@ def test_public_rows_of_other_shares_are_labelled_nearly_as_if_they_were_the_rec
     right = float((found == labels).mean())
     assert right > (best == labels).mean() - 0.04
     assert not estimate.known or estimate.right == pytest.approx(right, abs=0.12)
+
+
+def test_votes_and_public_labels_choose_together(tmp_path: Path) -> None:
+    """Right about as often as the better of the two, and the estimate says so."""
+    (x, labels), (few, own) = rows(EQUAL, 1_500, 2), rows(EQUAL, 60, 3)
+    known = labelled(few, own, unit_length(SPEC, 12), CLASSES)
+    assert known is not None
+    by_labels = (unit_inputs(x, unit_length(SPEC, 12)) @ known.weights).argmax(axis=1)
+    right, folders = [float((by_labels == labels).mean())], (tmp_path / "cells", tmp_path / "both")
+    for folder, learned in zip(folders, (None, known), strict=True):
+        folder.mkdir()
+        found, estimate = answered(folder, rows(EQUAL, 6_000, 1), x, learned)
+        right.append(float((found == labels).mean()))
+    assert right[2] > max(right[:2]) - 0.006
+    assert estimate.right == pytest.approx(right[2], abs=0.06)
 
 
 def test_classes_with_votes_in_their_noise_are_named(tmp_path: Path) -> None:

@@ -49,3 +49,15 @@ def test_lines_without_a_terminal_come_now_and_then(monkeypatch, capsys) -> None
         console.progress("brief", done, 2)
         now[0] += 1.0
     assert capsys.readouterr().err == ""
+
+
+def test_a_part_inside_another_counts_once(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console = Console(quiet=True)
+    for seconds in (2.0, 3.0):
+        with console.timed("asking"):
+            now[0] += 1.0
+            with console.timed("embedding"):
+                now[0] += seconds
+    assert console.seconds == {"asking": 2.0, "embedding": 5.0}

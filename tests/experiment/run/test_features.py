@@ -1,14 +1,16 @@
 """Features of the first round: whitened ones and their law on public rows, a box's scales, clusters
 of reverse kNN; a run keeps its axes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.groups import FirstFeatures
-from labelwall.experiment.run import asking
+from labelwall.experiment.config.groups import Computing, FirstFeatures
+from labelwall.experiment.run import asking, features
 from labelwall.experiment.run.features import (
+    PublicFeatures,
     box_extractor,
     first_extractor,
     linear_power,
@@ -126,3 +128,20 @@ def test_fourier_features_have_the_gaussian_kernel() -> None:
     assert np.abs(products - expected).max() < 5 / 1024**0.5
     with pytest.raises(InvalidInput, match="fourier for feature vectors"):
         first_extractor(FirstFeatures(features="fourier"), Task(task.labels, (8, 8, 1)))
+
+
+def test_public_rows_are_embedded_once_by_their_content(monkeypatch) -> None:
+    """Also for another holder of equal rows; another network or other rows are computed."""
+    calls = list[int]()
+
+    class Counted(Embedder):
+        def features(self, inputs: np.ndarray, progress: object = None) -> np.ndarray:
+            calls.append(len(inputs))
+            return inputs
+
+    monkeypatch.setattr(features, "Embedder", Counted)
+    rows, spec = uneven(9, seed=4), ExtractorSpec("raw", (6,), 3)
+    for asked in (rows, rows.copy(), rows[:5], rows):
+        held = PublicFeatures(Computing(), {"public": asked}, lambda *_: None)
+        np.testing.assert_array_equal(held.plain(replace(spec, scale=float(len(asked)))), asked)
+    assert calls == [9, 5]

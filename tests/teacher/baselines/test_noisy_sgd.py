@@ -14,29 +14,29 @@ from dp_accounting.pld import PLDAccountant
 
 from labelwall.teacher.baselines import noisy_sgd
 from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
-from labelwall.teacher.baselines.noisy_sgd import PrivateModel, calibrate, train_privately
+from labelwall.teacher.baselines.noisy_sgd import calibrate, train_privately
 from labelwall.wall.errors import InvalidInput
 
 D, CLASSES = 6, 3
 
 
-def data(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+def data(n):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(n) % CLASSES
     return torch.randn(n, D, generator=generator) + 3 * torch.eye(CLASSES, D)[labels], labels
 
 
-def linear(**changes: Any) -> LinearNoisySgd:
+def linear(**changes):
     settings: dict[str, Any] = {"batch_size": 100, "expected_records": 600, "epochs": 10}
     return LinearNoisySgd(**{**settings, "clip": 1.0, "learning_rate": 0.5, **changes})
 
 
-def train(config: Any, x: torch.Tensor, y: torch.Tensor, epsilon: float = 8.0) -> PrivateModel:
+def train(config, x, y, epsilon=8.0):
     return train_privately(config, x, y, num_classes=CLASSES, epsilon=epsilon, delta=1e-5, seed=0)
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "steps"), [(1.0, 0.01, 500), (0.2, 0.05, 100)])
-def test_the_price_is_another_accountants_too(epsilon: float, rate: float, steps: int) -> None:
+def test_the_price_is_another_accountants_too(epsilon, rate, steps):
     multiplier, by_prv = calibrate(epsilon, 1e-5, rate, steps)
     oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
     oracle.compose(
@@ -47,7 +47,7 @@ def test_the_price_is_another_accountants_too(epsilon: float, rate: float, steps
     assert 0.9 * epsilon < by_prv <= epsilon
 
 
-def test_a_linear_model_learns_and_keeps_its_budget() -> None:
+def test_a_linear_model_learns_and_keeps_its_budget():
     x, y = data(600)
     model = train(linear(), x, y)
     assert (model.predict(x) == y.numpy()).mean() > 0.9
@@ -55,7 +55,7 @@ def test_a_linear_model_learns_and_keeps_its_budget() -> None:
     assert model.steps == 60
 
 
-def test_images_go_through_a_network() -> None:
+def test_images_go_through_a_network():
     x = torch.randn(60, 1, 28, 28)
     config = NoisySgd(batch_size=20, expected_records=60, epochs=1)
     model = train(config, x, torch.arange(60) % CLASSES)
@@ -63,7 +63,7 @@ def test_images_go_through_a_network() -> None:
     assert model.steps == 3
 
 
-def test_the_same_steps_are_made_whatever_the_number_of_records() -> None:
+def test_the_same_steps_are_made_whatever_the_number_of_records():
     """Rate, steps and noise come from public settings; no record at all still trains on noise."""
     x, y = data(600)
     models = [train(linear(), x[:n], y[:n], epsilon=1.0) for n in (0, 1, 600)]
@@ -71,11 +71,8 @@ def test_the_same_steps_are_made_whatever_the_number_of_records() -> None:
     assert all(torch.isfinite(next(m.network.parameters())).all() for m in models)
 
 
-def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record more moves the weights of a step by at most lr clip / batch.
-
-    Without noise, and with all records in the batch.
-    """
+def test_one_records_pull_is_bounded_by_the_clip(monkeypatch):
+    """One record more moves the weights of a step by lr clip / batch, without noise."""
     monkeypatch.setattr(noisy_sgd, "calibrate", lambda *_: (0.0, 0.0))
     config = linear(batch_size=600, epochs=1, clip=0.3)
     x, y = data(50)
@@ -89,6 +86,6 @@ def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 601}, {"clip": 0.0}])
-def test_bad_settings_are_refused(wrong: dict) -> None:
+def test_bad_settings_are_refused(wrong):
     with pytest.raises(InvalidInput, match=rf"`baseline\.{next(iter(wrong))}` must be "):
         linear(**wrong)

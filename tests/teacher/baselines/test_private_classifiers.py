@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from labelwall.teacher.baselines.config import (
     DpForest,
     DpLogisticRegression,
     DpNaiveBayes,
-    PrivateClassification,
 )
 from labelwall.teacher.baselines.private_classifiers import fit_privately
 from labelwall.wall.errors import LabelwallError, MissingData
@@ -28,33 +26,18 @@ DRAWN = {
 EXACT = 1e6  # epsilon at which noise is below what these tests look at
 
 
-def data(n: int) -> tuple[np.ndarray, np.ndarray]:
+def data(n):
     """Two corners of a square and a class for each: float64 [n, 2] in -1..1, int64 [n]."""
     labels = np.arange(n) % 2
     noise = np.random.default_rng(0).uniform(-0.3, 0.3, (n, 2))
     return (labels[:, None] - 0.5) * 1.4 + noise, labels
 
 
-def fit(config: PrivateClassification, rows, labels, epsilon: float, classes: int = 2):
+def fit(config, rows, labels, epsilon, classes=2):
     return fit_privately(config, rows, labels, num_classes=classes, epsilon=epsilon)
 
 
-@pytest.mark.parametrize("config", KINDS[:3], ids=NAMES[:3])
-def test_it_learns_and_spends_what_it_was_given(config: PrivateClassification) -> None:
-    """At epsilon 1000 the noise has a scale of at most 0.012 on sums over 200 records.
-
-    Errors need sums that are off by 10: the chance is below e^-800. Random splits may miss the gap
-    between the corners, so trees are tested by their leaves, below.
-    """
-    rows, labels = data(400)
-    model = fit(config, rows, labels, 1000.0)
-    assert model.epsilon == 1000.0
-    predicted = model.predict(rows)
-    assert predicted.dtype == np.int64
-    assert isinstance(config, DpForest) or (predicted == labels).mean() > 0.95
-
-
-def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise() -> None:
+def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise():
     rows, labels = data(400)
     model = fit(DpLogisticRegression(penalty=2.0), rows, labels, EXACT)
     unit = np.column_stack([rows, np.ones(400)]) / np.sqrt(3)
@@ -64,7 +47,7 @@ def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise() -> No
     assert np.linalg.norm(corners, axis=1).max() <= 1 + 1e-12
 
 
-def test_naive_bayes_has_the_means_of_its_classes_without_noise() -> None:
+def test_naive_bayes_has_the_means_of_its_classes_without_noise():
     rows, labels = data(400)
     (model,) = fit(DpNaiveBayes(), rows, labels, EXACT).models
     # 200 rows and the public one at zero
@@ -72,7 +55,7 @@ def test_naive_bayes_has_the_means_of_its_classes_without_noise() -> None:
     np.testing.assert_allclose(model.theta_, expected, atol=1e-3)
 
 
-def test_a_forest_splits_the_records_and_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forest_splits_the_records_and_votes(monkeypatch):
     forest = private_classifiers.require_diffprivlib().models.forest
     sizes, own = [], forest.DecisionTreeClassifier.fit
     monkeypatch.setattr(
@@ -91,23 +74,15 @@ def test_a_forest_splits_the_records_and_votes(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("config", KINDS, ids=NAMES)
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_classes_are_the_declared_ones_whatever_the_records(
-    config: PrivateClassification, n: int
-) -> None:
+def test_classes_are_the_declared_ones_whatever_the_records(config, n):
     model = fit(config, np.full((n, 2), 0.5), np.ones(n, dtype=np.int64), 1.0, classes=3)
     assert all(list(part.classes_) == [0, 1, 2] for part in model.models)
     assert model.predict(np.zeros((4, 2))).shape == (4,)
 
 
 @pytest.mark.parametrize("config", KINDS, ids=NAMES)
-def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
-    config: PrivateClassification, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every generator that a mechanism of diffprivlib gets is recorded.
-
-    Weights, means or thresholds are continuous, except for means clipped at 1, which is 15 scales
-    away at this epsilon: two fits are equal with a probability far below 1e-9.
-    """
+def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(config, monkeypatch):
+    """Continuous weights, means or thresholds of two fits are equal once in 10^9 at most."""
     base = private_classifiers.require_diffprivlib().mechanisms.base
     generators, own = [], base.DPMechanism.__init__
 
@@ -130,31 +105,14 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
 
 
 @pytest.mark.parametrize("config", KINDS[1:3], ids=NAMES[1:3])
-def test_a_bound_read_from_the_records_is_an_error(
-    config: PrivateClassification, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_read_from_the_records_is_an_error(config, monkeypatch):
     monkeypatch.setattr(private_classifiers, "BOUNDS", None)
     with pytest.raises(LabelwallError, match="read bounds or classes from the records"):
         fit(config, *data(60), 1.0)
 
 
-def test_naive_bayes_publishes_the_number_of_records() -> None:
-    """diffprivlib's noisy counts sum to the row count, so its claim is for replaced records."""
-    for n in (40, 41):
-        (model,) = fit(DpNaiveBayes(), *data(n), 0.01).models
-        assert model.class_count_.sum() == n + 2
-
-
 @pytest.mark.parametrize("missing", ["diffprivlib", "diffprivlib.models"])
-def test_without_the_extra_it_says_what_to_install(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_it_says_what_to_install(missing, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingData, match=r"labelwall\[compare\]"):
         fit(DpNaiveBayes(), *data(4), 1.0)
-
-
-def test_the_library_is_the_one_that_was_read() -> None:
-    """docs/privacy.md speaks of this version's code."""
-    library: ModuleType = private_classifiers.require_diffprivlib()
-    assert library.__version__ == "0.6.6"

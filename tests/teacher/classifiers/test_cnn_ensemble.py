@@ -1,7 +1,6 @@
 """PATE's networks: one vote a record, each trained alone, storage bound to their rows."""
 
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +22,11 @@ CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(monkeypatch):
     monkeypatch.setattr(cnn_ensemble, "STEPS", 6)
 
 
-def images(n: int, seed: int = 0) -> Records:
+def images(n, seed=0):
     """Noise with a bright column for each class."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, n)
@@ -36,17 +35,17 @@ def images(n: int, seed: int = 0) -> Records:
     return Records(pixels.astype(np.uint8), labels, rng.permutation(10 * n)[:n])
 
 
-def ensemble(records: Records, folder: Path, teachers: int = 5, **options: object) -> CnnEnsemble:
+def ensemble(records, folder, teachers=5, **options):
     folder.mkdir(exist_ok=True)
     fields = {"num_classes": CLASSES, "teachers": teachers, "key": SECRET, "directory": folder}
     return CnnEnsemble(records, **fields | options)
 
 
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def same(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_record_changes_its_own_classifier_alone(tmp_path: Path) -> None:
+def test_a_record_changes_its_own_classifier_alone(tmp_path):
     records, queries = images(40), images(60, seed=1).inputs
     whole = ensemble(records, tmp_path / "whole")
     for left_out in (0, 39):
@@ -60,9 +59,7 @@ def test_a_record_changes_its_own_classifier_alone(tmp_path: Path) -> None:
         assert (difference.sum(axis=1) == 0).all()
 
 
-def test_the_order_of_records_and_other_processes_change_no_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_of_records_and_other_processes_change_no_bit(tmp_path, monkeypatch):
     monkeypatch.undo()  # a process of its own would not know of fewer steps
     records = images(40)
     shuffled = records.take(np.random.default_rng(1).permutation(40))
@@ -71,7 +68,7 @@ def test_the_order_of_records_and_other_processes_change_no_bit(
         assert all(same(a, b) for a, b in zip(one._weights, other._weights, strict=True))
 
 
-def test_seeds_are_independent_of_one_another_and_secret() -> None:
+def test_seeds_are_independent_of_one_another_and_secret():
     keys = SECRET, bytes(32)
     jobs = [job for key in keys for job in cnn_ensemble._jobs(images(3), CLASSES, 4, key)]
     starts = [cnn_ensemble._uniform(job.seed, 20_000) for job in jobs]
@@ -81,7 +78,7 @@ def test_seeds_are_independent_of_one_another_and_secret() -> None:
     assert 0 <= np.min(starts) < np.max(starts) < 1
 
 
-def test_networks_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_learn(tmp_path, monkeypatch):
     monkeypatch.setattr(cnn_ensemble, "STEPS", 40)
     asked = images(100, seed=2)
     votes = ensemble(images(150), tmp_path, teachers=3).votes(asked.inputs)
@@ -89,22 +86,20 @@ def test_networks_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (votes.argmax(axis=1) == asked.labels).mean() > 0.9
 
 
-def test_an_empty_shard_votes_for_class_0(tmp_path: Path) -> None:
+def test_an_empty_shard_votes_for_class_0(tmp_path):
     nobody = ensemble(images(4).take(np.arange(0)), tmp_path)
     assert (nobody.votes(images(300).inputs) == [5, 0, 0]).all()
 
 
-def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_goes_on_and_nothing_is_trained_twice(tmp_path, monkeypatch):
     trained: list[str] = []
     plain = cnn_ensemble.train_one
 
-    def counted(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
+    def counted(job):
         trained.append(job.name)
         return plain(job)
 
-    def kill(done: int, total: int) -> None:
+    def kill(done, total):
         if done == 2:
             raise KeyboardInterrupt
 
@@ -137,13 +132,13 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     assert [path for path, content in before.items() if path.read_bytes() != content] == [own]
 
 
-def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
+def test_feature_vectors_and_tiny_images_are_refused(tmp_path):
     for inputs in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 7, 9, 1), dtype=np.uint8)):
         with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
             ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
 
 
-def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:
+def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path):
     """sigma = 0.01: the noise is zero but with probability below e^-4000, so the plurality wins."""
     records, queries, more = images(60), images(40, seed=3).inputs, images(30, seed=4).inputs
     # under a random key some network may waver between two classes, by batch
@@ -165,7 +160,7 @@ def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: P
     forget_classifiers(tmp_path / "nowhere")
 
 
-def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> None:
+def test_queries_keep_their_images_when_a_part_is_selected(tmp_path):
     records, queries = images(40), images(30, seed=5).inputs
     networks, rows = ensemble(records, tmp_path), [7, 3, 29]
     index = ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64))

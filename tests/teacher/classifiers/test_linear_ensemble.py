@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from sklearn.linear_model import Ridge
 from labelwall.teacher.classifiers.linear_ensemble import (
     KEY,
     RIDGE,
-    Ensemble,
     fit,
     shard_key,
     shard_numbers,
@@ -27,20 +25,18 @@ CLASSES, D, SECRET = 3, 5, bytes(range(32))
 few = st.sampled_from([-63, -1, 0, 1, 63])
 
 
-def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def data(n, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, n)
     x = np.clip(rng.normal(size=(n, D)) * 12 + 30 * np.eye(CLASSES, D)[labels], -63, 63)
     return np.rint(x).astype(np.int8), labels, rng.permutation(10 * n)[:n]
 
 
-def ensemble(
-    features: np.ndarray, labels: np.ndarray, ids: np.ndarray, teachers: int = 7
-) -> Ensemble:
+def ensemble(features, labels, ids, teachers=7):
     return train_ensemble(features, labels, ids, num_classes=CLASSES, teachers=teachers, key=SECRET)
 
 
-def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:
+def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else():
     ids, expected = np.array([0, 7, -5, 2**62]), []
     for i in ids.tolist():
         digest = hmac.new(SECRET, i.to_bytes(8, "little", signed=True), hashlib.sha256).digest()
@@ -56,7 +52,7 @@ def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_a_record_moves_one_vote_at_most(data: st.DataObject) -> None:
+def test_a_record_moves_one_vote_at_most(data):
     n, teachers = data.draw(st.integers(1, 10)), data.draw(st.integers(1, 4))
     features = data.draw(arrays(np.int8, (n, 2), elements=few))
     labels = data.draw(arrays(np.int64, n, elements=st.integers(0, CLASSES - 1)))
@@ -73,21 +69,21 @@ def test_a_record_moves_one_vote_at_most(data: st.DataObject) -> None:
     np.testing.assert_array_equal(whole.weights[others], rest.weights[others])  # to the last bit
 
 
-def test_the_order_of_records_changes_no_bit() -> None:
+def test_the_order_of_records_changes_no_bit():
     features, labels, ids = data(80)
     order = np.random.default_rng(1).permutation(80)
     shuffled = ensemble(features[order], labels[order], ids[order])
     np.testing.assert_array_equal(ensemble(features, labels, ids).weights, shuffled.weights)
 
 
-def test_a_classifier_is_scikit_learns_ridge_regression() -> None:
+def test_a_classifier_is_scikit_learns_ridge_regression():
     features, labels, _ = data(60)
     rows = np.hstack([features / 63, np.ones((60, 1))])
     expected = Ridge(alpha=RIDGE, fit_intercept=False).fit(rows, np.eye(CLASSES)[labels]).coef_.T
     np.testing.assert_allclose(fit(features, labels, CLASSES), expected, atol=1e-5)
 
 
-def test_votes_count_every_classifier_and_an_empty_shard_votes_for_class_0() -> None:
+def test_votes_count_every_classifier_and_an_empty_shard_votes_for_class_0():
     features, labels, ids = data(30)
     queries = data(6, seed=2)[0]
     many = ensemble(features, labels, ids, teachers=200)  # most shards are empty
@@ -99,7 +95,7 @@ def test_votes_count_every_classifier_and_an_empty_shard_votes_for_class_0() -> 
     assert (nobody.votes(queries) == np.eye(CLASSES, dtype=int)[[0] * 6] * 4).all()
 
 
-def test_the_key_is_the_custodians_secret(tmp_path: Path) -> None:
+def test_the_key_is_the_custodians_secret(tmp_path):
     key = shard_key(tmp_path)
     assert (len(key), shard_key(tmp_path)) == (32, key)
     assert stat.S_IMODE((tmp_path / KEY).stat().st_mode) == 0o600

@@ -29,9 +29,7 @@ class CountingEmbedder(Embedder):
         return super().embed(inputs, progress)
 
 
-def embedded(
-    folder: Path, records: Records = RECORDS, device: str = "cpu"
-) -> tuple[np.ndarray, int]:
+def embedded(folder, records=RECORDS, device="cpu"):
     """(features, how many rows were computed)."""
     embedder = CountingEmbedder(SPEC)
     embedder.device = device
@@ -39,7 +37,7 @@ def embedded(
     return features, embedder.rows
 
 
-def test_what_is_stored_is_not_computed_again(tmp_path: Path) -> None:
+def test_what_is_stored_is_not_computed_again(tmp_path):
     features, computed = embedded(tmp_path, RECORDS.take(slice(4)))
     assert computed == 4
     everything, computed = embedded(tmp_path)
@@ -50,11 +48,11 @@ def test_what_is_stored_is_not_computed_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(fresh, everything)
 
 
-def stored_ids(path: Path) -> list[int]:
+def stored_ids(path):
     return np.load(path)["ids"].tolist() if path.exists() else []
 
 
-def test_a_removed_record_is_in_no_cache_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_removed_record_is_in_no_cache_and_the_others_stay(tmp_path):
     """On another type of device features are other ones, in a cache of their own."""
     assert [embedded(tmp_path, device=on)[1] for on in ("cpu", "cuda") * 2] == [6, 6, 0, 0]
     paths = [tmp_path / cache_name(SPEC, on) for on in ("cpu", "cuda")]
@@ -64,7 +62,7 @@ def test_a_removed_record_is_in_no_cache_and_the_others_stay(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["bits", "cut", "empty", "text", "other arrays", "other shape"])
-def test_a_damaged_cache_is_made_again_and_can_be_removed(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_cache_is_made_again_and_can_be_removed(tmp_path, damage):
     """A flipped bit anywhere in the file stops neither a query nor the removal of records."""
     features, _ = embedded(tmp_path)
     path = tmp_path / cache_name(SPEC, "cpu")
@@ -90,7 +88,7 @@ def test_a_damaged_cache_is_made_again_and_can_be_removed(tmp_path: Path, damage
         assert 15 not in stored_ids(path)
 
 
-def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch) -> None:
+def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     events: list[str] = []
     replace = Path.replace
     monkeypatch.setattr(os, "fsync", lambda descriptor: events.append("fsync"))

@@ -68,7 +68,7 @@ def test_a_shape_that_does_not_fit_is_refused(d, center, axes, rule):
 # --- axes ---
 
 
-def _turned(row: np.ndarray, center: np.ndarray, axes: np.ndarray, scale: float) -> list[int]:
+def _turned(row, center, axes, scale):
     """What ``quantise`` must give, in Python's integers and 50 decimal digits."""
     with localcontext(prec=50):
         moved = [Decimal(float(x)) - Decimal(float(c)) for x, c in zip(row, center, strict=True)]
@@ -175,7 +175,7 @@ def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
         Embedder(spec).embed(inputs)
 
 
-def test_a_box_becomes_the_cube_and_rows_stay_apart() -> None:
+def test_a_box_becomes_the_cube_and_rows_stay_apart():
     spec = ExtractorSpec("box", (2,), 2, mean=(1.0, 0.0), std=(1.0, 10.0))
     rows = [[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]]
     features, finite = Embedder(spec).embed(np.array(rows, dtype=np.float32))

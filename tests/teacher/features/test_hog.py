@@ -12,7 +12,7 @@ from labelwall.teacher.features.hog import _gradients, cell_size, hog_features
 SHAPES = st.tuples(st.integers(4, 40), st.integers(4, 40), st.sampled_from([1, 2, 3]))
 
 
-def same(images: np.ndarray) -> bool:
+def same(images):
     """Whether the features have scikit-image's bytes."""
     colour = images.shape[3] > 1
     size = {"pixels_per_cell": cell_size(*images.shape[1:3]), "cells_per_block": (2, 2)}

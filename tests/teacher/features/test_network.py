@@ -16,7 +16,7 @@ from tests.teacher.search.indexes import DEVICES
 class _Plain(torch.nn.Module):
     """Weighted maxima of an image, float32 [n, 12]: without sums, no kernel can mix rows."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         weight = torch.randn(12, 28, 28, generator=generator)
@@ -24,7 +24,7 @@ class _Plain(torch.nn.Module):
         self.shapes: list[int] = []
         self.reproducible = True
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x):
         if not torch.compiler.is_exporting():
             self.shapes.append(len(x))
             self.reproducible &= torch.are_deterministic_algorithms_enabled()
@@ -35,7 +35,7 @@ class _Plain(torch.nn.Module):
 class _SlotDependent(_Plain):
     """The last bit of a row's output depends on its slot, as with a kernel with a ragged tail."""
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x):
         y = super().features(x)
         slots = torch.arange(len(y), device=y.device) % 3 == 2
         return torch.where(slots[:, None], torch.nextafter(y, torch.full_like(y, torch.inf)), y)
@@ -44,14 +44,14 @@ class _SlotDependent(_Plain):
 class _CompanyDependent(_Plain):
     """Batch statistics, which the test must find."""
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x):
         return super().features(x - x.mean())
 
 
 class _WithoutForm(_Plain):
     """Its way depends on the row: there is no graph of it."""
 
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x):
         return super().features(x if x.sum() > 0 else -x)
 
 
@@ -117,7 +117,7 @@ def test_in_batches_such_a_network_would_have_failed(embedder_of):
 
 
 class _WithoutKernels(_Plain):
-    def features(self, x: torch.Tensor) -> torch.Tensor:
+    def features(self, x):
         raise RuntimeError("no deterministic implementation")
 
 

@@ -10,44 +10,38 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import Place, database
 from labelwall.teacher.ledger import anchor as anchor_file
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.ledger import Ledger, Reservation
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import created
 from tests.make import plan_of
 from tests.postgres import copied, rows
-from tests.teacher.ledger.test_ledger import plan
 
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
 
-def create(place: Place, anchor: Place | None = None) -> Ledger:
-    return Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
-
-
-def in_use(place: Place, anchor: Place | None) -> Place:
-    """A ledger with one answer."""
-    goes_on(create(place, anchor), "q")
+def in_use(place, anchor):
+    goes_on(created(place, 20, anchor=anchor), "q")
     return place
 
 
-def fork(place: Place) -> Place:
+def fork(place):
     return copied(place, f"f{uuid.uuid4().hex}")
 
 
-def stored(place: Place) -> list[tuple]:
+def stored(place):
     return rows(place, "SELECT * FROM entries ORDER BY seq")
 
 
-def goes_on(ledger: Ledger, query: str) -> None:
+def goes_on(ledger, query):
     """Charge and record. Raises LedgerMismatch for a ledger that may not go on."""
     ledger.record(ledger.charge(0, "screen", [query]), {query: 1})
 
 
-def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> None:
+def is_refused(place, anchor, ledger=None):
     """Opened, or open, it charges nothing and gives nothing out."""
     before = stored(place)
     with pytest.raises(LedgerMismatch, match="anchor"):
@@ -65,7 +59,7 @@ def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> Non
 
 
 @pytest.mark.parametrize("copy_first", [False, True])
-def test_one_of_two_copies_goes_on(place: Place, anchor: Place, copy_first: bool) -> None:
+def test_one_of_two_copies_goes_on(place, anchor, copy_first):
     """Whichever charges first, with the same query or another; both were open before that."""
     both = [in_use(place, anchor), fork(place)]
     first, second = reversed(both) if copy_first else both
@@ -76,10 +70,8 @@ def test_one_of_two_copies_goes_on(place: Place, anchor: Place, copy_first: bool
 
 
 @pytest.mark.parametrize("charged", [0, 1, 2])
-def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(
-    place: Place, anchor: Place, charged: int
-) -> None:
-    ledger = create(place, anchor)
+def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(place, anchor, charged):
+    ledger = created(place, 20, anchor=anchor)
     for number in range(charged):
         goes_on(ledger, f"q{number}")
     early = fork(place)
@@ -92,20 +84,15 @@ def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(
 
 
 @pytest.mark.parametrize("copy_first", [False, True])
-def test_a_reservation_that_adds_no_entry_moves_the_anchor(
-    place: Place, anchor: Place, copy_first: bool
-) -> None:
-    """Individual budgets draw after a commit of private rows alone.
-
-    So of two copies with the same entries only one may draw.
-    """
+def test_a_reservation_that_adds_no_entry_moves_the_anchor(place, anchor, copy_first):
+    """Individual budgets draw after a commit of private rows alone."""
     ledger = Ledger.create(
         place, dataset="d", plan=plan_of(INDIVIDUAL, 9), unsafe=False, anchor=anchor
     )
     serials = ledger.enrol(np.arange(3))
     payment = np.ones(3, dtype=np.int64)
 
-    def reserve(ledger: Ledger, query: str) -> Reservation:
+    def reserve(ledger, query):
         return ledger.charge_prepaid(0, "individual_budgets", [query], serials, lambda *_: payment)
 
     ledger.record_prepaid(reserve(ledger, "q"), {"q": 1}, payment)
@@ -118,9 +105,7 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
     first.record_prepaid(reservation, {"a": 1}, payment)
 
 
-def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(
-    place: Place, anchor: Place
-) -> None:
+def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(place, anchor):
     ledger = Ledger(in_use(place, None), anchor)
     assert ledger.anchor_begun == 2
     goes_on(ledger, "a")
@@ -133,9 +118,7 @@ def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(
     goes_on(Ledger(place, anchor), "b")
 
 
-def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
-    place: Place, anchor: Place, tmp_path: Path
-) -> None:
+def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(place, anchor, tmp_path):
     before = stored(in_use(place, anchor))
     assert len(rows(place, "SELECT nonce FROM nonces")) == 1
     if isinstance(place, Path):  # whose table of nonces the auditor knows
@@ -154,9 +137,8 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
 
 
 def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
-    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two failures in a row, also while the first one is made up for."""
+    place, anchor, monkeypatch
+):
     ledger = Ledger(in_use(place, anchor), anchor)
     for _ in range(2):
         with monkeypatch.context() as patched:
@@ -167,11 +149,11 @@ def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
     assert Ledger(place, anchor).state.spent == {(0, "screen"): 3}
 
 
-def refuse(*_: object) -> None:
+def refuse(*_):
     raise LedgerMismatch("the disk is full")
 
 
-def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
+def test_a_lost_anchor_is_made_by_hand(place, tmp_path):
     """By whoever knows that this is the newest copy: the guide says how."""
     anchor = tmp_path / "own.anchor"
     ledger = Ledger(in_use(place, anchor), anchor)
@@ -185,7 +167,7 @@ def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
     goes_on(ledger, "a")
 
 
-def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> None:
+def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path):
     """What undoes a broken move lies beside one of two names, and the other would not see it."""
     anchor, place = tmp_path / "deep" / "own.anchor", tmp_path / "ledger.sqlite"
     anchor.parent.mkdir()
@@ -201,7 +183,7 @@ def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> N
     assert not (tmp_path / "victim").exists()
     is_refused(in_use(tmp_path / "new", None), tmp_path / "nowhere" / "own.anchor")
     with pytest.raises(LedgerMismatch, match="can not be created"):
-        create(tmp_path / "nowhere" / "ledger.sqlite")
+        created(tmp_path / "nowhere" / "ledger.sqlite")
     (tmp_path / "hard").unlink()
     goes_on(Ledger(place, anchor), "a")
 
@@ -209,7 +191,7 @@ def test_the_file_is_its_owners_alone_and_links_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "values", ["1, '2', ''", "1, 2, NULL", "1, 2.5, ''", "1, -1, ''", f"1, {2**62}, ''", "7, 2, ''"]
 )
-def test_a_forged_anchor_is_refused(tmp_path: Path, values: str) -> None:
+def test_a_forged_anchor_is_refused(tmp_path, values):
     anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
     in_use(place, None)
     rows(anchor, "CREATE TABLE anchor (format, seq, hash, nonce)")
@@ -220,7 +202,7 @@ def test_a_forged_anchor_is_refused(tmp_path: Path, values: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"7", b"SQLite format 3\0" + b"x" * 9000, b"whole"])
-def test_a_damaged_anchor_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_anchor_is_refused(tmp_path, content):
     anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
     in_use(place, anchor)
     whole = anchor.read_bytes()
@@ -231,30 +213,16 @@ def test_a_damaged_anchor_is_refused(tmp_path: Path, content: bytes) -> None:
     is_refused(place, anchor)
 
 
-def test_a_fork_of_the_same_length_is_refused(place: Place, anchor: Place) -> None:
+def test_a_fork_of_the_same_length_is_refused(place, anchor):
     """It was written without the anchor, while nothing had been written under it."""
-    ledger = create(place, anchor)
+    ledger = created(place, 20, anchor=anchor)
     goes_on(Ledger(copy := fork(place)), "b")
     goes_on(ledger, "a")
     is_refused(copy, anchor)
     goes_on(Ledger(place, anchor), "c")
 
 
-def test_a_lock_that_is_kept_for_ever_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
-    in_use(place, anchor)
-    other = Ledger(fork(place))
-    monkeypatch.setitem(database.WAIT, "timeout", 0.1)
-    with other._open() as connection, Anchor(anchor).locked(connection):
-        is_refused(place, anchor)
-    Ledger(place, anchor)
-
-
-def test_whoever_reads_a_new_anchor_makes_it_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_reads_a_new_anchor_makes_it_durable(tmp_path, monkeypatch):
     """Its writer may have died there; a power failure would restore the previous anchor."""
     anchor, place = tmp_path / "own.anchor", tmp_path / "ledger.sqlite"
     ledger, synchronised = Ledger(in_use(place, anchor), anchor), []
@@ -268,16 +236,3 @@ def test_whoever_reads_a_new_anchor_makes_it_durable(
     assert synchronised == [tmp_path] * 2  # before the record; the last one is its own
     other.catch_up()
     assert synchronised == [tmp_path] * 3
-
-
-def test_a_server_whose_commits_may_be_lost_holds_no_anchor(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    server = request.getfixturevalue("postgres")
-    place, anchor = tmp_path / "ledger.sqlite", server.schema()
-    in_use(place, anchor)
-    server.set_for("lax", "synchronous_commit = off")
-    with pytest.raises(LedgerMismatch, match="synchronous_commit"):
-        Ledger(place, replace(anchor, role="lax"))
-    with pytest.raises(LedgerMismatch, match=r"the anchor .* can not be reached"):
-        Ledger(place, replace(anchor, database="nowhere"))

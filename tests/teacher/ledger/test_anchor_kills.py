@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,14 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger import anchor as anchor_file
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.ledger import Charge, Ledger
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import created
 from tests.programs.kill_runner import kills
 from tests.teacher.ledger.test_anchor import fork, goes_on, in_use, is_refused, stored
-from tests.teacher.ledger.test_ledger import plan
 
 T = TypeVar("T")
 ONE = st.integers(0, 3)
@@ -40,18 +39,18 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_at(step: str) -> Iterator[None]:
+def killed_at(step):
     """End the work inside: after an entry, before the commit, or around or within the move."""
     owner, name, after = STEPS[step]
     real = getattr(owner, name)
 
-    def doomed(*args: object) -> object:
+    def doomed(*args):
         if after:
             real(*args)
         raise Killed
 
     @contextmanager
-    def doomed_when_unlocked(*args: object) -> Iterator[object]:
+    def doomed_when_unlocked(*args):
         with real(*args) as locked:
             yield locked
         raise Killed
@@ -77,13 +76,10 @@ def killed_at(step: str) -> Iterator[None]:
         pytest.param("committed", True, True, True, marks=pytest.mark.slow),
     ],
 )
-def test_killed_around_the_commit(
-    place: Place, anchor: Place, step: str, copy_first: bool, late: bool, recorded: bool
-) -> None:
-    """Nothing was drawn or sent for what was committed and not anchored, of a charge or a record.
+def test_killed_around_the_commit(place, anchor, step, copy_first, late, recorded):
+    """The first copy to write continues, the other never does.
 
-    The first copy to write continues, the other never does; a ``late`` copy has the entry that the
-    anchor has not.
+    A ``late`` copy has the entry that the anchor has not.
     """
     ledger = Ledger(in_use(place, anchor), anchor)
     charge = ledger.charge(0, "screen", ["a"]) if recorded else None
@@ -99,9 +95,7 @@ def test_killed_around_the_commit(
     goes_on(Ledger(first, anchor), "c")
 
 
-def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
-    place: Place, anchor: Place
-) -> None:
+def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(place, anchor):
     """Their hashes are equal, and what they reserved in private may differ."""
     copy = fork(in_use(place, anchor))
     for here in (place, copy):
@@ -113,9 +107,7 @@ def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
     is_refused(copy, anchor)
 
 
-def test_what_the_anchor_does_not_have_yet_is_anchored_before_it_is_read(
-    place: Place, anchor: Place, tmp_path: Path
-) -> None:
+def test_what_the_anchor_does_not_have_yet_is_anchored_before_it_is_read(place, anchor, tmp_path):
     """Otherwise a stored answer could be sent, and another copy could still draw it again."""
     ledger = Ledger(in_use(place, anchor), anchor)
     readers: list[Callable[[Ledger], object]] = [
@@ -134,10 +126,7 @@ def test_what_the_anchor_does_not_have_yet_is_anchored_before_it_is_read(
 
 @dataclass
 class Copy:
-    """A copy of the ledger and the process that uses it.
-
-    ``drawn``: charges that the process has drawn and not recorded.
-    """
+    """A copy of the ledger and its process, with what that has drawn and not recorded."""
 
     path: Path
     ledger: Ledger | None = None
@@ -145,23 +134,20 @@ class Copy:
 
 
 class Forks(RuleBasedStateMachine):
-    """Up to four copies.
-
-    ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each read of the entries.
-    """
+    """Up to four copies. ``drawn``, ``seen``: the chain of hashes behind each draw and read."""
 
     @initialize()
-    def begin(self) -> None:
+    def begin(self):
         # In memory where possible: no waiting for a disk.
         self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.anchor, self.queries = self.folder / "anchor.json", 0
         self.drawn: list[list[str]] = []
         self.seen: list[list[str]] = []
         path = self.folder / "0"
-        Ledger.create(path, dataset="d", plan=plan(asked=1000), unsafe=False, anchor=self.anchor)
+        created(path, 1000, anchor=self.anchor)
         self.copies, self.all_there = [Copy(path)], True
 
-    def teardown(self) -> None:
+    def teardown(self):
         """As long as no copy was overwritten, one of them goes on; afterwards no other does."""
         went_on = [
             self._do(Copy(copy.path), lambda ledger: ledger.charge(0, "screen", ["last"]))
@@ -171,14 +157,14 @@ class Forks(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(number=ONE)
-    def copy(self, number: int) -> None:
+    def copy(self, number):
         path = self.folder / str(len(self.copies))
         if len(self.copies) < 4:
             shutil.copyfile(self.copies[number % len(self.copies)].path, path)
             self.copies.append(Copy(path))
 
     @rule(number=ONE)
-    def restore(self, number: int) -> None:
+    def restore(self, number):
         """A copy put in the place of another one, below a living process."""
         source = self.copies[number % len(self.copies)]
         target = self.copies[(number + 1) % len(self.copies)]
@@ -187,19 +173,18 @@ class Forks(RuleBasedStateMachine):
             self.all_there = False
 
     @rule(number=ONE)
-    def restart(self, number: int) -> None:
+    def restart(self, number):
         chosen = self.copies[number % len(self.copies)]
         chosen.ledger, chosen.drawn = None, []
 
     @rule(number=ONE, step=st.none() | st.sampled_from(sorted(STEPS)))
-    def charge(self, number: int, step: str | None) -> None:
+    def charge(self, number, step):
         """Where the process dies, the charge may be committed and anchored, and is not drawn."""
         chosen, query = self.copies[number % len(self.copies)], f"q{self.queries}"
         self.queries, charge = self.queries + 1, None
         with killed_at(step) if step else nullcontext():
             charge = self._do(chosen, lambda ledger: ledger.charge(0, "screen", [query]))
         if charge is not None and step is None:
-            assert chosen.ledger is not None
             chosen.drawn.append((charge, query))
             self.drawn.append(list(chosen.ledger.state.hashes))
             # Each charge is drawn once.
@@ -207,7 +192,7 @@ class Forks(RuleBasedStateMachine):
 
     @rule(number=ONE, step=st.none() | st.sampled_from(sorted(STEPS)))
     @precondition(lambda self: any(copy.drawn for copy in self.copies))
-    def record(self, number: int, step: str | None) -> None:
+    def record(self, number, step):
         drawing = [copy for copy in self.copies if copy.drawn]
         chosen = drawing[number % len(drawing)]
         charge, query = chosen.drawn.pop()
@@ -215,15 +200,12 @@ class Forks(RuleBasedStateMachine):
             self._do(chosen, lambda ledger: ledger.record(charge, {query: 1}))
 
     @rule(number=ONE)
-    def read(self, number: int) -> None:
+    def read(self, number):
         chosen = self.copies[number % len(self.copies)]
         self._do(chosen, lambda ledger: ledger.in_custody(lambda _: None))
 
-    def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
-        """The result of the copy's process, None where it was refused.
-
-        What the process then knows must be on the one chain.
-        """
+    def _do(self, chosen, work):
+        """What the copy's process finds, None where it is refused; all it knows is on one chain."""
         try:
             if chosen.ledger is None:
                 chosen.ledger = Ledger(chosen.path, self.anchor)
@@ -246,9 +228,7 @@ TestForks.settings = settings(max_examples=50, stateful_step_count=30)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anchor", ["file", "server"])
-def test_kill_before_statements_under_an_anchor(
-    tmp_path: Path, socket: str, anchor: str, request: pytest.FixtureRequest
-) -> None:
+def test_kill_before_statements_under_an_anchor(tmp_path, socket, anchor, request):
     """Every fifth statement for files, fewer on a server; the two orders take turns."""
     anchor_socket = str(request.getfixturevalue("postgres").home) if anchor == "server" else ""
     stride = 29 if socket or anchor_socket else 5

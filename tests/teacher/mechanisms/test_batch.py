@@ -2,8 +2,6 @@
 
 import itertools
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +12,16 @@ from labelwall.teacher.mechanisms.batch import (
     BATCH,
     LABEL_NOISE,
     BatchKnn,
-    BatchMechanism,
     RadiusNeighbours,
 )
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
-from tests.make import LEDGER, ZeroNoise, ledger_in, plan_of, teach
+from tests.make import LEDGER, ZeroNoise, plan_of, teach
 from tests.teacher.laws import laplace, winner
 
 CLASSES = 3
@@ -33,29 +29,23 @@ MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
 SPEC = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
 
 
-def voters_of(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
+def voters_of(records, labels, queries):
     """Integer rows [n, d] and [q, d]."""
     index = ExactIndex(records.astype(np.int8), np.arange(len(records)))
     return Voters(index, labels, CLASSES, queries.astype(np.int8))
 
 
-def choice_law(losses: np.ndarray, rate: Fraction) -> np.ndarray:
+def choice_law(losses, rate):
     mass = np.exp(-float(rate) * (losses - losses.min()))
     return mass / mass.sum()
 
 
-def points(n: int, seed: int) -> np.ndarray:
+def points(n, seed):
     """Vectors in the unit square."""
     return np.random.default_rng(seed).random((n, 2)).astype(np.float32)
 
 
-def teacher(
-    folder: Path,
-    entropy: Entropy,
-    mechanism: BatchMechanism = MECHANISM,
-    batches: int = 2,
-    size: int = 256,
-) -> Teacher:
+def teacher(folder, entropy, mechanism=MECHANISM, batches=2, size=256):
     """Of 60 records in the unit square."""
     labels = np.random.default_rng(0).integers(0, CLASSES, 60)
     records = Records(points(60, 0), labels, np.arange(60))
@@ -64,7 +54,7 @@ def teacher(
 
 @pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
 @pytest.mark.parametrize("accounting", ["local", "component", "queries"])
-def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: Any) -> None:
+def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise, accounting):
     """The worst loss of a batch by enumeration.
 
     Answers are independent given the records, so it is the sum of the queries' worst losses.
@@ -89,9 +79,7 @@ def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: An
         assert worst > 0.7 * epsilon  # the accounting leaves little over
 
 
-def batch_laws(
-    mechanism: RadiusNeighbours, records: np.ndarray, labels: np.ndarray, queries: np.ndarray
-) -> np.ndarray:
+def batch_laws(mechanism, records, labels, queries):
     """Exact law of each query's label, float64 [q, classes], by independent code."""
     reach = round((mechanism.radius * 126) ** 2)
     radii = np.full(len(queries), reach)
@@ -110,7 +98,7 @@ def batch_laws(
 
 
 @pytest.mark.parametrize("noise", ["laplace", "exponential"])
-def test_draws_follow_the_exact_law(noise: Any) -> None:
+def test_draws_follow_the_exact_law(noise):
     """700 batches.
 
     A frequency is off by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10
@@ -126,7 +114,7 @@ def test_draws_follow_the_exact_law(noise: Any) -> None:
     assert np.abs(drawn / 700 - batch_laws(mechanism, records, labels, queries)).max() < 0.13
 
 
-def test_noise_is_that_of_each_queries_clique() -> None:
+def test_noise_is_that_of_each_queries_clique():
     """Also where balls are empty."""
     tape, queries = ZeroNoise(), np.array([[0], [1], [2], [40], [41], [60]])
     nobody = voters_of(np.zeros((0, 1)), np.zeros(0, dtype=int), queries)
@@ -139,7 +127,7 @@ def test_noise_is_that_of_each_queries_clique() -> None:
         assert scale == pytest.approx(size / 0.3)
 
 
-def test_one_charge_a_batch_and_none_past_the_cap(tmp_path: Path) -> None:
+def test_one_charge_a_batch_and_none_past_the_cap(tmp_path):
     q, entropy = points(40, 1), SystemEntropy()
     answering = teacher(tmp_path, entropy, size=7)  # a size that is for other mechanisms
     first = answering.answer(Queries(np.vstack([q[:20], q[:3]])))
@@ -170,17 +158,8 @@ def test_one_charge_a_batch_and_none_past_the_cap(tmp_path: Path) -> None:
     ids=["too many", "a senseless grid"],
 )
 def test_a_batch_that_can_not_be_answered_is_refused_before_the_charge(
-    tmp_path: Path, mechanism: BatchMechanism, asked: int, rule: str
-) -> None:
+    tmp_path, mechanism, asked, rule
+):
     with pytest.raises(InvalidInput, match=rule):
         teacher(tmp_path, ZeroNoise(), mechanism).answer(Queries(points(asked, 0)))
     assert Ledger(tmp_path / LEDGER).state.spent == {}
-
-
-def test_a_charge_for_a_batch_pays_for_no_second_one(tmp_path: Path) -> None:
-    ledger = ledger_in(tmp_path, plan_of(MECHANISM, 2), unsafe=False)
-    charge = ledger.charge(0, BATCH, ["a", "b", "c"])
-    assert (charge.granted, ledger.state.spent) == (("a", "b", "c"), {(0, BATCH): 1})
-    ledger.record(charge, {"a": [0, 1, 9], "b": [1, 1, 9]})
-    with pytest.raises(LedgerMismatch, match="unused charge"):
-        ledger.record(charge, {"c": [0, 1, 9]})

@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from labelwall.teacher.mechanisms.batch import (
     RADIUS_NOISE,
     BatchKnn,
     candidate_radii,
-    cells_a_side,
     radii_of_grid,
 )
 from labelwall.teacher.mechanisms.overlap import clique_bounds
@@ -23,30 +21,11 @@ from tests.make import ZeroNoise
 from tests.teacher.mechanisms.test_batch import CLASSES, choice_law, voters_of
 
 
-def knn(**fields: Any) -> BatchKnn:
+def knn(**fields):
     return BatchKnn(**{"k": 4, "epsilon": 1.0, "records": 60, **fields})
 
 
-def test_candidates_are_shares_of_the_uniform_radius() -> None:
-    """In the plane: 30 of 4,000 uniform records lie in pi r^2 = 30/4000 of 126^2."""
-    uniform = math.sqrt(30 / 4000 / math.pi) * 126
-    found = candidate_radii(2, 30, 4000, 10)
-    assert found.tolist() == [math.floor((j / 5 * uniform) ** 2) for j in range(1, 11)]
-    line = candidate_radii(1, 30, 4000, 4)  # on a line, 2 r = 30/4000 of the side
-    assert line[1] == math.floor((30 / 4000 * 126 / 2) ** 2)
-    assert candidate_radii(3, 4000, 1, 2).tolist() == [126**2 * 3] * 2  # never beyond the diagonal
-
-
-def test_granularity_is_that_of_su_et_al() -> None:
-    # as the plane's uniform grid of Qardaji et al.
-    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(math.sqrt(212))
-    assert cells_a_side(4, 11_000, Fraction(1)) == 10  # 1100^(1/3) = 10.3
-    # 21 by the rule, but 16^4 points are all there are
-    assert cells_a_side(4, 10**5, Fraction(1)) == 16
-    assert cells_a_side(2, 3, Fraction(1, 10)) == 2
-
-
-def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
+def test_radii_of_a_grid_hold_the_mass_wanted():
     """Uniform counts: a disc of area k / n of the box; one full cell: half of it; none: the box."""
     middle = np.array([[0, 0]], dtype=np.int8)
     uniform = math.sqrt(radii_of_grid(middle, np.full(64, 50), 8, 100)[0])
@@ -62,7 +41,7 @@ def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
 
 
 @pytest.mark.parametrize("conversion", ["interactive", "grid"])
-def test_the_balls_hold_about_k_where_nothing_is_noisy(conversion: Any) -> None:
+def test_the_balls_hold_about_k_where_nothing_is_noisy(conversion):
     rng = np.random.default_rng(0)
     records = rng.integers(-63, 64, (4000, 2))
     voters = voters_of(records, rng.integers(0, CLASSES, 4000), rng.integers(-40, 41, (50, 2)))
@@ -75,7 +54,7 @@ def test_the_balls_hold_about_k_where_nothing_is_noisy(conversion: Any) -> None:
 
 @pytest.mark.parametrize("conversion", ["interactive", "grid"])
 @pytest.mark.parametrize("records", [60, None])
-def test_the_shares_add_up_to_epsilon(conversion: Any, records: int | None) -> None:
+def test_the_shares_add_up_to_epsilon(conversion, records):
     """Scales and rates as drawn, for queries that do not overlap (every clique is one query)."""
     rng, silent = np.random.default_rng(1), ZeroNoise()
     queries = np.array([[-60, -60], [60, 60]])
@@ -94,7 +73,7 @@ def test_the_shares_add_up_to_epsilon(conversion: Any, records: int | None) -> N
 
 
 @pytest.mark.parametrize("accounting", ["local", "queries"])
-def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: Any) -> None:
+def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting):
     """Each query's choice of a radius, enumerated for every neighbour; labels: test_batch."""
     queries, share = np.array([0, 3, 4, 9, 30, 60])[:, None], 1.0
     mechanism = knn(epsilon=2.0, conversion="interactive", candidate_accounting=accounting)
@@ -102,7 +81,7 @@ def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: 
     sizes = clique_bounds(queries.astype(np.int8), np.full(6, radii[-1]), accounting)
     assert accounting == "queries" or 1 < sizes.max() < 6
 
-    def laws(records: np.ndarray) -> np.ndarray:
+    def laws(records):
         counts = [[(((records - q) ** 2).sum(axis=1) <= r).sum() for r in radii] for q in queries]
         losses = np.abs(np.array(counts) - mechanism.k)
         rates = [Fraction(share) / (2 * size) for size in sizes.tolist()]
@@ -119,27 +98,7 @@ def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: 
     assert worst > 0.3 * share or accounting == "queries"
 
 
-def test_a_record_changes_one_cell_of_the_grid_and_counts_within_its_balls_alone() -> None:
-    rng = np.random.default_rng(2)
-    records, labels = rng.integers(-63, 64, (50, 2)), rng.integers(0, CLASSES, 50)
-    queries, radii = rng.integers(-63, 64, (8, 2)), np.array([0, 25, 400, 900])
-    sides = [voters_of(records[i:], labels[i:], queries) for i in (0, 1)]
-    grid, counts, votes = (
-        change(sides[0]) - change(sides[1])
-        for change in (
-            lambda v: v.grid_counts(5),
-            lambda v: v.ball_counts(radii),
-            lambda v: v.ball_votes(np.full(8, 900)),
-        )
-    )
-    near = ((queries - records[0]) ** 2).sum(axis=1)
-    assert sorted(grid.tolist()) == [0] * 24 + [1]
-    np.testing.assert_array_equal(counts, near[:, None] <= radii)
-    np.testing.assert_array_equal(votes[:, labels[0]], near <= 900)
-    assert votes.sum() == (near <= 900).sum()
-
-
-def test_the_baseline_is_the_exponential_mechanism_over_the_queries() -> None:
+def test_the_baseline_is_the_exponential_mechanism_over_the_queries():
     silent, queries = ZeroNoise(), np.array([[0], [10], [50]])
     records, labels = np.array([[1], [2], [3], [11], [12]]), np.array([2, 2, 1, 0, 0])
     found = knn(conversion="none", k=3, epsilon=0.6).draw(
@@ -155,8 +114,6 @@ def test_the_baseline_is_the_exponential_mechanism_over_the_queries() -> None:
     ("dimensions", "records", "epsilon"),
     [(17, None, 1.0), (60, 10**6, 1.0), (10, 1000, 1.0), (2, 60, 0.5)],
 )
-def test_a_senseless_grid_is_refused_before_the_charge(
-    dimensions: int, records: int | None, epsilon: float
-) -> None:
+def test_a_senseless_grid_is_refused_before_the_charge(dimensions, records, epsilon):
     with pytest.raises(InvalidInput, match=r"mechanism\.conversion.*interactive"):
         knn(conversion="grid", records=records, epsilon=epsilon).require_batch(5, dimensions)

@@ -25,7 +25,7 @@ KEYS = [str(i) for i in range(QUERIES)]
 class Scene:
     """Records of a label space, queries, and what is near a query or says something of it."""
 
-    def __init__(self, space: str) -> None:
+    def __init__(self, space):
         rng = np.random.default_rng(4)
         rows, self.queries = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (N, QUERIES))
         self.rows, self.ids = rows, np.arange(N)  # in ascending order, as in every index
@@ -38,48 +38,48 @@ class Scene:
         public = {"ensembles": {9: trained}, "landmarks": 3 * b"\x04"}
         self.voters = Voters(index, self.labels, CLASSES, self.queries, **public)
 
-    def apart(self, query: int, point: np.ndarray) -> np.ndarray:
+    def apart(self, query, point):
         return ((point.astype(int) - self.queries[query].astype(int)) ** 2).sum(axis=-1)
 
-    def near(self, query: int) -> list[int]:
+    def near(self, query):
         """Labels of the 7 nearest, by (squared distance, id)."""
         return self.labels[np.lexsort((self.ids, self.apart(query, self.rows)))[:7]].tolist()
 
-    def within(self, query: int) -> list[int]:
+    def within(self, query):
         """Labels within the distance of the only landmark."""
         radius = self.apart(query, np.array([4, 4, 4])) or 1 << 26
         return self.labels[self.apart(query, self.rows) <= radius].tolist()
 
-    def scores(self, query: int) -> np.ndarray:
+    def scores(self, query):
         """Of the linear classifiers, by entries in -1..1 and an intercept: [teachers, classes]."""
         return np.append(self.queries[query] / 63, 1) @ self.weights
 
-    def chosen(self, query: int) -> list[int]:
+    def chosen(self, query):
         return self.scores(query).argmax(axis=1).tolist()
 
-    def cells(self, query: int) -> list[int]:
+    def cells(self, query):
         return [value * CELLS // (STEPS + 1) for value in self.near(query)]
 
 
-def most(labels: list[int]) -> int:
+def most(labels):
     return max(labels.count(label) for label in range(CLASSES))
 
 
-def winner(labels: list[int]) -> int:
+def winner(labels):
     return [labels.count(label) for label in range(CLASSES)].index(most(labels))
 
 
-def agreeing(cells: list[int]) -> int:
+def agreeing(cells):
     return max(sum(j <= cell < j + 2 for cell in cells) for j in range(CELLS - 1))
 
 
-def median(cells: list[int]) -> int:
+def median(cells):
     losses = [max(sum(c < j for c in cells), sum(c > j for c in cells)) for j in range(CELLS)]
     assert losses[sorted(cells)[3]] == min(losses)
     return (2 * losses.index(min(losses)) + 1) * (STEPS + 1) // (2 * CELLS)
 
 
-def clipped(voters: list[list[int]]) -> list[int]:
+def clipped(voters):
     """CVPR20 Definition 12 with fractions, down to the grid, tau = 2."""
     votes = [[int(b * min(Fraction(2, sum(v) or 1), 1) * GRID) for b in v] for v in voters]
     return [sum(column) for column in zip(*votes, strict=True)]
@@ -128,9 +128,7 @@ NOISE = {
 
 
 @pytest.mark.parametrize(("kind", "stage", "fields", "plain"), DRAWS)
-def test_without_noise_a_draw_is_what_plain_loops_count(
-    kind: str, stage: str, fields: dict[str, Any], plain: Plain
-) -> None:
+def test_without_noise_a_draw_is_what_plain_loops_count(kind, stage, fields, plain):
     mechanism, silent = MECHANISMS[kind](**fields), ZeroNoise()
     scene = Scene(mechanism.label_space)
     drawn = mechanism.draw(stage, scene.voters, KEYS, silent).tolist()

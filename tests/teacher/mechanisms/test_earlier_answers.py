@@ -1,7 +1,6 @@
 """Answers that vote on later queries: only recorded ones, by public numbers, free, also later."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, EarlierAnswers, IndKnn, Reused
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.kernels import GRID, Similar, cosine
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import plan_of, teach
@@ -23,7 +21,7 @@ SPEC = ExtractorSpec("raw", (D,), CLASSES)
 MECHANISM = IndKnn(threshold=0.6, sigma_label=0.3, sigma_count=4.0, rho=0.3, reuse=True)
 
 
-def vectors(n: int, seed: int) -> np.ndarray:
+def vectors(n, seed):
     """float32 [n, D] around three axes, so that many are near each other."""
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(n, D)) / 6 + np.eye(CLASSES, D)[np.arange(n) % CLASSES]).astype(
@@ -31,12 +29,12 @@ def vectors(n: int, seed: int) -> np.ndarray:
     )
 
 
-def teacher(folder: Path, mechanism: IndKnn = MECHANISM) -> Teacher:
+def teacher(folder, mechanism=MECHANISM):
     records = Records(vectors(30, 0), np.arange(30) % CLASSES, np.arange(30))
     return teach(folder, plan_of(mechanism, 1), records, SPEC, SeededNoise(1), 8)
 
 
-def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothing() -> None:
+def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothing():
     """One query against Algorithm 3 in fractions; the pairs have endless budgets."""
     left, labels, tape = np.array([FULL, FULL // 9]), np.array([0, 1]), SeededNoise(4)
     similar = [Similar(np.array([0, 1], dtype=np.int32), np.array([GRID, 100], dtype=np.uint8))]
@@ -54,9 +52,7 @@ def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothin
     assert (paid <= MECHANISM.reserve(similar, left)).all()
 
 
-def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(
-    tmp_path: Path,
-) -> None:
+def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(tmp_path):
     """All budgets are spent on the first queries.
 
     Then forty released labels of a class decide, by 15 deviations of the noise.
@@ -78,7 +74,7 @@ def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(
     assert audit(tmp_path / "True" / "ledger.sqlite").charged == {f"0/{ANSWER}": 1}
 
 
-def test_a_restart_goes_on_with_the_same_votes(tmp_path: Path) -> None:
+def test_a_restart_goes_on_with_the_same_votes(tmp_path):
     batches = [Queries(vectors(40, seed)) for seed in (1, 2, 3)]
     through, again = teacher(tmp_path / "through"), tmp_path / "restarted"
     expected = [through.answer(batch).labels.tolist() for batch in batches]
@@ -88,9 +84,7 @@ def test_a_restart_goes_on_with_the_same_votes(tmp_path: Path) -> None:
     assert [teacher(again).answer(batch).labels.tolist() for batch in batches] == expected
 
 
-def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
-    tmp_path: Path,
-) -> None:
+def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(tmp_path):
     path, x = tmp_path / "answered.bin", (60 * np.eye(3, D)).astype(np.int8)
     released, keys = EarlierAnswers(path, D), ["aa" * 32, "bb" * 32, "cc" * 32]
     assert released.votes({}, cosine(0.5), x, CLASSES).counts.tolist() == [0, 0, 0]
@@ -106,9 +100,7 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     assert path.stat().st_size == 3 * (32 + D)
 
 
-def test_a_batch_that_failed_leaves_nothing_to_reuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_failed_leaves_nothing_to_reuse(tmp_path, monkeypatch):
     monkeypatch.setattr(SeededNoise, "discrete_gaussian", lambda *_: 1 / 0)
     with pytest.raises(TeacherFailed):
         teacher(tmp_path).answer(Queries(vectors(8, 1)))

@@ -25,7 +25,7 @@ TOGETHER: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)
-def test_a_field_out_of_its_range_is_refused(kind: str) -> None:
+def test_a_field_out_of_its_range_is_refused(kind):
     """Every number has a least one; a scale of noise, an epsilon and a rho are positive."""
     for name, known in params(MECHANISMS[kind]).items():
         default = vars(MECHANISMS[kind]())[name]
@@ -44,14 +44,12 @@ def test_a_field_out_of_its_range_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name", "fields"), TOGETHER)
-def test_fields_that_do_not_fit_together_are_refused(
-    kind: str, name: str, fields: dict[str, Any]
-) -> None:
+def test_fields_that_do_not_fit_together_are_refused(kind, name, fields):
     with pytest.raises(InvalidInput, match=rf"`mechanism\.{name}` must be "):
         MECHANISMS[kind](**fields)
 
 
-def test_a_plan_has_one_label_space() -> None:
+def test_a_plan_has_one_label_space():
     for known in MECHANISMS.values():
         other = "private_knn" if known.label_space != "class" else "private_knn_mean"
         assert space_of([known(), known()], 3) == space_of([known()], 3)

@@ -1,7 +1,6 @@
 """Gradient sums against big integers, for inputs and weights as bad as a caller can choose them."""
 
 import math
-from collections.abc import Sequence
 from decimal import Decimal, getcontext
 from fractions import Fraction
 
@@ -31,7 +30,7 @@ weight = st.sampled_from([-MAX_WEIGHT, -1, 0, 1, MAX_WEIGHT]) | st.integers(-MAX
 unit = st.sampled_from([1, 2, 1024, MAX_UNIT]) | st.integers(1, MAX_UNIT)
 
 
-def softmax(logits: Sequence[int], unit: int) -> list[int]:
+def softmax(logits, unit):
     """Shares of ``unit`` by rationals and decimals."""
     getcontext().prec = 50
     powers = []
@@ -43,7 +42,7 @@ def softmax(logits: Sequence[int], unit: int) -> list[int]:
     return [math.floor(Fraction(unit * p, sum(powers)) + Fraction(1, 2)) for p in powers]
 
 
-def residuals(logits: Sequence[int], label: int, unit: int, space: str) -> list[int]:
+def residuals(logits, label, unit, space):
     """Prediction minus truth in units, of any label space."""
     if space == "class":
         return [p - unit * (j == label) for j, p in enumerate(softmax(logits, unit))]
@@ -55,14 +54,7 @@ def residuals(logits: Sequence[int], label: int, unit: int, space: str) -> list[
     return [max(-unit, min(unit, predicted)) - value]
 
 
-def oracle(
-    x: Sequence[int],
-    label: int,
-    weights: Sequence[Sequence[int]],
-    unit: int,
-    bias: int,
-    space: str = "class",
-) -> list[int]:
+def oracle(x, label, weights, unit, bias, space="class"):
     """One record's part by Python's integers, rationals and decimals, entry after entry."""
     inputs = [*x, bias]
     columns = range(len(weights[0]))
@@ -75,24 +67,14 @@ def oracle(
     return [r * a for a in inputs for r in found] + [COUNT]
 
 
-def total(
-    x: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray,
-    unit: int,
-    bias: int,
-    space: str = "class",
-) -> np.ndarray:
+def total(x, labels, weights, unit, bias, space="class"):
     """int64 [(d + 1) * c + 1] by the teacher's code."""
     index = ExactIndex(x, np.arange(len(x)))
     return gradient_sums(weights[np.newaxis], (unit,), bias, space, 1, index, labels)[0]
 
 
-Problem = tuple[np.ndarray, np.ndarray, np.ndarray, int, int, str]
-
-
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw):
     space = draw(st.sampled_from(["class", "attributes", "value"]))
     n, d, c = draw(st.integers(0, 6)), draw(st.integers(1, 4)), draw(st.integers(2, 4))
     if space == "value":
@@ -108,7 +90,7 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
-def test_a_sum_is_that_of_big_integers(problem: Problem) -> None:
+def test_a_sum_is_that_of_big_integers(problem):
     x, labels, weights, *rest = problem
     parts = [
         oracle(row, label, weights.tolist(), *rest)
@@ -122,9 +104,7 @@ def test_a_sum_is_that_of_big_integers(problem: Problem) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(
-    problem: Problem, cut: int, random: object
-) -> None:
+def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(problem, cut, random):
     """Any sharding adds up, and blocks of any size in any order give the same."""
     x, labels, *rest = problem
     order = random.sample(range(len(x)), len(x))
@@ -138,7 +118,7 @@ def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(
 
 @settings(max_examples=300)
 @given(st.integers(1, 2**62) | st.sampled_from([2**62, 2**62 - 1, (2**31 - 1) ** 2 + 1, 1, 2]))
-def test_a_root_is_rounded_up_exactly(square: int) -> None:
+def test_a_root_is_rounded_up_exactly(square):
     for near in {max(1, square - 1), square}:
         assert ceil_sqrt(np.array([near])).tolist() == [math.isqrt(near - 1) + 1]
 
@@ -147,7 +127,7 @@ def test_a_root_is_rounded_up_exactly(square: int) -> None:
     ("space", "c"),
     [*(("class", c) for c in (2, 262)), *(("attributes", c) for c in (2, 5, 62)), ("value", 1)],
 )
-def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit(space: str, c: int) -> None:
+def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit(space, c):
     """All features, weights, outputs and units at their largest, wrong in every output."""
     rng = np.random.default_rng(0)
     x = np.array([[63] * MAX_DIMENSIONS, [-63] * MAX_DIMENSIONS, [0] * MAX_DIMENSIONS], np.int8)
@@ -167,7 +147,7 @@ def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit(space: str, 
         assert all(sum(entry**2 for entry in part) <= SENSITIVITY**2 for part in parts)
 
 
-def test_many_classes_that_tie_are_within_the_bound_of_the_squares() -> None:
+def test_many_classes_that_tie_are_within_the_bound_of_the_squares():
     """Rounding up every probability adds most where all are just above a half."""
     c = MAX_CLASSES
     x, weights = np.zeros((1, 1), dtype=np.int8), np.zeros((2, c), dtype=np.int16)

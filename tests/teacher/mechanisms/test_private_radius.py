@@ -1,7 +1,6 @@
 """Radius votes: radii of public rows, samples, draws; prices: tests/teacher/accounting."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,11 @@ from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
-from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
 
-def test_a_radius_is_the_distance_to_a_public_row() -> None:
+def test_a_radius_is_the_distance_to_a_public_row():
     rng = np.random.default_rng(0)
     queries, rows = (rng.integers(-9, 10, (n, 3)).astype(np.int8) for n in (20, 50))
     rows[:5] = queries[:5]
@@ -34,7 +32,7 @@ def test_a_radius_is_the_distance_to_a_public_row() -> None:
         assert voters.radii(share).tolist() == expected
 
 
-def test_a_sample_keeps_each_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_keeps_each_record_alone(monkeypatch):
     """The tape's bits, record by record; in blocks of any size; all records where gamma is 1."""
     rng, tape, keys = np.random.default_rng(1), SeededNoise(2), ["a", "b", "c"]
     counts = rng.integers(0, 40, (3, 4))
@@ -59,20 +57,10 @@ def test_a_sample_keeps_each_record_alone(monkeypatch: pytest.MonkeyPatch) -> No
         b"\x01" * (tiny.DIMENSIONS * (LANDMARKS + 1)),
     ],
 )
-def test_without_public_rows_or_with_many_nothing_is_charged(
-    tmp_path: Path, landmarks: bytes
-) -> None:
+def test_without_public_rows_or_with_many_nothing_is_charged(tmp_path, landmarks):
     made = tiny.teacher(tmp_path, "private_radius", tiny.records(), ScaleConfig(shards=0))
     made.use_extractor(replace(tiny.RAW, landmarks=landmarks))
     before = made._ledger.state.head
     with pytest.raises(InvalidInput, match=r"`extractor.landmarks` must be "):
         made.answer(Queries(tiny.queries()))
     assert made._ledger.state.head == before
-
-
-def test_landmarks_cross_the_wall_and_name_the_extractor() -> None:
-    spec = replace(tiny.RAW, landmarks=tiny.LANDMARKS)
-    assert decode_extractor(encode_extractor(spec), SAFETENSORS, 1 << 20) == spec
-    assert spec.sha256() != tiny.RAW.sha256()
-    assert "landmarks_sha256" not in tiny.RAW.public_fields()
-    assert encode_extractor(tiny.RAW) == encode_extractor(replace(spec, landmarks=b""))

@@ -1,7 +1,6 @@
 """Noisy sums: what a record adds, by brute force; prices by exact laws; one charge a matrix."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrices import (
     CLIP,
@@ -44,9 +41,7 @@ few = st.sampled_from([-63, -1, 0, 1, 63])  # ties and duplicates
 
 @settings(max_examples=80)
 @given(st.data())
-def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
-    data: st.DataObject,
-) -> None:
+def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(data):
     d, m, n = (data.draw(st.integers(1, most)) for most in (3, 6, 8))
     neighbours = data.draw(st.integers(1, m))
     features = data.draw(arrays(np.int8, (n, d), elements=few))
@@ -64,7 +59,7 @@ def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(
 
 @settings(max_examples=80)
 @given(st.data())
-def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data: st.DataObject) -> None:
+def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data):
     """By brute force; the vector that one person adds is no longer than a row's."""
     n, parts = data.draw(st.integers(1, 8)), data.draw(st.sampled_from([1, 4096]))
     features = data.draw(arrays(np.int8, (n, CLASSES), elements=few))
@@ -88,13 +83,13 @@ def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data: st.D
         assert drawn.tolist() == expected.tolist()
 
 
-def weights(seed: int) -> np.ndarray:
+def weights(seed):
     shape = DIMENSIONS + 1, CLASSES
     return np.random.default_rng(seed).integers(-500, 501, shape).astype(np.int16)
 
 
 @pytest.mark.parametrize("length", [0.5, 63.0, 240.0, 4000.0])
-def test_units_and_bias_are_in_range_for_any_extractor(length: float) -> None:
+def test_units_and_bias_are_in_range_for_any_extractor(length):
     for clip in (0.01, 1.0, 1.5):
         for w in (np.zeros((3, 2), np.int16), weights(1)):
             assert 1 <= residual_unit(w, clip, length) <= 2**18
@@ -112,16 +107,14 @@ def test_units_and_bias_are_in_range_for_any_extractor(length: float) -> None:
         ("value", 0.25, 1.0, 0.25),
     ],
 )
-def test_the_longest_residual_of_a_label_space_reaches_the_limit(
-    labels: str, clip: float, first: float, later: float
-) -> None:
+def test_the_longest_residual_of_a_label_space_reaches_the_limit(labels, clip, first, later):
     for w, longest in ((np.zeros((5, 3), np.int16), first), (weights(1), later)):
         reached = residual_unit(w, clip, 63.0, labels) * longest * math.hypot(63, bias(63.0))
         assert reached <= CLIP
         assert reached == pytest.approx(CLIP, rel=1e-3)
 
 
-def teacher(folder: Path, mechanism: Mechanism, entropy: Entropy) -> Teacher:
+def teacher(folder, mechanism, entropy):
     """Of 36 records with finite features, for two matrices."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, DIMENSIONS)).astype(np.float32)
@@ -135,16 +128,13 @@ def teacher(folder: Path, mechanism: Mechanism, entropy: Entropy) -> Teacher:
     [(HISTOGRAM, 3.0, 5 * CLASSES, 36 * 2), (SUM, 2.0 * SENSITIVITY, WIDTH, 36 * COUNT)],
     ids=["reverse_knn", "private_linear"],
 )
-def test_one_charge_a_matrix_and_none_past_the_cap(
-    tmp_path: Path, mechanism: Mechanism, scale: float, width: int, total: int
-) -> None:
+def test_one_charge_a_matrix_and_none_past_the_cap(tmp_path, mechanism, scale, width, total):
     """``total``: votes of the finite records, or what counts them in a sum's last entry."""
     (stage,) = mechanism.stages
     first, second, third = (tiny.matrix(mechanism, DIMENSIONS, CLASSES, seed) for seed in (1, 2, 3))
     tape = ZeroNoise()
     answering = teacher(tmp_path, mechanism, tape)
     counts = answering.count(first).counts
-    assert counts is not None
     assert (counts.sum() if mechanism == HISTOGRAM else counts[0, -1]) == total
     assert tape.drawn == [("gaussian", scale, stage, 1, width)]
     assert answering.count(second).receipt.left == {stage: 0}
@@ -173,9 +163,7 @@ FOREIGN: list[tuple[Mechanism, str, Matrix | Queries]] = [
 
 
 @pytest.mark.parametrize(("mechanism", "_name", "asked"), FOREIGN, ids=lambda v: str(v)[:30])
-def test_what_does_not_fit_is_refused_before_anything_is_charged(
-    tmp_path: Path, mechanism: Mechanism, _name: str, asked: Matrix | Queries
-) -> None:
+def test_what_does_not_fit_is_refused_before_anything_is_charged(tmp_path, mechanism, _name, asked):
     answering = teacher(tmp_path, mechanism, ZeroNoise())
     with pytest.raises(InvalidInput):
         answering.answer(asked) if isinstance(asked, Queries) else answering.count(asked)

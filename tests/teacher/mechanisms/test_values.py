@@ -15,7 +15,6 @@ from labelwall.teacher.mechanisms.values import (
     RANGE,
     PrivateKnnMean,
     PrivateKnnMedian,
-    Regression,
     windows,
 )
 from labelwall.teacher.mechanisms.voters import Voters
@@ -36,7 +35,7 @@ BOTH = [MEAN_OF, MEDIAN_OF]
 KEYS = [str(i) for i in range(6)]
 
 
-def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that() -> None:
+def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that():
     """Priced sensitivities hold and are attained.
 
     For all data sets of four records on a coarse range, k = 1 to 3, and every removed record.
@@ -64,7 +63,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
     assert worst == {"sum": RANGE, "window": 1, "loss": 1, "spread": 2}
 
 
-def test_labels_in_few_bits_give_the_same_statistics() -> None:
+def test_labels_in_few_bits_give_the_same_statistics():
     """A value times the cells does not fit in 16 bits, nor do distances from the middle."""
     rng, median = np.random.default_rng(0), replace(MEDIAN_OF, cells=32, threshold=None)
     index = ExactIndex(np.zeros((40, 1), dtype=np.int8), np.arange(40))
@@ -77,7 +76,7 @@ def test_labels_in_few_bits_give_the_same_statistics() -> None:
     assert statistics[0] == statistics[1]
 
 
-def test_a_mean_is_rounded_and_clipped() -> None:
+def test_a_mean_is_rounded_and_clipped():
     for total in range(-7 * STEPS, 7 * STEPS, 997):
         outcome, label = MEAN_OF.outcome({SCREEN: 1, MEAN: total})
         assert outcome == Outcome.ANSWERED
@@ -87,7 +86,7 @@ def test_a_mean_is_rounded_and_clipped() -> None:
 
 
 @pytest.mark.parametrize(("mechanism", "last"), [(MEAN_OF, MEAN), (MEDIAN_OF, MEDIAN)])
-def test_stages_follow_the_threshold(mechanism: Regression, last: str) -> None:
+def test_stages_follow_the_threshold(mechanism, last):
     known = ({}, {SCREEN: 0}, {SCREEN: 1}, {SCREEN: 1, last: 5})
     assert [mechanism.next_stage(results) for results in known] == [SCREEN, None, last, None]
     assert mechanism.outcome({SCREEN: 0}) == (Outcome.ABSTAINED, -1)
@@ -99,9 +98,7 @@ def test_stages_follow_the_threshold(mechanism: Regression, last: str) -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 0.3])
 @pytest.mark.parametrize("epsilon", [0.3, 2.0, 6.0])
-def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
-    epsilon: float, gamma: float
-) -> None:
+def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(epsilon, gamma):
     """All counts of k <= 4 neighbours in three cells, every record that joins or replaces one."""
     mechanism = PrivateKnnMedian(k=4, cells=3, window=1, epsilon=epsilon, sample_rate=gamma)
     orders, worst = np.array([1.5, 2.0, 5.0, 20.0, 100.0]), np.zeros(5)
@@ -121,7 +118,7 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
     assert (worst > 0.2 * priced).all()
 
 
-def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() -> None:
+def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds():
     """The supremum over t of the two-point moment, on a grid; epsilon^2 / 8-zCDP; epsilon-DP."""
     orders = np.array([2.0, 9.0, 40.0])
     for epsilon in (0.1, 1.0, 4.0):

@@ -1,12 +1,10 @@
 """The exact exponential mechanism: its law by enumeration of its coins, and the law of many draws.
 
-The draws depend on chance. With n draws and a tolerance of t, Hoeffding's inequality bounds a miss
-of one frequency by 2 exp(-2 n t^2); n = 10,000 and t = 0.032 make that 2.6e-9, and there are fewer
-than 30 frequencies in all.
+Each of 30 frequencies is missed with a probability of 2 exp(-2 n t^2) = 2.6e-9 (Hoeffding).
 """
 
+import itertools
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -26,13 +24,13 @@ CASES = [
 ]
 
 
-def law(losses: list[int], rate: Fraction) -> np.ndarray:
+def law(losses, rate):
     mass = np.exp(-float(rate) * np.array(losses))
     return mass / mass.sum()
 
 
 @pytest.mark.parametrize(("losses", "rate"), CASES)
-def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
+def test_the_law_of_many_draws(losses, rate):
     rows = np.tile(np.array(losses, dtype=np.int64), (DRAWS, 1))
     for entropy in (SystemEntropy(), SeededNoise(1)):
         drawn = entropy.choose(rows, [rate] * DRAWS, [str(i) for i in range(DRAWS)], "r")
@@ -40,47 +38,33 @@ def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
         assert np.abs(frequencies - law(losses, rate)).max() < TOLERANCE
 
 
-def tree(x: Fraction, depth: int) -> tuple[Fraction, Fraction]:
+def tree(x, depth):
     """(P(True), P(undecided)) over all outcomes of the first ``depth`` coins, exact."""
-    total = {True: Fraction(0), None: Fraction(0)}
-
-    class Undecided(Exception):
-        pass
-
-    def outcomes(path: tuple[bool, ...]) -> Iterator[None]:
-        coins, weight = iter(path), [Fraction(1)]
+    totals = {True: Fraction(0), False: Fraction(0), None: Fraction(0)}
+    for path in itertools.product((True, False), repeat=depth):
+        coins, weight = list(path), [Fraction(1)]
 
         class Coin:
-            """What randbelow returns: compared once, and then it is one of the path's outcomes."""
+            """What randbelow returns: compared once, and then it is the next of the path."""
 
-            def __init__(self, below: int) -> None:
+            def __init__(self, below):
                 self.below = below
 
-            def __lt__(self, bound: int) -> bool:
-                chance = min(Fraction(bound, self.below), Fraction(1))
-                try:
-                    side = next(coins)
-                except StopIteration:
-                    raise Undecided from None
+            def __lt__(self, bound, coins=coins, weight=weight):
+                chance, side = min(Fraction(bound, self.below), Fraction(1)), coins.pop()
                 weight[0] *= chance if side else 1 - chance
                 return side
 
         try:
-            if bernoulli_exp(x, Coin) and next(coins, None) is None:
-                total[True] += weight[0]
-        except Undecided:
-            if len(path) == depth:
-                total[None] += weight[0]
-            else:
-                for side in (True, False):
-                    yield from outcomes((*path, side))
-
-    list(outcomes(()))
-    return total[True], total[None]
+            outcome = bernoulli_exp(x, Coin)
+        except IndexError:  # no coin is left
+            outcome = None
+        totals[outcome] += weight[0] / 2 ** len(coins)  # of all paths with these coins
+    return totals[True], totals[None]
 
 
 @pytest.mark.parametrize("x", [Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2)])
-def test_the_coins_probability_is_the_exponential_by_enumeration(x: Fraction) -> None:
+def test_the_coins_probability_is_the_exponential_by_enumeration(x):
     yes, open_ = tree(x, 14)
     assert float(yes) <= math.exp(-x) + 1e-15
     assert math.exp(-x) <= float(yes + open_) + 1e-15
@@ -97,8 +81,6 @@ def test_the_coins_probability_is_the_exponential_by_enumeration(x: Fraction) ->
         (np.zeros((2, 3), dtype=np.int64), [Fraction(1)] * 2, ["a"]),
     ],
 )
-def test_bad_arguments_are_refused(
-    losses: np.ndarray, rates: list[Fraction], keys: list[str]
-) -> None:
+def test_bad_arguments_are_refused(losses, rates, keys):
     with pytest.raises(InvalidInput):
         SystemEntropy().choose(losses, rates, keys, "r")

@@ -1,7 +1,6 @@
 """Entropy: its laws; nothing repeats on the release path, everything on the test tape.
 
-The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7:
-the tests of laws say what each of them adds.
+A run of this file fails faithful draws with probability below 1e-7.
 """
 
 import hashlib
@@ -20,7 +19,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from labelwall.teacher.noise import entropy as noise
 from labelwall.teacher.noise import sampler
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.wall.errors import InvalidInput
@@ -36,10 +34,7 @@ KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
 
 
 def _law(log_mass, reach):
-    """Probabilities of -reach..reach, float64 [2 reach + 1], each end with its tail.
-
-    z has the mass exp(log_mass(z)), not normalised.
-    """
+    """Probabilities of -reach..reach, each end with its tail, where z has exp(log_mass(z))."""
     z = np.arange(-300, 301)
     mass = np.exp(log_mass(z))
     return np.bincount(np.clip(z, -reach, reach) + reach, mass / mass.sum())
@@ -132,33 +127,6 @@ def test_a_wrong_argument_is_refused(source, method, name, wrong):
         source.inclusion(0.5, KEYS[:3], "screen", IDS)
 
 
-def test_a_fork_does_not_repeat_its_parent():
-    source = SystemEntropy()
-    source.discrete_gaussian(50.0, KEYS, "aggregate", 10)  # whatever is set up once, is set up now
-    source.inclusion(0.5, KEYS, "screen", IDS)
-
-    def draw() -> bytes:
-        bits = source.inclusion(0.5, KEYS, "screen", IDS)
-        integers = source.discrete_gaussian(1e6, KEYS, "aggregate", 2)
-        return b"".join(hashlib.sha256(drawn).digest()[:16] for drawn in (bits, integers))
-
-    def draw_in_fork() -> bytes:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(writer, draw())
-            os._exit(0)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            drawn = pipe.read()
-        os.waitpid(child, 0)
-        return drawn
-
-    drawn = [draw_in_fork(), draw_in_fork(), draw()]
-    assert len({both[:16] for both in drawn}) == 3
-    assert len({both[16:] for both in drawn}) == 3
-
-
 @pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the process number is fixed by x86-64 code"
 )
@@ -242,30 +210,11 @@ def test_without_entropy_nothing_is_drawn(monkeypatch, keys_used, way, fault):
     assert keys_used == []
 
 
-def test_what_is_kept_between_calls_is_public():
-    """A function of the scale: computed anew, it is the same."""
-    kept = sampler.recipe(sampler.GAUSSIAN, 300.0)
-    sampler.recipe.cache_clear()
-    sampler.table_of.cache_clear()
-    again = sampler.recipe(sampler.GAUSSIAN, 300.0)
-    for name in ("law", "shift", "rate", "table_rate"):
-        assert getattr(kept, name) == getattr(again, name)
-    assert (kept.table.lows == again.table.lows).all()
-    assert not kept.table.lows.flags.writeable
-
-
 def test_the_release_path_can_not_be_seeded_and_prints_no_secret():
     assert SystemEntropy().unsafe is False
     assert list(inspect.signature(SystemEntropy).parameters) == []
     assert not vars(SystemEntropy())  # no state
-    secrets = sampler.Stream(), SystemEntropy(), SeededNoise(12345)
-    assert [repr(source) for source in secrets[:2]] == ["Stream()", "SystemEntropy()"]
-    assert "12345" not in repr(secrets[2])
-    for module in (noise, sampler):
-        text = inspect.getsource(module)
-        assert not [
-            word for word in ("np.random", "import random", "seed(", "default_rng") if word in text
-        ]
+    assert "12345" not in repr(SeededNoise(12345))
 
 
 def test_the_tape_repeats_by_key_release_and_record():
@@ -278,18 +227,8 @@ def test_the_tape_repeats_by_key_release_and_record():
     order = np.random.default_rng(0).permutation(IDS.shape[1])
     assert (one.inclusion(0.5, KEYS, "screen", IDS[:, order]) == bits[:, order]).all()
     assert (one.inclusion(0.5, KEYS[5:6], "screen", IDS[5:6]) == bits[5:6]).all()
-
-
-def test_the_tape_draws_by_the_systems_sampler() -> None:
-    """Its numbers are those of the sampler on words by key, release and class."""
-    tape = SeededNoise(1)
-    for draw in (tape.discrete_gaussian, tape.discrete_laplace):
-        for scale in (0.5, 25.0, 1e6):
+    for draw in (one.discrete_gaussian, one.discrete_laplace):
+        for scale in (0.5, 1e6):
             drawn = draw(scale, KEYS, "aggregate", 10)
-            assert (drawn == draw(scale, KEYS, "aggregate", 10)).all()
             assert (drawn[7:9, :4] == draw(scale, KEYS[7:9], "aggregate", 4)).all()
             assert (drawn != draw(scale, KEYS, "screen", 10)).any()
-    losses, rates = np.zeros((20, 50), dtype=np.int64), [Fraction(1)] * 20
-    chosen = tape.choose(losses, rates, KEYS, "label")
-    assert (chosen[4:6] == tape.choose(losses[4:6], rates[4:6], KEYS[4:6], "label")).all()
-    assert len(set(chosen.tolist())) > 5

@@ -2,8 +2,6 @@
 
 import io
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -12,13 +10,13 @@ from labelwall.wall.datasets.config import DataConfig
 from tests.teacher.records.neighbours import TEXTS, Row, csv_bytes, tried
 
 
-def image_bytes(shade: int, size: tuple[int, int] = (8, 8), form: str = "PNG") -> bytes:
+def image_bytes(shade, size=(8, 8), form="PNG"):
     buffer = io.BytesIO()
     Image.new("RGB", size, (shade, 2 * shade, 0)).save(buffer, format=form)
     return buffer.getvalue()
 
 
-def too_large() -> bytes:
+def too_large():
     """A grey PNG of 13,300 x 13,300 pixels by its header, which Pillow would decode."""
     buffer = io.BytesIO()
     Image.new("1", (13_300, 13_300)).save(buffer, format="PNG")
@@ -35,7 +33,7 @@ BAD += [image_bytes(1, form="GIF"), image_bytes(200, form="JPEG"), too_large()]
 PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.p/0.png"]
 
 
-def folder_config(root: Path, **settings: Any) -> DataConfig:
+def folder_config(root, **settings):
     """Public and test folders with both classes and an attributes.csv."""
     for split in ("public", "test"):
         for name in ("a", "b"):
@@ -46,7 +44,7 @@ def folder_config(root: Path, **settings: Any) -> DataConfig:
     return DataConfig("folder", image_size=8, **places, **settings)
 
 
-def write_folder(root: Path, rows: list[Row]) -> None:
+def write_folder(root, rows):
     """The images, an attributes.csv and a persons.csv, by the rows' columns."""
     folder = root / "private"
     shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +61,7 @@ def write_folder(root: Path, rows: list[Row]) -> None:
     ("labels", "person"),
     [("class", "path"), ("class", "persons.csv"), ("attributes", "persons.csv")],
 )
-def test_files_and_lines_of_image_folders(tmp_path: Path, labels: str, person: str) -> None:
+def test_files_and_lines_of_image_folders(tmp_path, labels, person):
     config = folder_config(tmp_path, labels=labels, person=person)
     rows = [row | {"place": row["path"]} for row in FILES]
     lines = [text for text in TEXTS if text not in ("", " ", ",")]
@@ -78,7 +76,7 @@ def test_files_and_lines_of_image_folders(tmp_path: Path, labels: str, person: s
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_images_beyond_the_limit_are_refused_by_their_header(monkeypatch, tmp_path: Path) -> None:
+def test_images_beyond_the_limit_are_refused_by_their_header(monkeypatch, tmp_path):
     from PIL import PngImagePlugin
 
     from labelwall.wall.datasets.readers import MAX_PIXELS, decode

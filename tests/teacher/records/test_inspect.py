@@ -10,13 +10,13 @@ from labelwall.wall.datasets.config import DataConfig
 from tests.wall.datasets.small import write_arrays
 
 
-def arrays(path: Path, x: np.ndarray, y: np.ndarray, ids: np.ndarray) -> DataConfig:
+def arrays(path, x, y, ids):
     rows = {"private_x": x, "private_y": y, "private_id": ids}
     public = np.ones((3, 2))
     return write_arrays(path / "a.npz", public_x=public, test_x=public, test_y=np.arange(3), **rows)
 
 
-def counted(text: str, title: str) -> list[tuple[str, ...]]:
+def counted(text, title):
     """The lines of one table of a preview, in words."""
     lines = text.split(f"{title}\n")[1].split("\n\n")[0].splitlines()
     return [tuple(line.split(maxsplit=1)) for line in lines]

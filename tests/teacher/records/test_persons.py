@@ -11,7 +11,7 @@ from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, code_of, codes_of, row_ids
-from labelwall.teacher.records.sources import Records, ingest_more, open_records
+from labelwall.teacher.records.sources import ingest_more, open_records
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
@@ -21,7 +21,7 @@ from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_t
 VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 
 
-def read(path: Path, persons: object, ids: list[int] | None = None) -> Records:
+def read(path, persons, ids=None):
     arrays = {"private_person": np.array(persons)}
     n = len(arrays["private_person"])
     arrays |= {"private_x": np.arange(2.0 * n).reshape(n, 2), "private_y": np.arange(n) % 3}
@@ -30,14 +30,13 @@ def read(path: Path, persons: object, ids: list[int] | None = None) -> Records:
     return open_records(config, VECTORS, unit="person")
 
 
-def rows_of(records: Records) -> dict[int, int]:
+def rows_of(records):
     """How many rows each person has."""
-    assert records.persons is not None
     codes, times = np.unique(records.persons, return_counts=True)
     return dict(zip(codes.tolist(), times.tolist(), strict=True))
 
 
-def test_numbers_and_texts_name_persons(tmp_path: Path) -> None:
+def test_numbers_and_texts_name_persons(tmp_path):
     assert rows_of(read(tmp_path, [3, -3, 3])) == {code_of("3"): 2, code_of("-3"): 1}
     named = read(tmp_path, ["ann@home", " ann@home", "bob", "", "x" * (MAX_LENGTH + 1)])
     assert rows_of(named) == {code_of("ann@home"): 2, code_of("bob"): 1}
@@ -47,7 +46,7 @@ def test_numbers_and_texts_name_persons(tmp_path: Path) -> None:
     assert str(code_of("ann@home")) not in repr(named)
 
 
-def test_a_row_is_one_of_its_persons_whatever_ids_others_have(tmp_path: Path) -> None:
+def test_a_row_is_one_of_its_persons_whatever_ids_others_have(tmp_path):
     both = read(tmp_path, ["bob", "ann", "ann", "bob"], [7, 7, 8, 7])
     assert rows_of(both) == {code_of("ann"): 2, code_of("bob"): 1}  # bob's second 7 is a repeat
     ids = row_ids(codes_of(["bob", "ann", "ann"]), np.array([7, 7, 8])).tolist()
@@ -60,14 +59,14 @@ def test_a_row_is_one_of_its_persons_whatever_ids_others_have(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "persons", [np.zeros((6, 1), dtype=int), np.ones(6), np.zeros(5, dtype=int), None]
 )
-def test_an_array_that_does_not_fit_is_one_line(tmp_path: Path, persons: np.ndarray | None) -> None:
+def test_an_array_that_does_not_fit_is_one_line(tmp_path, persons):
     config = write_arrays(tmp_path / "a.npz", private_person=persons)
     with pytest.raises(InvalidInput, match="private_person") as caught:
         open_records(config, describe(config), unit="person")
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_names_persons_and_is_no_feature(tmp_path: Path) -> None:
+def test_a_column_names_persons_and_is_no_feature(tmp_path):
     settings, header = write_tables(tmp_path), f"{HEADER},who"
     for split, lines in {
         "private": ["1,2,low,ann", "3,4,high, ann ", "5,6,low,bob", "7,8,low,"],
@@ -86,7 +85,7 @@ def test_a_column_names_persons_and_is_no_feature(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> DataConfig:
+def photos(tmp_path):
     """Class folders of folders of persons; one image lies beside them."""
     for split in ("private", "public", "test"):
         for name in ("cat/ann/1", "cat/ann/2", "cat/3", "dog/ann/1", "dog/bob/1"):
@@ -97,7 +96,7 @@ def photos(tmp_path: Path) -> DataConfig:
     return DataConfig(source="folder", image_size=8, person="path", **places)
 
 
-def test_the_folder_below_the_class_names_a_person(photos: DataConfig) -> None:
+def test_the_folder_below_the_class_names_a_person(photos):
     task = describe(photos)
     records = open_records(photos, task, unit="person")
     assert rows_of(records) == {code_of("ann"): 3, code_of("bob"): 1}
@@ -109,7 +108,7 @@ def test_the_folder_below_the_class_names_a_person(photos: DataConfig) -> None:
         ingest_more(Path(photos.private or ""), task, None, "person")
 
 
-def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos: DataConfig) -> None:
+def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos):
     """A row that two persons claim is neither's, so that neither's coming or going moves it."""
     config = DataConfig(**{**vars(photos), "person": "persons.csv"})
     task = describe(config)
@@ -130,7 +129,7 @@ def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos: Dat
         ({"source": "arrays", "person": "who"}, "`data.person` must be empty for arrays"),
     ],
 )
-def test_a_data_set_that_names_no_persons_is_refused(data: dict, rule: str) -> None:
+def test_a_data_set_that_names_no_persons_is_refused(data, rule):
     settings = {"data": DataConfig(**data), "rounds": [RoundConfig(queries=1)]}
     Config(**settings)
     with pytest.raises(InvalidInput, match=rule):

@@ -3,29 +3,15 @@
 Nothing is retrained.
 """
 
-import itertools
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import Place
-from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.postgres import Server
+from tests.make import plan_of, rows, teach
 from tests.seeded_noise import SeededNoise
 
 D, CLASSES = 24, 3
@@ -34,66 +20,42 @@ IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=4.0, rho=0.3)
 KNN = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 
 
-def rows(n: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=(n, D)).astype(np.float32)
-
-
-def records(ids: range, seed: int = 0) -> Records:
+def records(ids, seed=0):
     """The record of an id is the same in every call."""
     wanted = np.array(list(ids), dtype=np.int64)
-    return Records(rows(1000, seed)[wanted], wanted % CLASSES, wanted)
+    return Records(rows(1000, seed, D)[wanted], wanted % CLASSES, wanted)
 
 
-def teacher(
-    folder: Path,
-    ids: range,
-    mechanism: AnyMechanism = IND,
-    entropy: object = None,
-    place: Place | None = None,
-) -> Teacher:
-    """``place``: of the ledger; a file in ``folder`` when None."""
-    folder.mkdir(exist_ok=True)
-    entropy, place = entropy or SystemEntropy(), place or folder / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(500, 500)),))
-    if open_database(place).exists():
-        ledger = Ledger(place)
-    else:
-        ledger = Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    built = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)
-    built.use_extractor(SPEC)
-    return built
+def teacher(folder, ids, mechanism=IND, entropy=None, place=None):
+    return teach(folder, plan_of(mechanism, 500), records(ids), SPEC, entropy, place=place)
 
 
-def left(made: Teacher, ids: list[int]) -> list[int]:
+def left(made, ids):
     budgets = made._ledger.individual_budgets
     return budgets.remaining(0, budgets.serials(np.array(ids))).tolist()
 
 
 @pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
-def test_updated_is_as_if_it_had_been_so_from_the_start(
-    tmp_path: Path, place: Place, mechanism: AnyMechanism
-) -> None:
+def test_updated_is_as_if_it_had_been_so_from_the_start(tmp_path, place, mechanism):
     """Records added and removed before the first query leave no trace in the answers.
 
     On a tape, also after a restart.
     """
     whole = teacher(tmp_path / "plain", range(5, 80), mechanism, SeededNoise(1))
-    plain = whole.answer(Queries(rows(30, 1)))
+    plain = whole.answer(Queries(rows(30, 1, D)))
     updated = teacher(tmp_path / "updated", range(0, 60), mechanism, SeededNoise(1), place)
     updated.remove(np.arange(0, 5))
     updated.add(records(range(60, 90)))
     updated.remove(np.arange(80, 95))  # some of the added, some that never were
-    first = updated.answer(Queries(rows(30, 1)[:15])).labels.tolist()
+    first = updated.answer(Queries(rows(30, 1, D)[:15])).labels.tolist()
     restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, SeededNoise(1), place)
-    second = restarted.answer(Queries(rows(30, 1)[15:])).labels.tolist()
+    second = restarted.answer(Queries(rows(30, 1, D)[15:])).labels.tolist()
     assert first + second == plain.labels.tolist()
 
 
-def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
-    tmp_path: Path,
-) -> None:
+def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(tmp_path):
     """Exact unlearning, on a tape: the same answers as without the record's later selections."""
-    before, after = Queries(rows(20, 1)), Queries(rows(20, 2))
+    before, after = Queries(rows(20, 1, D)), Queries(rows(20, 2, D))
     removed = teacher(tmp_path / "removed", range(0, 60), entropy=SeededNoise(2))
     removed.answer(before)
     budgets = left(removed, list(range(60)))
@@ -106,26 +68,26 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
 
 
-def test_removed_and_added_again_does_not_refill(tmp_path: Path, place: Place) -> None:
+def test_removed_and_added_again_does_not_refill(tmp_path, place):
     made = teacher(tmp_path, range(0, 40), place=place)
-    made.answer(Queries(rows(60, 1)))
+    made.answer(Queries(rows(60, 1, D)))
     spent = left(made, list(range(40)))
     assert min(spent) < FULL
     made.remove(np.arange(40))
-    made.answer(Queries(rows(5, 2)))
+    made.answer(Queries(rows(5, 2, D)))
     made = teacher(tmp_path, range(0, 40), place=place)
     made.add(records(range(0, 40)))
     assert left(made, list(range(40))) == spent
-    made.answer(Queries(rows(60, 3)))
+    made.answer(Queries(rows(60, 3, D)))
     assert (np.array(left(made, list(range(40)))) <= spent).all()
 
 
-def files_with(folder: Path, content: bytes) -> list[Path]:
+def files_with(folder, content):
     return [p for p in folder.iterdir() if p.is_file() and content in p.read_bytes()]
 
 
 @pytest.mark.parametrize("source", ["added", "of the data source"])
-def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str) -> None:
+def test_the_data_of_a_removed_record_is_in_no_file(tmp_path, source):
     made = teacher(tmp_path, range(0, 40))
     made.use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))  # a second cache
     made.use_extractor(SPEC)
@@ -134,20 +96,20 @@ def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str)
         made.add(records(range(50, 51)))
     raw = records(range(victim, victim + 1)).inputs
     features = [made._embedder.embed(raw)[0].tobytes(), raw.tobytes()]
-    made.answer(Queries(rows(20, 1)))
+    made.answer(Queries(rows(20, 1, D)))
     assert files_with(tmp_path, features[0])
     assert bool(files_with(tmp_path, features[1])) == (source == "added")
     made.remove(np.array([victim]))
     for content in features:
         assert files_with(tmp_path, content) == []
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2  # the other one's other rows stay
-    made.answer(Queries(rows(20, 2)))
+    made.answer(Queries(rows(20, 2, D)))
     teacher(tmp_path, range(0, 40)).use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))
     for content in features:
         assert files_with(tmp_path, content) == []
 
 
-def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path: Path) -> None:
+def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path):
     made = teacher(tmp_path, range(0, 40))
     cache = next(tmp_path.glob("embeddings-*.npz"))
     stale = cache.read_bytes()
@@ -159,61 +121,7 @@ def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path:
     assert files_with(tmp_path, victim) == []
 
 
-def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
-    """Counts calls of functions and steps of SQLite's machine, not time."""
-    calls = itertools.count()
-
-    def count(*_: object) -> None:
-        next(calls)
-
-    def work(task: Callable[[], object]) -> int:
-        before = next(calls)
-        sys.setprofile(count)
-        try:
-            task()
-        finally:
-            sys.setprofile(None)
-        return next(calls) - before
-
-    def update() -> None:
-        made.add(records(range(200, 205)))
-        made.remove(np.arange(200, 205))
-
-    made = teacher(tmp_path, range(0, 100))
-    engine = made._ledger._database._engine
-    sa.event.listen(engine, "connect", lambda each, _: each.set_progress_handler(count, 1))
-    first = min(work(update) for _ in range(3))  # the first call also sets something up
-    for number in range(5):
-        made.answer(Queries(rows(64, 10 + number)))
-    assert min(work(update) for _ in range(3)) < 1.1 * first
-    # So replaying the answers would have shown.
-    assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
-
-
-def one(inputs: float = 0.0, label: int = 0, identity: int = 99, width: int = D, n: int = 1):
-    """Rows that fit but for what is given."""
-    x = np.full((n, width), inputs, np.float32)
-    return Records(x, np.full(n, label), np.full(n, identity))
-
-
-def test_rows_that_do_not_fit_are_refused_whole(tmp_path: Path) -> None:
-    """Of another shape or class, not finite, of an id that is present or comes twice."""
-    made = teacher(tmp_path, range(0, 20))
-    for misfit, mentioned in (
-        (one(width=3), "inputs"),
-        (one(np.nan), "finite"),
-        (one(label=CLASSES), "labels"),
-        (one(identity=7), "ids"),
-        (one(n=2), "ids"),
-    ):
-        with pytest.raises(InvalidInput, match=mentioned):
-            made.add(misfit)
-    assert len(made.records().ids) == 20
-
-
-def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(
-    tmp_path: Path, postgres: Server
-) -> None:
+def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(tmp_path, postgres):
     """What WAL and backups still hold is in the guide."""
     made = teacher(tmp_path, range(0, 40), place=postgres.schema())
     made.add(records(range(50, 53)))

@@ -4,7 +4,6 @@ others keep id, person, label and inputs, to the byte. Over every reader of priv
 
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ import pytest
 
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.guarantee import UNITS, Unit
-from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
+from labelwall.wall.guarantee import UNITS
+from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, csv_bytes, known, tried
 
 
-def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
+def table_config(folder, private, **settings):
     public = "u,v,label\n0,0,a\n2,5,b\n"
     for split in ("public", "test"):
         (folder / f"{split}.csv").write_text(public)
@@ -26,11 +25,11 @@ def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
 
 @pytest.mark.parametrize("separator", [b",", b";"])
 @pytest.mark.parametrize("unit", UNITS)
-def test_lines_of_a_csv_file(tmp_path: Path, unit: Unit, separator: bytes) -> None:
+def test_lines_of_a_csv_file(tmp_path, unit, separator):
     path, names = tmp_path / "private.csv", list(ROWS[0])
     config = table_config(tmp_path, path)
 
-    def write(rows: list[Row]) -> None:
+    def write(rows):
         path.write_bytes(csv_bytes(rows, names, separator))
 
     count = tried(ROWS, dict.fromkeys(names, TEXTS), NEW, write, config, unit)
@@ -38,14 +37,14 @@ def test_lines_of_a_csv_file(tmp_path: Path, unit: Unit, separator: bytes) -> No
 
 
 @pytest.mark.parametrize("reader", ["csv", "arrays"])
-def test_rows_of_persons_have_their_persons_numbers(tmp_path: Path, reader: str) -> None:
+def test_rows_of_persons_have_their_persons_numbers(tmp_path, reader):
     """Without ids of their own, rows are numbered among their person's: others' do not move."""
     path, names = tmp_path / "private.csv", ["who", "label", "u", "v"]
     config, damages = table_config(tmp_path, path), dict.fromkeys(names, TEXTS)
     if reader == "arrays":
         config, damages = arrays_config(tmp_path), {"who": ["", "x" * 300]}
 
-    def write(rows: list[Row]) -> None:
+    def write(rows):
         if reader == "arrays":
             write_arrays(tmp_path, rows, ids=False)
         else:
@@ -61,7 +60,7 @@ def test_rows_of_persons_have_their_persons_numbers(tmp_path: Path, reader: str)
     assert {i: row for i, row in after.items() if row[0] != before[i][0]} == {}
 
 
-def test_one_file_with_a_column_of_splits(tmp_path: Path) -> None:
+def test_one_file_with_a_column_of_splits(tmp_path):
     """Its words are public: blanks and case do not matter, and any other word is refused."""
     path, names = tmp_path / "all.csv", [*ROWS[0], "part"]
     public = [{"record_id": "", "who": "", "label": y, "u": u, "v": 0} for y, u in ("a0", "b2")]
@@ -69,7 +68,7 @@ def test_one_file_with_a_column_of_splits(tmp_path: Path) -> None:
     config = DataConfig("table", path=str(path), split="part", person="who")
     rows = [row | {"part": " Private "} for row in ROWS]
 
-    def write(private: list[Row]) -> None:
+    def write(private):
         path.write_bytes(csv_bytes([*shown, *private], names))
 
     damages = {name: TEXTS for name in ROWS[0] if name != "part"}
@@ -85,7 +84,7 @@ def test_one_file_with_a_column_of_splits(tmp_path: Path) -> None:
 # --- parquet and datasets
 
 
-def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dict[str, Any]]]:
+def arrow_schemas():
     """By name: a schema, rows, damages, further settings."""
     pa = pytest.importorskip("pyarrow")
     whole, text, real = pa.int64(), pa.string(), pa.float64()
@@ -101,11 +100,11 @@ def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dic
     vectors = [row | {"label": [float(n)]} for n, row in enumerate(numbered)]
     codes = [row | {"label": n % 2} for n, row in enumerate(numbered)]
 
-    def schema(key: Any, label: Any) -> Any:
+    def schema(key, label):
         columns = [("record_id", key), ("who", key), ("label", label), ("u", real), ("v", real)]
         return pa.schema(columns)
 
-    def keys(values: list[Any]) -> dict[str, list[Any]]:
+    def keys(values):
         return {"record_id": values, "who": values}
 
     values = {"labels": "value", "bounds": [0.0, 10.0]}
@@ -121,10 +120,10 @@ def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dic
     }
 
 
-def arrow_table(schema: Any, rows: list[Row]) -> Any:
+def arrow_table(schema, rows):
     import pyarrow as pa
 
-    def column(field: Any) -> Any:
+    def column(field):
         cells = [row[field.name] for row in rows]
         if any(isinstance(cell, bytes) for cell in cells):  # texts that are not UTF-8
             parts = [c.encode() if isinstance(c, str) else c for c in cells]
@@ -138,9 +137,7 @@ def arrow_table(schema: Any, rows: list[Row]) -> Any:
 
 @pytest.mark.parametrize("reader", ["parquet", "datasets"])
 @pytest.mark.parametrize("name", ["numbers", "texts", "coded", "lists", "whole labels", "dates"])
-def test_cells_of_a_typed_table(
-    tmp_path: Path, name: str, reader: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_of_a_typed_table(tmp_path, name, reader, monkeypatch):
     schema, rows, damages, settings = arrow_schemas()[name]
     from pyarrow import parquet
 
@@ -159,7 +156,7 @@ def test_cells_of_a_typed_table(
         library = types.SimpleNamespace(load_from_disk=lambda folder: opened)
         monkeypatch.setitem(sys.modules, "datasets", library)
 
-    def write(private: list[Row]) -> None:
+    def write(private):
         table = arrow_table(schema, private)
         if reader == "parquet":
             parquet.write_table(table, path)
@@ -172,14 +169,14 @@ def test_cells_of_a_typed_table(
 
 
 class _Sliced:
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table):
         self._table = table
 
-    def __getitem__(self, rows: slice) -> Any:
+    def __getitem__(self, rows):
         return self._table[rows]
 
 
-def test_floating_ids_are_refused(tmp_path: Path) -> None:
+def test_floating_ids_are_refused(tmp_path):
     """A library that writes a null as NaN has rounded all ids of the column by then."""
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -196,11 +193,11 @@ def test_floating_ids_are_refused(tmp_path: Path) -> None:
 # --- arrays
 
 
-def arrays_config(folder: Path) -> DataConfig:
+def arrays_config(folder):
     return DataConfig("arrays", path=str(folder / "data.npz"))
 
 
-def write_arrays(folder: Path, rows: list[Row], *, ids: bool = True, npz: bool = True) -> None:
+def write_arrays(folder, rows, *, ids=True, npz=True):
     public = {"public_x": np.zeros((3, 2)), "test_x": np.ones((2, 2)), "test_y": np.arange(2)}
     arrays = {
         "private_x": np.array([[float(row["u"]), float(row["v"])] for row in rows]),
@@ -211,14 +208,14 @@ def write_arrays(folder: Path, rows: list[Row], *, ids: bool = True, npz: bool =
     if ids:
         arrays["private_id"] = np.array([row["key"] for row in rows], dtype=np.int64)
     if npz:
-        np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]
+        np.savez(folder / "data.npz", **arrays)
     for name, array in {} if npz else arrays.items():
         np.save(folder / f"{name}.npy", array)
 
 
 @pytest.mark.parametrize("npz", [True, False], ids=["npz", "npy"])
 @pytest.mark.parametrize("unit", UNITS)
-def test_entries_of_arrays(tmp_path: Path, unit: Unit, npz: bool) -> None:
+def test_entries_of_arrays(tmp_path, unit, npz):
     rows = [row | {"key": BIG + n} for n, row in enumerate(ROWS)]
     damages: dict[str, list[Any]] = {
         "u": ["nan", "inf", "1e300", "-0.0", "9" * 30],
@@ -230,13 +227,13 @@ def test_entries_of_arrays(tmp_path: Path, unit: Unit, npz: bool) -> None:
     if not npz:
         config = DataConfig("arrays", path=str(tmp_path))
 
-    def write(private: list[Row]) -> None:
+    def write(private):
         write_arrays(tmp_path, private, npz=npz)
 
     assert tried(rows, damages, NEW | {"key": 5}, write, config, unit) == 3 + 5 * 19
 
 
-def test_a_name_of_no_characters_is_nobodys(tmp_path: Path) -> None:
+def test_a_name_of_no_characters_is_nobodys(tmp_path):
     write_arrays(tmp_path, ROWS, ids=False)
     stored = dict(np.load(tmp_path / "data.npz"))
     stored["private_person"].view(np.uint32)[0] = 0x110000

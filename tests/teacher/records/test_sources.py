@@ -1,9 +1,7 @@
 """Private rows: what is dropped, what stays, and that neither shows; the same rows in blocks."""
 
 import hashlib
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from labelwall.teacher.records.sources import Records, ingest, open_records, str
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import ClassLabels, label_space
 from tests.wall.datasets.small import HEADER, write_arrays, write_lines, write_tables
 
@@ -21,7 +18,7 @@ VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 COLUMNS = ("inputs", "labels", "ids", "persons")
 
 
-def private(path: Path, x: Any, y: Any, ids: Any = None, labels: str = "class") -> DataConfig:
+def private(path, x, y, ids=None, labels="class"):
     """An npz file with a private split alone matters here."""
     arrays = {"private_x": np.array(x), "private_y": np.array(y)}
     return write_arrays(path / "a.npz", labels, private_id=ids, **arrays)
@@ -94,7 +91,7 @@ def test_records_and_what_was_read_do_not_print_their_rows(tmp_path):
 # --- folders
 
 
-def folder_config(image_folders: dict[str, str]) -> DataConfig:
+def folder_config(image_folders):
     return DataConfig(source="folder", image_size=8, **image_folders)
 
 
@@ -109,7 +106,7 @@ def test_folder_ids_are_hashes_of_the_relative_path(image_folders):
     assert blue.tolist() == [False] * 6 + [True] * 6
 
 
-def spoil(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoil(folder, monkeypatch):
     """Six bad rows of every kind that a folder can hold, and files that are no images."""
     (folder / "cat" / "0.png").write_bytes(b"")
     (folder / "cat" / "1.png").write_bytes((folder / "cat" / "1.png").read_bytes()[:45])
@@ -154,7 +151,7 @@ def test_progress_tells_percent_not_how_many(image_folders):
 # --- block by block
 
 
-def mixed(folder: Path, reader: str, unit: Unit) -> DataConfig:
+def mixed(folder, reader, unit):
     """Good and bad rows of several persons, as one reader has them."""
     rng = np.random.default_rng(0)
     x, y, ids = rng.normal(size=(53, 2)), rng.integers(-1, 4, 53), rng.permutation(53) * 3
@@ -219,18 +216,3 @@ def test_rows_read_in_blocks_are_the_rows(tmp_path, monkeypatch, reader, unit):
         for name in COLUMNS[: 3 + (unit == "person")]:
             later = getattr(whole, name)[len(whole.ids) - len(joined.ids) :]
             np.testing.assert_array_equal(getattr(joined, name), later, strict=True)
-
-
-def test_an_npz_file_is_read_once_however_many_blocks_there_are(tmp_path, monkeypatch):
-    """Bytes read of the zipped members: their size and one start, not one for each block."""
-    config = private(tmp_path, np.zeros((4000, 8)), np.zeros(4000, dtype=int))
-    read, total = zipfile.ZipExtFile.read, [0]
-
-    def counting(self, n=-1):
-        part = read(self, n)
-        total[0] += len(part)
-        return part
-
-    monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
-    assert len(list(stream_records(config, Task(ClassLabels(("a",)), (8,)), 10))) == 400
-    assert total[0] < 1.01 * 4000 * 9 * 8

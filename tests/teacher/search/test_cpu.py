@@ -4,14 +4,12 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search import cpu, devices
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.devices import DeviceIndex
 from labelwall.wall.errors import InvalidInput
-from tests.teacher.search.indexes import PRESENT, brute_force, everywhere, int_features, sampled
+from tests.teacher.search.indexes import brute_force, everywhere, int_features, sampled
 
 
 @everywhere
@@ -110,47 +108,10 @@ def test_wrong_queries_are_refused(index_of):
     assert index.prefix(np.zeros((0, 3), dtype=np.int8), 2).shape == (0, 2)
 
 
-# --- the measured size ---
-
-
-def _hog_like(n: int, d: int, seed: int) -> np.ndarray:
-    """Three quarters zeros, the rest like L2-normalised HOG entries, and duplicates."""
-    rng = np.random.default_rng(seed)
-    features = rng.integers(1, 40, (n, d), dtype=np.int8)
-    features *= rng.integers(0, 4, (n, d), dtype=np.int8) == 0
-    features[n // 2 : n // 2 + n // 20] = features[: n // 20]
-    return features
-
-
-@pytest.mark.slow
-def test_256_queries_among_60000_are_the_same_bits_everywhere():
-    """For batches of 1, 7 and 256, one and two threads, and on an accelerator if there is one."""
-    features, m, before = _hog_like(60_000, 1296, 0), 2513, torch.get_num_threads()
-    queries = np.concatenate([features[:56], _hog_like(200, 1296, 1)])
-    norms = (features.astype(np.float32) ** 2).sum(axis=1).astype(np.int64)
-    wide = queries.astype(np.float64)  # exact too: an oracle that needs neither int8 nor float32
-    parts = [wide @ features[s : s + 4096].astype(np.float64).T for s in range(0, 60_000, 4096)]
-    scores = norms - 2 * np.concatenate(parts, axis=1).astype(np.int64)
-    expected = np.argsort(scores, axis=1, kind="stable")[:, :m]
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            index = ExactIndex(features, np.arange(1, 60_001))
-            for size, count in ((1, 30), (7, 256), (256, 256)):
-                for i in range(0, count, size):
-                    rows = index.prefix(queries[i : i + size], m)
-                    np.testing.assert_array_equal(rows, expected[i : i + size])
-        for name in PRESENT[1:]:
-            on_device = DeviceIndex(features, np.arange(1, 60_001), device=torch.device(name))
-            np.testing.assert_array_equal(on_device.prefix(queries, m), expected)
-    finally:
-        torch.set_num_threads(before)
-
-
 @pytest.mark.slow
 def test_memory_of_a_batch_is_bounded():
-    index = ExactIndex(_hog_like(60_000, 1296, 0), np.arange(60_000))
-    queries = _hog_like(256, 1296, 1)
+    index = ExactIndex(int_features(0, 60_000, 1296), np.arange(60_000))
+    queries = int_features(1, 256, 1296)
     tracemalloc.start()
     try:
         # as planned, and prefixes that cover the data set

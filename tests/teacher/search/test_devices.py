@@ -12,17 +12,16 @@ import torch
 from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
 from labelwall.teacher.search import cpu, devices
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.devices import (
-    DeviceIndex,
-    product_on,
-    reproducible,
-)
+from labelwall.teacher.search.devices import DeviceIndex, product_on, reproducible
 from labelwall.teacher.search.kernels import cosine, rbf
+from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES
+from tests.teacher.shards import tiny
 
 
-def _settings() -> tuple[object, ...]:
+def _settings():
     cudnn = torch.backends.cudnn
     return (
         torch.are_deterministic_algorithms_enabled(),
@@ -74,7 +73,7 @@ def resident_bytes(request):
     return request.param
 
 
-def _records(n: int = 2000, d: int = 13, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def _records(n=2000, d=13, seed=0):
     """Few values, so that distances tie; ids that are neither dense nor positive."""
     features = np.random.default_rng(seed).integers(-2, 3, (n, d)).astype(np.int8)
     return features, 3 * np.arange(n) - n
@@ -108,7 +107,7 @@ def test_sums_and_features_are_the_processors(blocks, resident_bytes, name, n):
     np.testing.assert_array_equal(index.features, features)
     for own, wanted in zip(index.distances(queries), exact.distances(queries), strict=True):
         np.testing.assert_array_equal(own, wanted)
-    assert (index.dimensions, repr(index)) == (13, "DeviceIndex()")
+    assert index.dimensions == 13
     for count in (
         partial(ball_votes, queries, np.full(30, 25), 4),
         partial(ball_counts, queries, np.array([9, 25, 36])),
@@ -129,3 +128,39 @@ def test_device_memory_is_bounded_in_the_worst_case():
         index.nearest(np.full((256, 64), 60, dtype=np.int8), m)
         # 2 GiB for a block, 256 MiB of features and what was there before
         assert torch.cuda.max_memory_allocated() < 5 << 29
+
+
+# Teachers, in one piece and over shards.
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mechanism", tiny.MECHANISMS)
+def test_a_teachers_answers_are_the_processors(tmp_path, monkeypatch, mechanism, device):
+    """Raw vectors, whose features no device computes: only the search differs."""
+    records = tiny.records(attributes=mechanism.endswith("attributes"))
+    used = []
+
+    def on_device(where, features, ids, persons):
+        used.append(where.type)
+        return DeviceIndex(features, ids, persons, device=where)
+
+    results = []
+    for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
+        if place == "whole":  # from here on the device index, also on the processor
+            monkeypatch.setattr(devices, "index_on", on_device)
+            monkeypatch.setattr(worker_module, "index_on", on_device)
+        on = "cpu" if place == "plain" else device
+        teacher = tiny.ready(tmp_path / place, mechanism, records, shards, device=on)
+        results.append(tiny.asked(teacher, mechanism))
+    assert results[1:] == results[:1] * 2
+    assert used == [device] * 3
+
+
+def test_an_absent_device_is_refused_before_anything_is_charged(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    for shards in (0, 2):
+        scale = ScaleConfig(shards=shards)
+        with pytest.raises(InvalidInput, match="`device` must be cpu on this machine"):
+            tiny.teacher(tmp_path, "private_knn", tiny.records(), scale, device="cuda")
+    ledger = tiny.ledger_in(tmp_path, tiny.MECHANISMS["private_knn"], 1000)
+    assert (ledger.state.seq, ledger.state.spent) == (0, {})

@@ -11,15 +11,13 @@ from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import brute_force, everywhere, int_features, sampled
 
 
-def persons_of(sizes: list[int]) -> np.ndarray:
+def persons_of(sizes):
     """Codes by row, mixed: int64 [sum of sizes]."""
     codes = np.random.default_rng(5).integers(-(2**62), 2**62, len(sizes))
     return np.random.default_rng(6).permutation(np.repeat(codes, sizes))
 
 
-def nearest_persons(
-    features: np.ndarray, persons: np.ndarray, query: np.ndarray, k: int
-) -> list[int]:
+def nearest_persons(features, persons, query, k):
     """Rows of the k nearest persons, by a walk over all rows in order."""
     rows: dict[int, int] = {}
     for row in brute_force(features, query[None], len(features))[0].tolist():
@@ -50,22 +48,6 @@ def test_lists_are_those_of_a_walk_over_all_rows(index_of, sizes, k, entries, mo
         assert ranked.prefix(queries, k).tolist() == expected
     few = min(k, 4)
     assert ranked.prefix(queries[:3], few).tolist() == [row[:few] for row in expected[:3]]
-
-
-def test_a_list_is_widened_until_it_shows_all_persons(monkeypatch):
-    """A thousand rows of one person lie before the second person's one row."""
-    features = np.zeros((1009, 2), dtype=np.int8)
-    features[1000:, 0] = np.arange(1, 10)
-    persons = np.repeat(np.arange(10), [1000, *[1] * 9])
-    index = ExactIndex(features, np.arange(1009), persons)
-    lengths, prefix = [], index.prefix
-    monkeypatch.setattr(index, "prefix", lambda queries, m: lengths.append(m) or prefix(queries, m))
-    queries = np.zeros((30, 2), dtype=np.int8)
-    assert index.units.prefix(queries, 3).tolist() == [[0, 1000, 1001]] * 30
-    assert lengths[0] == 3
-    lengths.clear()
-    index.units.prefix(queries + 1, 3)
-    assert len(lengths) == 1  # what the first lists needed is known
 
 
 @everywhere

@@ -6,16 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search import poisson_sampling
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.poisson_sampling import prefix_length
 from labelwall.wall.messages import ExtractorSpec
 from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features, sampled
 
 
-def _sample_first(features, ids, labels, queries, k, gamma, tape) -> np.ndarray:
+def _sample_first(features, ids, labels, queries, k, gamma, tape):
     """The definition: sample the whole data set, then take the min(k, |sample|) nearest."""
     votes = np.zeros((len(queries), 4), dtype=np.int64)
     for i in range(len(queries)):
@@ -28,7 +25,7 @@ def _sample_first(features, ids, labels, queries, k, gamma, tape) -> np.ndarray:
 class _Recorded(SeededNoise):
     """A tape that records for which records each query's bits were drawn."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         super().__init__(seed)
         self.drawn: dict[str, list[int]] = {}
 
@@ -68,29 +65,6 @@ def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, i
     assert all(len(drawn) == len(set(drawn)) for drawn in tape.drawn.values())
 
 
-def test_a_planned_prefix_seldom_runs_out():
-    from scipy.stats import binom
-
-    for k in (1, 30, 300, 3000):
-        for gamma in (0.01, 0.15, 0.9):
-            assert binom.cdf(k - 1, prefix_length(k, gamma), gamma) < 2e-4
-    assert binom.cdf(299, prefix_length(300, 0.15), 0.15) < 2e-5
-    assert prefix_length(300, 1.0) == 300
-
-
-def test_each_query_and_release_has_a_sample_of_its_own():
-    features = int_features(0, 500, 3)
-    same_query, index = np.repeat(features[:1], 40, axis=0), ExactIndex(features, np.arange(500))
-    one, two = (
-        sampled(index, np.arange(500) % 4, same_query, 50, 0.3, SystemEntropy()) for _ in range(2)
-    )
-    # No vector of votes has probability above 0.01, so 20 repeats come once in 10^8; fewer than
-    # 50 are sampled once in 10^20.
-    assert len(np.unique(one, axis=0)) > 20
-    assert (one != two).any(axis=1).sum() > 20
-    assert (one.sum(axis=1) == 50).all()
-
-
 @st.composite
 def _worlds(draw):
     """Rows with duplicates, ties and non-finite entries; labels; queries; k, gamma; the position
@@ -106,7 +80,7 @@ def _worlds(draw):
     return rows, labels, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
 
 
-def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
+def _world_votes(rows, labels, ids, queries, k, gamma, tape, way):
     embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3))
     features, finite = embedder.embed(rows)
     index, asked = WAYS[way](features[finite], ids[finite]), embedder.embed(queries)[0]

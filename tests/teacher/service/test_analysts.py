@@ -29,11 +29,7 @@ def shared(tmp_path_factory):
 
 
 def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path, place):
-    """With real noise: all 60 replies agree by chance with a probability below 1e-22.
-
-    There are at most 9 votes: at sigma 75 a query passes the threshold of 2 with a probability
-    between 0.48 and 0.54, and at sigma 25 no class wins with more than 0.5.
-    """
+    """With real noise: of at most 9 votes, all 60 replies agree by chance once in 10^22."""
     with clients(tiny.make(tmp_path, adversary=EACH, place=place), "ann", "bob") as (ann, bob):
         answers = {"ann": ann.answer(Queries(rows(60, 1))), "bob": bob.answer(Queries(rows(60, 1)))}
         again = ann.answer(Queries(rows(60, 1)[::-1]))
@@ -150,7 +146,7 @@ def test_records_come_and_go_for_all_at_once(tmp_path, place):
     gone, come = np.array([3, 7]), np.array([900, 901])
     voters = sorted({*range(tiny.RECORDS), 900, 901} - {3, 7})
 
-    def index(made: tiny.Made, name: str) -> list[int]:
+    def index(made, name):
         return sorted(made.own(name).teacher._index.ids.tolist())
 
     with clients(made, "carol", "ann") as (carol, ann):

@@ -20,7 +20,6 @@ from tests.wall.test_wire import BAD
 
 SQL = "'; DROP TABLE entries; --"
 LABELS = f"labels?extractor={SPEC.sha256()}"
-Sent = tuple[str, str, bytes, str]  # method, path, body and its media type
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +30,36 @@ def running(tmp_path_factory):
         yield made
 
 
-def state(made: tiny.Made) -> tuple[object, ...]:
+def state(made):
     """(newest entry, its hash, noted calls, ids of records): what no bad request may change."""
     ledger = Ledger(made.custodian.directory / "ledger.sqlite").state
     calls = len(made.service.queue.usage.calls())
     return ledger.seq, ledger.head, calls, made.service.teacher.records().ids.tolist()
 
 
-def post(path: str, body: bytes = b"", media: str = SAFETENSORS, method: str = "POST") -> Sent:
+def post(path, body=b"", media=SAFETENSORS, method="POST"):
     return method, path, body, media
 
 
-def labels(more: str = "", body: bytes = encode({"inputs": rows(3, 1)})) -> Sent:
-    return post(LABELS + more, body)
+def labels(more="", body=None):
+    return post(LABELS + more, encode({"inputs": rows(3, 1)}) if body is None else body)
 
 
-def inputs(array: np.ndarray) -> Sent:
+def inputs(array):
     return labels(body=encode({"inputs": array}))
 
 
-def matrix(kind: str, name: str, array: np.ndarray) -> Sent:
+def matrix(kind, name, array):
     return post(f"{kind}?extractor={SPEC.sha256()}&wait=30", encode({name: array}))
 
 
-def put(spec: ExtractorSpec, name: str | None = None) -> Sent:
+def put(spec, name=None):
     """An extractor under its own identity or another."""
     path = f"extractors/{name or spec.sha256()}?wait=30"
     return "PUT", path, encode_extractor(spec), SAFETENSORS
 
 
-def plain(backbone: str, shape: tuple[int, ...] = (DIMENSIONS,), classes: int = CLASSES) -> Sent:
+def plain(backbone, shape=(DIMENSIONS,), classes=CLASSES):
     return put(ExtractorSpec(backbone, shape, classes))
 
 
@@ -125,11 +124,11 @@ def test_bad_input_of_an_analyst(running, name):
             assert str(reply.status_code) in entry[method.lower()]["responses"]
 
 
-def removal(text: str) -> Sent:
+def removal(text):
     return post("records/removals?wait=30", text.encode(), "application/json")
 
 
-def added(**changed: np.ndarray) -> Sent:
+def added(**changed):
     good = {"inputs": rows(2, 7), "labels": np.array([0, 1]), "ids": np.array([900, 901])}
     return post("records?wait=30", encode({**good, **changed}))
 

@@ -1,7 +1,6 @@
 """Who may ask a service for what, how much and how often."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from labelwall.teacher.service.usage import Call, OverCap, Usage
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
-from tests.teacher.ledger.test_ledger import plan
+from tests.ledgers import created
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import DIMENSIONS, call, clients, rows, served
 
@@ -89,7 +88,7 @@ def test_a_matrix_counts_against_a_keys_cap(tmp_path):
         assert ann.count(one).receipt.served == 1
 
 
-def noted(usage: Usage, ledger: Ledger, *requested: Call) -> Sequence[int]:
+def noted(usage, ledger, *requested):
     """Note calls with a charge: the positions of those over their caps, of which none is noted."""
     try:
         with usage.noted(requested):
@@ -101,7 +100,7 @@ def noted(usage: Usage, ledger: Ledger, *requested: Call) -> Sequence[int]:
 
 def test_a_cap_is_kept_by_services_that_share_a_ledger(place):
     """Neither process's memory knows of the other's charges; the charge's transaction decides."""
-    ledger, theirs = Ledger.create(place, dataset="d", plan=plan(), unsafe=False), Ledger(place)
+    ledger, theirs = created(place), Ledger(place)
     one, other = Usage(ledger), Usage(theirs)
     call, fewer = Call("ann", 0, 20, 0, 50), Call("ann", 0, 10, 0, 50)
     assert noted(one, ledger, call, replace(call, caller="bob", cap=None), call) == ()
@@ -117,7 +116,7 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place):
 
 
 def test_a_note_is_stored_with_the_first_entry_alone(place):
-    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    ledger = created(place)
     usage, call = Usage(ledger), Call("ann", 0, 1, 0)
     with usage.noted([call]):
         ledger.catch_up()

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import Mock
@@ -18,7 +17,7 @@ from labelwall.teacher.service import callers, extractors
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.queue import Job
 from labelwall.wall.errors import Refused
-from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.messages import Queries
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
 from tests.make import until
@@ -26,7 +25,7 @@ from tests.teacher.service import tiny
 from tests.teacher.service.tiny import RECORDS, SPEC, client, clients, network, rows
 
 
-def other(number: int) -> ExtractorSpec:
+def other(number):
     return replace(SPEC, scale=1 + number / 100)
 
 
@@ -132,15 +131,14 @@ def test_a_full_queue_has_a_place_for_others(tmp_path, monkeypatch):
 
 
 class Slow(Embedder):
-    """Takes ``seconds`` for a block of an extractor with weights."""
+    """Takes 0.2 seconds for a block of an extractor with weights."""
 
-    seconds = 0.2
     blocks = 0
 
-    def embed(self, inputs: np.ndarray, progress: object = None) -> tuple[np.ndarray, np.ndarray]:
+    def embed(self, inputs, progress=None):
         if self.spec.weights and len(inputs) > 1:
             Slow.blocks += 1
-            time.sleep(self.seconds)
+            time.sleep(0.2)
         return super().embed(inputs, progress)
 
 
@@ -167,10 +165,10 @@ def test_a_heavy_extractor_does_not_keep_others_from_answers(tmp_path, heavy):
         sending.join()
 
 
-def sent_until(made: tiny.Made, spec: ExtractorSpec, blocks: int) -> threading.Thread:
+def sent_until(made, spec, blocks):
     """Ann sends an extractor until the service stops; some blocks are embedded by now."""
 
-    def send() -> None:
+    def send():
         stopped = pytest.raises(Refused, match="shutting down")
         with client(made.url, made.tokens["ann"], patience=0, spec=None) as ann, stopped:
             ann.use_extractor(spec)
@@ -179,20 +177,6 @@ def sent_until(made: tiny.Made, spec: ExtractorSpec, blocks: int) -> threading.T
     sending.start()
     until(lambda: Slow.blocks >= blocks)
     return sending
-
-
-def test_two_heavy_extractors_both_end(tmp_path, heavy, monkeypatch):
-    """Each has its slices, and keeps what it has when the other has one."""
-    monkeypatch.setattr(queues, "SLICE", 2)
-    monkeypatch.setattr(Slow, "seconds", 0.02)
-    monkeypatch.setattr(queues, "TURN", 0.0)
-    with (
-        clients(tiny.make(tmp_path), "ann", "bob", spec=None) as both,
-        ThreadPoolExecutor(2) as two,
-    ):
-        specs = [network(), network()]
-        list(two.map(lambda each, spec: each.use_extractor(spec), both, specs))
-    assert Slow.blocks == RECORDS  # 40 blocks each, none of them twice
 
 
 def test_a_service_stops_in_the_middle_of_an_embedding_and_goes_on(tmp_path, heavy):

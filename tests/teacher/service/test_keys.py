@@ -2,9 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -19,7 +17,6 @@ from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
 
-Clock = Callable[[str], None]
 UNKNOWN = "lw_" + "0" * 16 + "_" + "0" * 64
 
 
@@ -29,7 +26,7 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(keys_module, "time", SimpleNamespace(time=lambda: now[0]))
 
-    def set_to(text: str) -> None:
+    def set_to(text):
         now[0] = datetime.fromisoformat(f"{text}+00:00").timestamp()
 
     set_to("2026-06-01T00:00")
@@ -41,7 +38,7 @@ def keys(tmp_path):
     return Keys(tmp_path)
 
 
-def stored(folder: Path, statement: str) -> list[object]:
+def stored(folder, statement):
     """The first column of what a statement returns; it is committed."""
     with contextlib.closing(sqlite3.connect(folder / KEYS)) as opened, opened:
         return [row[0] for row in opened.execute(statement)]
@@ -88,10 +85,7 @@ def test_a_key_ends_at_its_moment(keys, clock, expires, now, valid):
 
 
 def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path, clock):
-    """Neither in the process that saw it expire nor in one that starts before or afterwards.
-
-    A new key for the same name is judged by the current clock, not by the latest time seen.
-    """
+    """Neither in the process that saw it expire nor in one that starts before or afterwards."""
     keys, other = Keys(tmp_path), Keys(tmp_path)
     ann = keys.add("ann", "analyst", expires="2027-01-01")
     bob = keys.add("bob", "analyst", expires="2100-01-01")

@@ -10,7 +10,6 @@ from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.messages import Queries
-from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, clients, rows, served
 
@@ -74,6 +73,10 @@ def test_the_figures_are_those_of_the_ledger_and_of_callers_receipts(shown):
     assert re.search(callers, text)
     assert re.search(f"{WHEN} removed 2 {WHEN} added 3", text)
     assert "last failure (errors.log) never" in text
+    assert "at work (PRIVATE) nothing" in text
+    for done, at_work in ((26, "embedding: 26 of 100"), (100, "nothing")):
+        service.queue.progress("embedding", done, 100)
+        assert f"at work (PRIVATE) {at_work}" in tiny.text_of(shown.browse())
 
 
 def test_names_are_text_and_a_revoked_key_ends_at_once(made):
@@ -87,11 +90,3 @@ def test_names_are_text_and_a_revoked_key_ends_at_once(made):
         assert "&lt;script&gt;" in text
         keys.revoke("dan")
         assert made.browse(name=keeper).status_code == 401
-
-
-def test_an_unsafe_ledger_says_so(tmp_path):
-    made = tiny.make(tmp_path, entropy=SeededNoise(1), certified=None)
-    with served(made):
-        text = made.browse().text
-    assert "UNSAFE" in text
-    assert "<b>none</b>" in text

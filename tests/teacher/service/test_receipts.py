@@ -4,7 +4,6 @@ import secrets
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import httpx
 import numpy as np
@@ -15,7 +14,7 @@ from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.wall.client import RemoteTeacher
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import Refused, TeacherFailed
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
@@ -34,7 +33,7 @@ CALLS, CALLERS = 6, 4  # calls of each caller between two starts of a service
 Receipts = dict[str, dict[str, int]]  # what each call, or `job` (docs/guide.md), was charged
 
 
-def asked(name: str, number: int) -> dict[str, np.ndarray]:
+def asked(name, number):
     """The arrays of a request; of neighbouring numbers the queries are in part the same."""
     if name == "cells":
         centers = np.random.default_rng(number).integers(-20, 20, (5, DIMENSIONS))
@@ -42,9 +41,14 @@ def asked(name: str, number: int) -> dict[str, np.ndarray]:
     return {"inputs": np.concatenate([rows(12, number), rows(12, number + 1), rows(3, number)])}
 
 
-def plain(
-    url: str, token: str, arrays: dict[str, np.ndarray], key: str | None = None
-) -> dict[str, Any]:
+def answered(teacher, name, number):
+    """The receipt of such a call of a teacher or a client."""
+    arrays = asked(name, number)
+    cells = "centers" in arrays and teacher.count(Cells(arrays["centers"]))
+    return (cells or teacher.answer(Queries(arrays["inputs"]))).receipt
+
+
+def plain(url, token, arrays, key=None):
     """The last state of a job that is asked for without a RemoteTeacher, and polled."""
     named = {} if key is None else {"idempotency-key": key}
     kind = "cells" if "centers" in arrays else "labels"
@@ -58,20 +62,20 @@ def plain(
 class Breaks(SystemEntropy):
     """Fails in one draw of five, at random, after the charge."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._draws = np.random.default_rng(5)
 
-    def discrete_gaussian(self, *arguments: Any) -> np.ndarray:
+    def discrete_gaussian(self, *arguments):
         if self._draws.random() < 0.2:
             raise ValueError("a draw failed")
         return super().discrete_gaussian(*arguments)
 
 
-def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
+def lossy(remote, draws):
     """Lose one request of five on its way there, and one reply of five on its way back."""
     request = remote._http.request
 
-    def unreliable(*arguments: Any, **more: Any) -> httpx.Response:
+    def unreliable(*arguments, **more):
         fate = draws.random()
         if fate < 0.2:
             raise httpx.ConnectError("lost")
@@ -83,21 +87,18 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
     remote._http.request = unreliable
 
 
-def converse(
-    url: str, token: str, seed: int, *, name: str, receipts: Receipts, losses: bool
-) -> None:
+def converse(url, token, seed, *, name, receipts, losses):
     """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
     with client(url, token) as remote, ThreadPoolExecutor(2) as pool:
         if losses:
             lossy(remote, draws)
         for _ in range(CALLS):
-            arrays, kind = asked(name, int(draws.integers(4))), draws.integers(4)
+            number, kind = int(draws.integers(4)), draws.integers(4)
+            arrays = asked(name, number)
             try:
                 if kind == 0:
-                    cells = "centers" in arrays and remote.count(Cells(arrays["centers"]))
-                    answer = cells or remote.answer(Queries(arrays["inputs"]))
-                    receipts[secrets.token_hex(8)] = answer.receipt.charged
+                    receipts[secrets.token_hex(8)] = answered(remote, name, number).charged
                 else:
                     key = keys[draws.integers(3)] if kind == 1 else None
                     twice = [pool.submit(plain, url, token, arrays, key) for _ in range(2)]
@@ -131,12 +132,37 @@ def test_receipts_add_up_to_what_the_ledger_charged(tmp_path, name, losses):
     assert losses or total == +spent
 
 
+@pytest.mark.parametrize("name", ["by query", "by batch", "cells"])
+def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(tmp_path, name):
+    """The other one's whole call falls between the beginning of ours and its charge."""
+    made = tiny.make(tmp_path, mechanism=MECHANISMS[name])
+    first, ledger, other = made.service.teacher, Ledger(tmp_path / "ledger.sqlite"), tmp_path / "o"
+    other.mkdir()
+    second = Teacher(first.records, ledger, other, tiny.CLASSES, SystemEntropy())
+    for teacher in (first, second):
+        teacher.use_extractor(SPEC)
+    others, settle = [], first._settle
+
+    def meanwhile(*arguments):
+        if not others:
+            others.append(answered(second, name, 1))
+        return settle(*arguments)
+
+    first._settle = meanwhile
+    receipts = [answered(first, name, 2), *others]
+    receipts += [answered(teacher, name, n) for teacher in (first, second) for n in (1, 2)]
+    charged = sum((Counter(receipt.charged) for receipt in receipts), Counter())
+    spent = Ledger(tmp_path / "ledger.sqlite").state.spent
+    assert charged == {release: n for (_, release), n in spent.items()}
+    made.custodian.close()
+
+
 def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path):
     """The first receipt to arrive has the call's charge, after any number of lost replies."""
     with clients(tiny.make(tmp_path), "ann") as remote:
         request, lost = remote._http.request, []
 
-        def loses(*arguments: Any, **more: Any) -> httpx.Response:
+        def loses(*arguments, **more):
             reply = request(*arguments, **more)
             if len(lost) < 3:
                 lost.append(reply.json()["result"]["receipt"])

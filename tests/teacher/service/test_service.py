@@ -1,58 +1,22 @@
-"""Over a real socket, several callers get the answers and receipts of the in-process teacher."""
+"""Several callers over a real socket; records and persons that come and go."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 from unittest.mock import Mock
 
-import httpx
 import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.records.persons import codes_of, row_ids
-from labelwall.teacher.records.sources import Records
-from labelwall.wall.errors import LedgerMismatch, Refused
+from labelwall.wall.errors import Refused
 from labelwall.wall.guarantee import EACH, POOLED
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import encode
 from tests.postgres import audited
-from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import SPEC, client, clients, rows, served
-
-LEDGER = "ledger.sqlite"
-
-
-@pytest.mark.parametrize("mechanism", [tiny.MECHANISM, RadiusNeighbours(radius=0.3, epsilon=1.0)])
-def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path, mechanism):
-    """On a tape, up to the ledger's last entry, with a repeated row and a repeated request.
-
-    The contract test does so for every mechanism, with one request.
-    """
-    local, made = (
-        tiny.make(tmp_path / name, entropy=SeededNoise(1), mechanism=mechanism)
-        for name in ("local", "service")
-    )
-    asked = np.concatenate([rows(40, 1), rows(3, 1)])
-    calls = [Queries(inputs) for inputs in (asked, rows(10, 2), asked)]
-    with clients(made, "ann") as remote:
-        there = [remote.answer(queries) for queries in calls]
-        remote.export(tmp_path / "copy.sqlite")
-    local.service.teacher.use_extractor(SPEC)
-    here = [local.service.teacher.answer(queries) for queries in calls]
-    for mine, other in zip(here, there, strict=True):
-        np.testing.assert_array_equal(mine.labels, other.labels)
-        np.testing.assert_array_equal(mine.outcomes, other.outcomes)
-        # The head depends on a data set's random name.
-        assert replace(mine.receipt, ledger_head="") == replace(other.receipt, ledger_head="")
-    copies = tmp_path / "local" / LEDGER, tmp_path / "copy.sqlite"
-    assert Ledger(copies[0]).state.results == Ledger(copies[1]).state.results
-    assert set(here[0].labels.tolist()) >= {0, 1, 2}
-    if isinstance(mechanism, RadiusNeighbours):  # 40 queries in one batch, not in several of 16
-        assert there[0].receipt.charged == {"batch": 1}
+from tests.teacher.service.tiny import client, clients, rows, served
 
 
 def test_concurrent_callers_share_batches_and_never_overspend(tmp_path, place):
@@ -61,7 +25,7 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path, place):
     together, barrier = Mock(wraps=made.service.teacher.answer_together), threading.Barrier(8)
     made.service.teacher.answer_together = together
 
-    def analyst(number: int) -> tuple[list[int], np.ndarray]:
+    def analyst(number):
         asked = np.concatenate([rows(40, 10 + number), rows(20, 9)])
         with client(made.url, made.tokens["ann" if number % 2 else "bob"]) as remote:
             barrier.wait()
@@ -98,19 +62,11 @@ def test_records_come_and_go(tmp_path, place):
     again.custodian.close()
 
 
-def test_a_service_over_an_anchored_ledger_needs_its_anchor(tmp_path):
-    """It is refused at its start, not at the first charge."""
-    with clients(tiny.make(tmp_path / "custody", anchor=tmp_path / "anchor"), "ann") as remote:
-        remote.answer(Queries(rows(3, 1)))
-    with pytest.raises(LedgerMismatch, match="anchor"):
-        tiny.make(tmp_path / "custody")
-
-
 PEOPLE = [str(number % 20) for number in range(tiny.RECORDS)]
 ROWS = {"inputs": rows(3, 7), "labels": np.array([0, 1, 2]), "ids": np.arange(3)}
 
 
-def rows_of_persons() -> Records:
+def rows_of_persons():
     plain, persons = tiny.records_of(), codes_of(PEOPLE)
     return replace(plain, ids=row_ids(persons, plain.ids), persons=persons)
 
@@ -120,10 +76,10 @@ def test_rows_come_with_persons_and_persons_go(tmp_path, adversary):
     made = tiny.make(tmp_path, records=rows_of_persons, unit="person", adversary=adversary)
     teacher = made.service.teacher
 
-    def present(*people: str) -> list[bool]:
+    def present(*people):
         return teacher.present(codes_of([*people]), owners=True).tolist()
 
-    def post(path: str, *content: Any) -> httpx.Response:
+    def post(path, *content):
         return made.call("carol", f"{path}?wait=30", "POST", *content)
 
     with clients(made, "ann") as client:

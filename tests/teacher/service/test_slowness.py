@@ -4,7 +4,6 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 from unittest.mock import Mock
@@ -23,14 +22,14 @@ from tests.teacher.service.test_connection import self_signed
 from tests.teacher.service.tiny import SPEC, ask, call, clients, rows, served
 
 
-def connected(url: str, sent: bytes) -> socket.socket:
+def connected(url, sent):
     host, port = url.rpartition("/")[2].split(":")
     opened = socket.create_connection((host, int(port)), timeout=30)
     opened.sendall(sent)
     return opened
 
 
-def ended(opened: socket.socket, seconds: float = 10.0) -> bool:
+def ended(opened, seconds=10.0):
     """Whether the service ends a connection in time, whatever it says before."""
     opened.settimeout(seconds)
     try:
@@ -41,7 +40,7 @@ def ended(opened: socket.socket, seconds: float = 10.0) -> bool:
     return True
 
 
-def drip(opened: socket.socket, reply: bytes = b"") -> bytes:
+def drip(opened, reply=b""):
     """Send single bytes until the service has replied or ends the connection: what it says."""
     end = time.monotonic() + 10
     opened.settimeout(0.05)
@@ -55,7 +54,7 @@ def drip(opened: socket.socket, reply: bytes = b"") -> bytes:
 
 
 @contextmanager
-def many(url: str, number: int, sent: bytes) -> Iterator[list[socket.socket]]:
+def many(url, number, sent):
     with ExitStack() as stack:
         opened = []
         for _ in range(number):
@@ -64,7 +63,7 @@ def many(url: str, number: int, sent: bytes) -> Iterator[list[socket.socket]]:
         yield opened
 
 
-def upload(token: str, length: int) -> bytes:
+def upload(token, length):
     """Headers of a request that announces a body and sends none of it."""
     return (
         f"POST /v1/labels?extractor={SPEC.sha256()} HTTP/1.1\r\nhost: a\r\n"
@@ -74,7 +73,6 @@ def upload(token: str, length: int) -> bytes:
 
 
 def test_unfinished_headers_end(shared, monkeypatch):
-    """On a new connection, on a used one, and however steadily single bytes arrive."""
     url = shared.url
     whole = b"GET /v1/health HTTP/1.1\r\nhost: a\r\n"
     with many(url, 1, whole + b"\r\n") as used:
@@ -160,7 +158,6 @@ def test_announced_and_dripping_bodies_take_no_room(made, monkeypatch):
 
 
 def test_a_full_room_is_shared_by_callers(made):
-    """Who has more than an equal part of a full room is refused; others are not."""
     made.service.bodies._room = 100_000
     with clients(made, "ann"):
         head = upload(made.tokens["ann"], 90_000)

@@ -30,7 +30,7 @@ from labelwall.wall.guarantee import POOLED, Unit
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode
-from tests.make import plan_of
+from tests.make import plan_of, rows
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -40,11 +40,6 @@ FAST = ServiceConfig(port=0, requests_per_second=1e6)
 # A new connection for each request
 HTTP = httpx.Client(trust_env=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
-
-
-def rows(n: int, seed: int) -> np.ndarray:
-    """float32 [n, 6]; the rows of a seed are the same in every call, and no two seeds share one."""
-    return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
 def records_of(n: int = RECORDS) -> Records:
@@ -78,12 +73,10 @@ class Made:
         return self.app.state.service
 
     def own(self, name: str) -> Service:
-        """An analyst's own service."""
         assert self.service.analysts is not None
         return self.service.analysts.of(name)
 
     def call(self, name: str, path: str = "budget", method: str = "GET", *body: Any, **how: str):
-        """A plain request of a caller by name."""
         return call(self.url, self.tokens[name], method, path, *body, **how)
 
     def browse(self, path: str = "/", method: str = "GET", name: str = "carol"):
@@ -186,14 +179,12 @@ def call(
     media: str = SAFETENSORS,
     **headers: str,
 ) -> httpx.Response:
-    """A plain request to a route under /v1."""
     sent = headers if body is None else {"content-type": media, **headers}
     sent |= {} if token is None else {"authorization": f"Bearer {token}"}
     return HTTP.request(method, f"{url}/v1/{path}", content=body, headers=sent)
 
 
 def ask(url: str, token: str, inputs: np.ndarray, wait: float = 30.0) -> httpx.Response:
-    """A plain request for labels under SPEC."""
     path = f"labels?extractor={SPEC.sha256()}&wait={wait}"
     return call(url, token, "POST", path, encode({"inputs": inputs}))
 

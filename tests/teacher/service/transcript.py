@@ -1,8 +1,7 @@
 """The transcript of a conversation with a real service on a tape: every byte that callers see.
 
 Two analysts send extractors, ask, poll and make mistakes, while a custodian changes the records.
-The writer takes one step at a time, on command, and each progress report makes the analysts poll.
-Polls without news are left out: their number is a matter of time.
+The writer takes one step at a time, on command; polls without news are left out.
 """
 
 import json
@@ -48,11 +47,7 @@ Shown = list[tuple[str, int, int]]  # progress
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, its ``records`` without the ``extra`` one, and ten queries.
-
-    ``embedder``: an extractor that is sent but not queried; ``spec``: the one that answers.
-    ``shards``: 0 for rows in one piece. ``each``: whether each analyst has a budget.
-    """
+    """``embedder``: an extractor that is sent but not queried; ``spec``: the one that answers."""
 
     mechanism: AnyMechanism
     records: Records
@@ -66,8 +61,8 @@ class Case:
 
 @dataclass
 class Conversation:
-    """``seen``: all replies to the analysts, in order; ``heard``: the teacher's progress since the
-    service was made; ``shown``: the progress on the custodian's terminal, from the beginning.
+    """``seen``: all replies to the analysts; ``heard``: the teacher's progress since the service
+    was made; ``shown``: the progress on the custodian's terminal, from the beginning.
     """
 
     case: Case
@@ -133,13 +128,11 @@ class Conversation:
         service.teacher._progress = speak
 
     def drain(self) -> None:
-        """Let all that waits be done."""
         self.look()
         while any(gate.step() for gate in self.gates):
             self.look()
 
     def prepare(self, *specs: ExtractorSpec) -> None:
-        """Ann sends extractors, one after the other."""
         for spec in specs:
             self.put("ann", spec)
             self.drain()
@@ -246,7 +239,6 @@ def conversation(
 def transcript(
     folder: Path, case: Case, world: str, monkeypatch: pytest.MonkeyPatch
 ) -> Conversation:
-    """The conversation in one of the WORLDS."""
     records = case.records.joined(case.extra) if world == "leaves" else case.records
     with conversation(folder, case, records, monkeypatch) as talk:
         talk.prepare(case.embedder, case.spec)
@@ -281,7 +273,6 @@ def after_a_restart(
 
 
 def _mistakes(talk: Conversation) -> None:
-    """Errors, and whatever an analyst may not see."""
     talk.ask("ann", talk.case.queries[:1], slot=7)
     talk.drain()
     talk.do("bob", "GET", f"jobs/{talk.jobs['ann'][0]}")

@@ -2,7 +2,6 @@
 
 import fcntl
 import tempfile
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,7 @@ from labelwall.wall.errors import InvalidInput
     ("mode", "address"),
     [("disabled", None), ("disabled", "127.0.0.1:6379"), (None, "127.0.0.1:6379"), ("k8s", None)],
 )
-def test_clusters_without_a_token_are_refused(
-    monkeypatch: pytest.MonkeyPatch, mode: str | None, address: str | None
-) -> None:
+def test_clusters_without_a_token_are_refused(monkeypatch, mode, address):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
@@ -30,14 +27,14 @@ def test_clusters_without_a_token_are_refused(
 
 
 @contextmanager
-def head(accepts: Callable[[str | None], bool] | None) -> Iterator[str]:
+def head(accepts):
     """The address of a server that answers as a cluster's head if it accepts the header.
 
     None: one that does not know the request.
     """
     import grpc
 
-    def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
+    def answer(_, context):
         if not accepts(dict(context.invocation_metadata()).get("authorization")):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
         return b""
@@ -58,7 +55,7 @@ def head(accepts: Callable[[str | None], bool] | None) -> Iterator[str]:
 TOKEN = {"authorization": "Bearer " + 64 * "5"}
 
 
-def test_a_head_that_knows_our_token_and_no_stranger_is_used() -> None:
+def test_a_head_that_knows_our_token_and_no_stranger_is_used():
     with head(lambda header: header == TOKEN["authorization"]) as address:
         require_locked(address, TOKEN)
 
@@ -73,7 +70,7 @@ def test_a_head_that_knows_our_token_and_no_stranger_is_used() -> None:
     ],
     ids=["open", "open to strangers", "another token", "no head"],
 )
-def test_other_heads_are_refused(accepts: Callable[[str | None], bool], part: str) -> None:
+def test_other_heads_are_refused(accepts, part):
     with head(accepts) as address, pytest.raises(InvalidInput, match=part) as caught:
         require_locked(address, TOKEN)
     assert 64 * "5" not in str(caught.value)
@@ -81,9 +78,7 @@ def test_other_heads_are_refused(accepts: Callable[[str | None], bool], part: st
         require_locked(address, TOKEN)
 
 
-def test_files_of_a_killed_process_go_with_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_a_killed_process_go_with_the_next_start(tmp_path, monkeypatch):
     """A directory whose lock is free is deleted; one in use, a new one and a foreign one stay."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

@@ -1,39 +1,33 @@
 """Shards answer as one process: for every mechanism, number of shards, update, interruption."""
 
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.votes import Gnmax
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import Pool
-from labelwall.teacher.shards.shards import ShardedIndex
 from labelwall.teacher.shards.worker import ShardFailed, journal
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
-from labelwall.wall.guarantee import UNITS, Unit
+from labelwall.wall.guarantee import UNITS
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.seeded_noise import SeededNoise
-from tests.teacher.search.indexes import sampled
 from tests.teacher.shards import tiny
 
 COUNTS = (1, 2, 5, 16)
 
 
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
-def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path, name):
     """For persons; for rows, see the contract of mechanisms."""
     records = tiny.records(attributes=name.endswith("attributes"), unit="person")
     expected, *others = (
@@ -45,8 +39,7 @@ def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) ->
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("n", "m"), [(300, 0), (300, 7), (300, 1000), (3, 7), (4, 7), (7, 7)])
-def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, n: int, m: int) -> None:
-    """Also of few records, and without any."""
+def test_merged_lists_are_those_of_one_index(tmp_path, count, n, m):
     records = tiny.records(n, 3)
     index = tiny.index_of(tmp_path / "d", records, count)
     features, finite = Embedder(tiny.RAW).embed(records.inputs)
@@ -58,29 +51,7 @@ def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, n: int,
     np.testing.assert_array_equal(index.ids[rows], whole.ids[whole.prefix(asked, m)])
 
 
-def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ids are in memory once a tape asks, and not before: rows and labels take five bytes."""
-    monkeypatch.setattr(shards_module, "MERGED_ROWS", 1 << 10)
-    asked, peaks = np.zeros((2, tiny.DIMENSIONS), dtype=np.int8), []
-    for n in (2000, 42_000):
-        pool = tiny.index_of(tmp_path / str(n), tiny.records(n), 3)._pool
-        extractor = tiny.RAW.sha256()
-        pool.ask("summary", extractor, n)  # opens the shards, whose memory is another
-        peaks.append(peak_of(partial(ShardedIndex, pool, extractor)))
-        index = ShardedIndex(pool, extractor)
-        for entropy in (SystemEntropy(), SeededNoise(0)):
-            assert "ids" not in vars(index)
-            votes = sampled(index, index.labels, asked, 5, 0.5, entropy)
-            assert votes.sum(axis=1).tolist() == [5, 5]
-        assert "ids" in vars(index)
-    assert 5 <= (peaks[1] - peaks[0]) / 40_000 < 8
-
-
-def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(tmp_path, monkeypatch):
     """A shard's share of the list is too few here: ids follow the distance, and shards the ids."""
     monkeypatch.setattr(shards_module, "shard_numbers", lambda ids, key, count: ids * count // 2000)
     angle, ids = np.arange(2000) / 1000, np.arange(2000)
@@ -90,7 +61,7 @@ def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
     np.testing.assert_array_equal(index.prefix(query, 300)[0], np.arange(300))
 
 
-def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
+def test_counts_are_of_the_shards_own_labels(tmp_path):
     index = tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     with pytest.raises(ValueError, match="their own"):
         index.total(lambda part, labels: labels, index.labels.copy())
@@ -100,17 +71,14 @@ def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 5])
-def test_an_interrupted_start_resumes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
-    """Killed every few blocks, in ingestion and embedding: the same answers, no row twice."""
+def test_an_interrupted_start_resumes(tmp_path, monkeypatch, step):
     monkeypatch.setattr(worker_module, "BLOCK", 37)
     records = tiny.records()
     expected = tiny.asked(tiny.ready(tmp_path / "whole", "private_knn", records), "private_knn")
     blocks, killed = [0], 0
     append = shards_module.append
 
-    def killing(*arguments: object) -> None:
+    def killing(*arguments):
         blocks[0] += 1
         if blocks[0] > step:
             raise KeyboardInterrupt
@@ -128,7 +96,7 @@ def test_an_interrupted_start_resumes(
     assert tiny.asked(teacher, "private_knn") == expected
 
 
-def peak_of(step: Callable[[], object]) -> int:
+def peak_of(step):
     """Peak of the allocated bytes, without mapped files."""
     tracemalloc.start()
     try:
@@ -139,14 +107,8 @@ def peak_of(step: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("n", [2048, 32_768])
-def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
-) -> None:
-    """The guide's formula, for 4 blocks and for 64.
-
-    Blocks of raw rows, and bytes for a record's id, label and place.
-    All rows together are 64 blocks, their features 16.
-    """
+def test_memory_is_that_of_blocks_whatever_the_number_of_rows(tmp_path, monkeypatch, n):
+    """docs/scale.md's formula, for 4 blocks and for 64: of raw rows, and bytes for a record."""
     monkeypatch.setattr(worker_module, "BLOCK", 512)
     block, rng = 512 * 256 * 4, np.random.default_rng(0)
     tiny.index_of(tmp_path / "small", tiny.records(20), 2)  # imports are not measured
@@ -161,9 +123,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     assert peak < 12 * block + 60 * n
 
 
-def test_rows_of_one_id_in_several_blocks_are_one_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_one_id_in_several_blocks_are_one_record(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_module, "BLOCK", 40)
     records = tiny.records(100)
     twice = records.joined(replace(records, inputs=-records.inputs))
@@ -174,10 +134,7 @@ def test_rows_of_one_id_in_several_blocks_are_one_record(
     assert once == again
 
 
-def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(
-    tmp_path: Path,
-) -> None:
-    """One removed and one added row change some of the teachers, in shards as in one process."""
+def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(tmp_path):
     records, weights = tiny.records(60), []
     for count in (0, 3):
         teacher = tiny.ready(tmp_path / str(count), "gnmax", records, count)
@@ -189,9 +146,7 @@ def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_o
     np.testing.assert_array_equal(*weights)
 
 
-def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
-    tmp_path: Path,
-) -> None:
+def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(tmp_path):
     records, new, results = tiny.records(), tiny.records(30, seed=9), []
     new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
     gone = np.concatenate([records.ids[5:60], [10_003, 77_777]])
@@ -218,7 +173,7 @@ def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
     assert not any(victim in content for content in files)
 
 
-def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> None:
+def test_another_number_of_shards_leaves_no_copies_behind(tmp_path):
     for count in (3, 2):
         tiny.ready(tmp_path, "private_knn", tiny.records(), count)
     assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
@@ -232,13 +187,11 @@ def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> Non
 # --- failures ---
 
 
-def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(tmp_path, monkeypatch):
     teacher = tiny.ready(tmp_path, "private_knn", tiny.records(), 3)
     nearest, calls = ExactIndex.nearest, [0]
 
-    def failing(self: ExactIndex, queries: np.ndarray, m: int) -> object:
+    def failing(self, queries, m):
         calls[0] += 1
         if calls[0] == 2:
             raise RuntimeError(f"about a record: {queries}")
@@ -259,16 +212,14 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
 
 
 @pytest.mark.parametrize("name", ["do", "_order", "__init__", "index", "unknown", ""])
-def test_a_shard_does_only_what_is_listed(tmp_path: Path, name: str) -> None:
+def test_a_shard_does_only_what_is_listed(tmp_path, name):
     tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     pool = Pool([tmp_path / "d" / "shards-2" / "0000"])
     with pytest.raises(ShardFailed):
         pool.ask(name, tiny.RAW.sha256())
 
 
-def test_mechanisms_that_need_all_rows_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mechanisms_that_need_all_rows_are_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(
         tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, sigma_vote=40.0, classifier="cnn")
     )
@@ -290,21 +241,19 @@ def test_mechanisms_that_need_all_rows_are_refused(
         *(({"gpus": gpus}, "gpus") for gpus in (0.0, -1.0, 1.5, 17, float("nan"))),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(fields: dict[str, object], name: str) -> None:
+def test_settings_that_make_no_sense_are_refused(fields, name):
     with pytest.raises(InvalidInput, match=f"scale.{name}"):
         ScaleConfig(**fields)
 
 
-def test_where_shards_can_not_leave_a_record_out_nobody_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_shards_can_not_leave_a_record_out_nobody_answers(tmp_path, monkeypatch):
     """The removal is durable by then, so the record must not vote again."""
     records = tiny.records()
     teacher = tiny.ready(tmp_path, "private_knn", records, 2)
 
     ask_each = Pool.ask_each
 
-    def fails(pool: Pool, name: str, arguments: list[tuple[object, ...]]) -> list[object]:
+    def fails(pool, name, arguments):
         if name == "amend":
             raise OSError("no space")
         return ask_each(pool, name, arguments)
@@ -322,10 +271,7 @@ def test_where_shards_can_not_leave_a_record_out_nobody_answers(
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("merged", [1, 10, 64, 1 << 20])
-def test_shards_are_merged_by_ranges_of_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: int, unit: Unit
-) -> None:
-    """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
+def test_shards_are_merged_by_ranges_of_ids(tmp_path, monkeypatch, merged, unit):
     monkeypatch.setattr(shards_module, "MERGED_ROWS", merged)
     records = tiny.records(200, unit=unit)
     index = tiny.index_of(tmp_path / "d", records, 5, unit)
@@ -341,7 +287,7 @@ def test_shards_are_merged_by_ranges_of_ids(
     ("largest", "dtype"),
     [(255, np.uint8), (256, np.uint16), (65_535, np.uint16), (65_536, np.uint32)],
 )
-def test_labels_are_as_narrow_as_they_fit(tmp_path: Path, largest: int, dtype: type) -> None:
+def test_labels_are_as_narrow_as_they_fit(tmp_path, largest, dtype):
     records = tiny.records(50)
     labels = np.where(np.arange(50) % 2, largest, 0)
     index = tiny.index_of(tmp_path / "d", Records(records.inputs, labels, records.ids), 3)

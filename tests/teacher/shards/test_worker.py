@@ -1,9 +1,7 @@
 """A shard's files: growing them and changing its rows may be interrupted anywhere."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,40 +22,35 @@ from labelwall.teacher.shards.worker import (
 NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
 
-def records(ids: list[int]) -> Records:
+def records(ids):
     x = np.array(ids, dtype=np.int64)
     return Records(x[:, None].astype(np.float32), x % 3, x)
 
 
-def shard(folder: Path) -> Shard:
+def shard(folder):
     append(folder / ROWS, columns_of(records(list(range(8)))), 8)
     finish(folder / ROWS)
     append(folder / "features-0", {"features": np.zeros((8, 1), dtype=np.int8)}, 8)
     return Shard(str(folder))
 
 
-class Killed(BaseException):
-    """A BaseException, which no code under test may catch."""
-
-
 @pytest.mark.parametrize("added", [[], [5, 20]], ids=["removed", "replaced"])
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", range(4))
 def test_a_change_that_was_killed_and_repeated_is_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool, added: list[int]
-) -> None:
-    """Killed before or after each of the four file system steps, then repeated by a new worker."""
+    tmp_path, monkeypatch, step, after, added
+):
     steps = 0
 
-    def killing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: object, **kwargs: object) -> object:
+    def killing(real):
+        def call(*args, **kwargs):
             nonlocal steps
             steps += 1
             if steps == step + 1 and not after:
-                raise Killed
+                raise KeyboardInterrupt
             done = real(*args, **kwargs)
             if steps == step + 1:
-                raise Killed
+                raise KeyboardInterrupt
             return done
 
         return call
@@ -66,7 +59,7 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", killing(shutil.rmtree))
         patched.setattr(Path, "rename", killing(Path.rename))  # journals are replaced, not renamed
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             worker.amend(NAMED, records(added))
     Shard(str(tmp_path)).amend(NAMED, records(added))
     expected = [0, 1, 3, 4, 6, 7, *added]
@@ -77,7 +70,7 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
     assert {path.name for path in tmp_path.iterdir()} == {ROWS}
 
 
-def block(rows: int, start: int = 0) -> dict[str, np.ndarray]:
+def block(rows, start=0):
     x = np.arange(start, start + rows, dtype=np.int64)
     return {"x": np.stack([x, -x], axis=1).astype(np.float32), "y": x}
 

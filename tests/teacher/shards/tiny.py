@@ -106,7 +106,6 @@ def records(n: int = 400, seed: int = 0, attributes: bool = False, unit: Unit = 
 
 
 def of_persons(rows: Records, persons: np.ndarray) -> Records:
-    """The rows under persons by number."""
     codes = codes_of([str(person) for person in persons.tolist()])
     return Records(rows.inputs, rows.labels, row_ids(codes, rows.ids), codes)
 
@@ -130,8 +129,6 @@ def matrix(
 
 
 def streamed(rows: Records) -> Stream:
-    """The records as a stream of blocks."""
-
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
         for first in range(start, len(rows.ids), size):
             part = slice(first, first + size)
@@ -169,7 +166,6 @@ def teacher(
 def ready(
     directory: Path, name: str, rows: Records, shards: int = 0, unit: Unit = "row", **more: str
 ) -> Teacher:
-    """A teacher as ``teacher`` gives it, under the mechanism's extractor."""
     teacher_ = teacher(directory, name, rows, ScaleConfig(shards=shards), unit=unit, **more)
     teacher_.use_extractor(spec_of(name))
     return teacher_

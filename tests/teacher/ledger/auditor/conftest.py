@@ -1,7 +1,5 @@
 """A ledger to forge."""
 
-from pathlib import Path
-
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
@@ -14,7 +12,7 @@ A, B, C, D, E = identities(*"abcde")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """5 of 5 screenings and 3 of 3 aggregations in two batches; one query is refused."""
     plan = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 3)),))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)

@@ -4,7 +4,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,6 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.reading import canonical
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.votes import Lnmax
 from labelwall.wall.errors import LedgerMismatch, MissingData
 from labelwall.wall.guarantee import EACH, POOLED, single_analyst
 from labelwall.wall.messages import Queries
@@ -31,18 +29,17 @@ A, B, C, D, Y, Z = identities(*"abcdyz")
 OTHER = "extractor", f'{{"sha256":"{"e" * 64}"}}'
 
 
-def hashes(path: Path) -> list[str]:
+def hashes(path):
     return [digest for (digest,) in rows(path, "SELECT hash FROM entries ORDER BY seq")]
 
 
-def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path: Path) -> None:
+def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path):
     found = audit(path)
     assert found.problems == []
     assert (found.charged, found.released) == (
         {"0/screen": 5, "0/aggregate": 3},
         {"0/screen": 5, "0/aggregate": 3},
     )
-    assert found.epsilon is not None
     assert 0 < found.epsilon <= 1.0
     assert found.epsilon == min(found.certificates.values())
     assert audit(path, expect_head=hashes(path)[4]).consistent
@@ -53,7 +50,7 @@ def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path: Path) -> 
 
 
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
-def test_what_a_teacher_of_any_mechanism_writes_is_consistent(tmp_path: Path, name: str) -> None:
+def test_what_a_teacher_of_any_mechanism_writes_is_consistent(tmp_path, name):
     mechanism, path = tiny.MECHANISMS[name], tmp_path / "export.sqlite"
     records = tiny.records(attributes=mechanism.label_space == "attributes")
     teacher, matrix = tiny.ready(tmp_path, name, records), tiny.matrix(mechanism)
@@ -67,10 +64,10 @@ def test_what_a_teacher_of_any_mechanism_writes_is_consistent(tmp_path: Path, na
     assert sum(audit(path).released.values()) > 0
 
 
-def changed(position: int, old: str, new: str) -> Callable[[list[Entry]], list[Entry]]:
+def changed(position, old, new):
     """One entry with one text in place of another, once."""
 
-    def forge(before: list[Entry]) -> list[Entry]:
+    def forge(before):
         kind, body = before[position]
         assert old in body
         return [*before[:position], (kind, body.replace(old, new, 1)), *before[position + 1 :]]
@@ -78,10 +75,10 @@ def changed(position: int, old: str, new: str) -> Callable[[list[Entry]], list[E
     return forge
 
 
-def edited(position: int, old: str, new: str) -> Callable[[list[Entry]], list[Entry]]:
+def edited(position, old, new):
     """The same by a forger who writes the one form of an entry."""
 
-    def forge(before: list[Entry]) -> list[Entry]:
+    def forge(before):
         after = changed(position, old, new)(before)
         kind, body = after[position]
         return [*after[:position], (kind, canonical(json.loads(body))), *after[position + 1 :]]
@@ -89,7 +86,7 @@ def edited(position: int, old: str, new: str) -> Callable[[list[Entry]], list[En
     return forge
 
 
-def added(kind: str, body: str) -> Callable[[list[Entry]], list[Entry]]:
+def added(kind, body):
     return lambda before: [*before, (kind, body)]
 
 
@@ -181,7 +178,7 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forgery_with_fresh_hashes_is_found(path: Path, name: str) -> None:
+def test_a_forgery_with_fresh_hashes_is_found(path, name):
     before, (problem, forge) = entries(path), FORGERIES[name]
     rechain(path, before)
     assert audit(path).consistent  # the forger's hashes are good
@@ -193,12 +190,12 @@ def test_a_forgery_with_fresh_hashes_is_found(path: Path, name: str) -> None:
     assert all(line.isprintable() and len(line) < 500 for line in found.problems)
 
 
-def nothing(*arguments: object) -> dict[str, Any]:
+def nothing(*arguments):
     """A check that was left out."""
     return {}
 
 
-def lenient(text: str) -> Any:
+def lenient(text):
     """JSON as Python reads it: NaN, the last of repeated keys, any spelling."""
     return json.loads(text)
 
@@ -218,9 +215,7 @@ FAULTS: dict[str, tuple[str, object, str, object]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_an_auditor_that_leaves_a_check_out_passes_a_forgery(
-    path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_auditor_that_leaves_a_check_out_passes_a_forgery(path, monkeypatch, name):
     forgery, owner, check, fault = FAULTS[name]
     if name == "extractors":
         rows(path, "UPDATE extractors SET fields = '{}'")
@@ -237,7 +232,7 @@ NASTY: list[Any] = [
 ]  # fmt: skip
 
 
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places(value):
     """The containers in a JSON value, each with each of its keys."""
     keys = [*value] if type(value) is dict else range(len(value)) if type(value) is list else ()
     for key in keys:
@@ -245,7 +240,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-def change(bodies: list[tuple[str, Any]], rng: random.Random) -> None:
+def change(bodies, rng):
     """Another value at some place, or an entry that is removed, repeated or moved."""
     at, to = rng.randrange(len(bodies)), rng.randrange(len(bodies))
     what = rng.randrange(8)
@@ -260,7 +255,7 @@ def change(bodies: list[tuple[str, Any]], rng: random.Random) -> None:
         container[key] = rng.choice(NASTY)
 
 
-def test_what_passes_at_random_is_what_the_teacher_reads(path: Path) -> None:
+def test_what_passes_at_random_is_what_the_teacher_reads(path):
     """Two readers of one text, the auditor and the ledger: what one certifies the other continues
     with the same price and charges."""
     rng, before, passed = random.Random(1), entries(path), 0
@@ -273,51 +268,20 @@ def test_what_passes_at_random_is_what_the_teacher_reads(path: Path) -> None:
         found.render().encode()
         if found.consistent:
             passed, state = passed + 1, Ledger(path).state
-            assert state.plan is not None
             assert found.epsilon == round_up(certified_epsilon(state.plan)) <= state.plan.epsilon
             assert (found.adversary, found.unsafe) == (state.adversary, state.unsafe)
             assert found.charged == {f"{slot}/{name}": n for (slot, name), n in state.spent.items()}
     assert 10 < passed < 200
 
 
-def ledger_of(mechanism: Mechanism, releases: list[dict[str, Any]], folder: Path) -> Path:
-    """A ledger whose plan names a mechanism, and prices these releases."""
-    slot = {"mechanism": mechanism.fields(), "releases": releases}
-    plan = {"epsilon": 1000.0, "delta": 1e-5, "slots": [slot], "unit": "row"}
-    first = {"format": 1, "dataset": "d", "unsafe": False, "adversary": POOLED, "plan": plan}
-    rechain(folder / "forged.sqlite", [("genesis", canonical(first))], [])
-    return folder / "forged.sqlite"
-
-
-def laplace(scale: float, cap: int = 100) -> dict[str, Any]:
-    fields = {"name": "aggregate", "curve": "laplace", "cap": cap, "prepaid": False, "batch": False}
-    return {**fields, "parameters": {"scale": scale, "sensitivity": 2.0}}
-
-
-def test_the_releases_priced_are_those_of_the_mechanism(tmp_path: Path) -> None:
-    """lnmax of scale 1 costs 2 a label, 195.817 for 100.
-
-    A plan that prices scale 900 would say 0.066.
-    """
-    mechanism = Lnmax(scale=1.0)
-    honest = audit(ledger_of(mechanism, [laplace(1.0)], tmp_path))
-    assert (honest.problems, honest.epsilon) == ([], 195.817)
-    for priced in ([laplace(900.0)], [], [laplace(1.0), laplace(1.0)]):
-        forged = audit(ledger_of(mechanism, priced, tmp_path))
-        assert any("mechanism releases" in line or "List" in line for line in forged.problems)
-        assert forged.epsilon is None
-    forged = audit(ledger_of(Lnmax(scale=900.0), [laplace(900.0)], tmp_path))
-    assert forged.epsilon == 0.066  # another mechanism, at its own price
-
-
-def test_many_problems_are_counted(path: Path) -> None:
+def test_many_problems_are_counted(path):
     rechain(path, [*entries(path), *[("gift", "{}")] * 50])
     found = audit(path).problems
     assert len(found) == 21
     assert found[-1] == "and 30 problems more"
 
 
-def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
+def test_what_the_auditor_refuses_the_teacher_refuses(path):
     """What no mechanism is asked for: form, types, order, caps, bits and classes."""
     before = entries(path)
     shared = (
@@ -334,7 +298,7 @@ def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
             Ledger(path)
 
 
-def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path: Path) -> None:
+def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path):
     """Nothing in the file itself betrays a shorter history, or another adversary."""
     head, before = hashes(path)[-1], entries(path)
     alone = edited(0, canonical(POOLED), canonical(single_analyst("ann")))
@@ -344,7 +308,7 @@ def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path: Path) 
         assert not audit(path, expect_head=head).consistent
 
 
-def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_one_clear_line(tmp_path):
     with pytest.raises(MissingData, match="no ledger"):
         audit(tmp_path / "nowhere.sqlite")
 
@@ -352,7 +316,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
 PARTS = ("auditor", "history", "mechanisms", "reading", "results")
 
 
-def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:
+def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path):
     code = (
         "import sys; from pathlib import Path;"
         "from labelwall.teacher.ledger.auditor.auditor import audit;"
