@@ -89,7 +89,9 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
         same = exported.shape == expected.shape
         if not same or not np.allclose(exported, expected, rtol=0, atol=TOLERANCE * (high - low)):
             raise LabelwallError("the exported model's outputs differ from the student's.")
-    return f"onnxruntime says what torch says on {len(rows)} rows"
+    table = student.info.table
+    alone = "; of texts it takes the student's vectors" if table and table.text_features else ""
+    return f"onnxruntime says what torch says on {len(rows)} rows{alone}"
 
 
 def timm_folder(student: StudentModel, out: Path) -> None:
