@@ -11,8 +11,9 @@ from torch import nn
 
 from ...student.model import Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json
-from ...wall.networks import TIMM, to_onnx
+from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..report.finished import read_run
 from ..report.report import card
