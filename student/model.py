@@ -22,6 +22,7 @@ from torch import nn
 from ..wall import networks
 from ..wall.datasets import arrays, readers
 from ..wall.datasets.columns import Encoding
+from ..wall.datasets.folders import is_text_folder
 from ..wall.datasets.tables import is_table, read_table
 from ..wall.errors import InvalidInput, MissingData, shape_text
 from ..wall.guarantee import Unit
@@ -181,6 +182,11 @@ class Preprocessed(nn.Module):
         return self.network(self.preprocess(x))
 
 
+def reads_table(path: Path) -> bool:
+    """Whether a path looks like a table's, or a folder of texts."""
+    return is_table(path) or is_text_folder(path)
+
+
 @dataclass(frozen=True, eq=False)
 class StudentModel:
     """A student that answers: ``module`` in eval mode, on the CPU, and what its file says."""
@@ -244,17 +250,20 @@ class StudentModel:
         ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
         any size, vectors [n, d], or for a student of a table the path of another one with its
         columns; of an array the columns are ``info.table``'s entries, not scaled: the numbers
-        themselves, where all columns are of numbers. Images are cut, resized and converted as a
-        run's public rows are. Raises InvalidInput for vectors of another width, images for a
-        student of vectors and the other way round, a table without one of the columns, and a file
-        that is no readable image, which it names.
+        themselves, where all columns are of numbers. A student of texts takes a list or an array of
+        them. Images are cut, resized and converted as a run's public rows are. Raises InvalidInput
+        for vectors of another width, images for a student of vectors and the other way round, a
+        table without one of the columns, and a file that is no readable image, which it names;
+        MissingData without the sentence model that a student of texts needs.
         """
-        shape = self.info.input_shape
-        if isinstance(inputs, str | Path) and self.info.table and is_table(Path(inputs)):
-            columns = read_table("inputs", inputs).columns
-            return self.rows(self.info.table.entries("inputs", columns))
+        shape, table = self.info.input_shape, self.info.table
         if isinstance(inputs, str | Path):
-            return self.rows([inputs])
+            if table is None or not reads_table(Path(inputs)):
+                return self.rows([inputs])
+            return self.rows(table.entries("inputs", read_table("inputs", inputs).columns))
+        if table and table.of_text and np.asarray(inputs).dtype.kind in "UOT":
+            cells = np.asarray(inputs, dtype=object)
+            return self.rows(table.entries("inputs", {table.features[0]: cells}))
         if not isinstance(inputs, np.ndarray):
             images = self.read(list(map(str, inputs)))
             if not images.readable.all():

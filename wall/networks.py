@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -382,19 +380,6 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
         text = f"`features: timm/{name}` could not be downloaded. Give a safetensors file as"
         raise MissingData(f"{text} `weights`.") from error
     return model.state_dict()
-
-
-def to_onnx(
-    module: nn.Module, rows: torch.Tensor, output: str, **options: Any
-) -> torch.onnx.ONNXProgram:
-    """A module of ``inputs`` like ``rows`` as an ONNX graph. Raises torch's OnnxExporterError."""
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # its remarks
-    options |= {"input_names": ["inputs"], "output_names": [output]}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(module, (rows,), dynamo=True, verbose=False, **options)
-    assert program is not None
-    return program
 
 
 def _clipped_mean(mean: float, deviation: float) -> float:

@@ -109,7 +109,7 @@ def classify(args: Sequence[str]) -> int:
     images = "image files, or folders of them; cut, resized and converted as the public ones were"
     vectors = (
         "npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]; for "
-        "a student of a table a CSV or parquet file with that table's columns"
+        "a student of a table a CSV or parquet file with its columns, or a folder of txt files"
     )
     shares = (
         "how often the classes occur among these rows, where that differs from the public rows of "

@@ -17,15 +17,8 @@ from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets.config import DataConfig
-from ...wall.datasets.readers import (
-    FORMATS,
-    class_folders,
-    class_of,
-    constant_order,
-    is_image,
-    list_files,
-    require_folder,
-)
+from ...wall.datasets.folders import constant_order, is_text_folder, list_files
+from ...wall.datasets.readers import FORMATS, class_folders, class_of, is_image, require_folder
 from ...wall.datasets.sources import describe, held_out, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
@@ -36,7 +29,8 @@ from .groups import STAGES
 from .settings import build
 
 SPLITS = ("private", "public", "test")
-COLUMNS = ("ignore", "person", "classes")  # settings under data that say what rows mean
+# Settings under data that say what rows mean
+COLUMNS = ("ignore", "person", "classes", "text", "text_features")
 
 
 def _count(text: str) -> int:
@@ -47,13 +41,14 @@ def _count(text: str) -> int:
 
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
-    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
-    "public": "folder of images, or a table; no labels needed",
-    "test": "folder with one folder of images a class, or a table with labels; public. Without it "
-    "labelled public rows are held out where there are enough",
+    "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
+    "public": "folder of images or txt files, or a table; no labels needed",
+    "test": "folder with one folder of images or txt files a class, or a table with labels; "
+    "public. Without it labelled public rows are held out where there are enough",
     "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
     "private, public and test",
     "label": "name of a table's column with the label (default: label)",
+    "text": "name of a table's column of free text; long texts are seen without it",
     "split": "name of one table's column that says private, public or test (default: split)",
     "epsilon": option(
         "the guarantee: how far one record may change what is released, at most by a factor "
@@ -140,6 +135,8 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
 def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by name that options for one's own data override in a file."""
     data = {name: own[name] for name in (*SPLITS, "label", "split") if name in own}
+    if "text" in own:
+        data["text"] = [own["text"]]
     if "data" in own:
         data = rows_of(own, {})
     budget = {name: own[name] for name in ("epsilon", "delta") if name in own}
@@ -164,6 +161,8 @@ def run_name(own: Mapping[str, Any], files: Sequence[str]) -> str:
 def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
     """The settings under ``data``. Raises InvalidInput unless the options name all of the rows."""
     table = {"source": "table", "label": own.get("label", "label"), **columns}
+    if "text" in own:
+        table["text"] = [own["text"]]
     places = {name: own.get(name) for name in SPLITS}
     if "data" in own:
         for name in SPLITS:
@@ -190,11 +189,13 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
             raise MissingData(f"`{name}` must be an existing folder or file. Found {value!r}.")
         absolute[name] = value and str(Path(value).absolute())
     shown = "public" if places["test"] is None else "test"
-    if is_table(path := Path(str(absolute[shown]))):
+    path = Path(str(absolute[shown]))
+    if is_table(path) or is_text_folder(path):
         return table | absolute
     if path.is_dir():
         return {"source": "folder", **columns, **absolute}
-    raise InvalidInput(shown, "a folder with one folder of images a class, or a table", str(path))
+    rule = "a folder with one folder of images or txt files a class, or a table"
+    raise InvalidInput(shown, rule, str(path))
 
 
 def default_delta(rows: int) -> float:

@@ -77,7 +77,8 @@ def explained(known: Labelled, moment: Moment, weights: np.ndarray, deviation: f
 
     Their prior is normal around ``weights`` with that ``deviation``, which the noise of a descent
     gave them. The moment is probable where labels by these weights have it, within its noise; the
-    shares of the classes among the labelled rows may be others than among the records.
+    shares of the classes among the labelled rows may be others than among the records; the weights
+    are for them where all classes have labels, and for the records' elsewhere.
     """
     moment, center = moment.first(moment.most), torch.tensor(weights)
     x, labels, present = (torch.tensor(a) for a in (known.inputs, known.labels, known.classes))
@@ -91,4 +92,7 @@ def explained(known: Labelled, moment: Moment, weights: np.ndarray, deviation: f
         likely = torch.softmax(moment.inputs @ w, dim=1)
         return given + (away + moment.missed(likely, precision)) / 2
 
-    return minimised(surprise, np.vstack([weights, np.zeros(weights.shape[1])]))[:-1]
+    best = minimised(surprise, np.vstack([weights, np.zeros(weights.shape[1])]))
+    if known.complete:
+        best[-2] += best[-1] / known.inputs[0, -1]
+    return best[:-1]

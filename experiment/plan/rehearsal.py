@@ -191,7 +191,9 @@ class Rehearsal:
         with self._folder(view, form.centroids) as folder:
             # What these rows tell is told without records, too.
             known = self._taught(view, form, fold) if self.settings.taught else None
-            answers, _ = ask_matrices(teacher, current, spec, folder, public, rows[asked], known)
+            answers, _ = ask_matrices(
+                teacher.count, current, spec, folder, public, rows[asked], known
+            )
         return np.flatnonzero(asked), answers.labels
 
     def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:

@@ -79,6 +79,8 @@ def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
     """The front matter: what the Hub lists a model by."""
     kind, images = shared["labels"].kind, len(shared["shape"]) == 3
     task, data = TASKS[kind][0 if images else 1], run.config.data.source
+    if shared["table"] and shared["table"].of_text:
+        task = "text-classification"
     scores = {"accuracy": run.summary["test_accuracy"]}
     if kind == "value":
         scores = dict(run.summary["test_errors"] or {})
@@ -124,6 +126,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "pooled": POOLED,
         "last": last,
         "labels": run.info.labels,
+        "table": run.info.table,
         "shape": run.info.input_shape,
         "scores": worst(scores),
         "rarely_right": rarely_right(scores),

@@ -126,7 +126,7 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
         rest = None if others is None else features(extractor, others)
         known = _labelled(experiment, extractor)
         answers, estimate = ask_matrices(
-            teacher, asked, extractor, place, features(extractor)[rows], rest, known
+            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")
@@ -141,7 +141,7 @@ def _by_count(
     if not (experiment.folder.round(number) / COUNTED).exists():
         guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher, asked, extractor, guess, plain)
+        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
         if axes is None:
             return asked, extractor
         kept = experiment.features.quantised(extractor).shape[1]

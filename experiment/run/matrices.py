@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -61,14 +60,11 @@ VOTES = 0.5
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
-
-
-class Counting(Protocol):
-    def count(self, matrix: Matrix) -> NoisyCounts: ...
+Count = Callable[[Matrix], NoisyCounts]  # what such a round needs of a teacher
 
 
 def ask_matrices(
-    teacher: Counting,
+    count: Count,
     asked: Round,
     extractor: ExtractorSpec,
     folder: Path,
@@ -86,8 +82,8 @@ def ask_matrices(
     """
     rows = features if rows is None else rows
     if asked.form.matrix == "cells":
-        return _by_cells(teacher, asked, extractor, folder, features, rows, known)
-    return _by_weights(teacher, asked, extractor, folder, features, rows, known)
+        return _by_cells(count, asked, extractor, folder, features, rows, known)
+    return _by_weights(count, asked, extractor, folder, features, rows, known)
 
 
 def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
@@ -99,7 +95,7 @@ def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray
 
 
 def axes_by_count(
-    teacher: Counting, asked: Round, extractor: ExtractorSpec, guess: int, plain: np.ndarray
+    count: Count, asked: Round, extractor: ExtractorSpec, guess: int, plain: np.ndarray
 ) -> int | None:
     """How many axes the records carry, by a round's first sum, which counts them; None where that
     does not speak against a ``guess`` of their number.
@@ -116,7 +112,7 @@ def axes_by_count(
     assert axes is not None
     kept = axes.shape[1]
     zeros = np.zeros((kept + 1, classes), dtype=np.int16)
-    counts = teacher.count(Weights(zeros, asked.slot)).counts
+    counts = count(Weights(zeros, asked.slot)).counts
     if counts is None:  # a cap refuses it
         return None
     noise = form.noise * SENSITIVITY / COUNT
@@ -130,7 +126,7 @@ def axes_by_count(
 
 
 def _by_cells(
-    teacher: Counting,
+    count: Count,
     asked: Round,
     extractor: ExtractorSpec,
     folder: Path,
@@ -148,7 +144,7 @@ def _by_cells(
     assert noise is not None
     made = partial(cluster, features, cells, asked.seed)
     centers = _stored(folder / "cells.npz", "centers", made)
-    histogram = teacher.count(Cells(centers, asked.slot))
+    histogram = count(Cells(centers, asked.slot))
     own = nearest_cells(features, centers, near)
     estimate, votes = None, histogram.counts
     if votes is not None:
@@ -205,7 +201,7 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
 
 
 def _by_weights(
-    teacher: Counting,
+    count: Count,
     asked: Round,
     extractor: ExtractorSpec,
     folder: Path,
@@ -224,7 +220,7 @@ def _by_weights(
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         sent = _stored(folder / f"weights_{step}.npz", "weights", lambda: weights)
-        noisy = teacher.count(Weights(sent, asked.slot))
+        noisy = count(Weights(sent, asked.slot))
         receipts.append(noisy.receipt)
         return sent, None if noisy.counts is None else noisy.counts[0]
 
@@ -260,7 +256,7 @@ def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Esti
     assert form.noise is not None
     records, fewest = model.records[0], FEW * form.noise / math.sqrt(form.steps or 1)
     counts = enumerate(model.shares.private * records)
-    few = {str(k): round(count) for k, count in counts if count < fewest}
+    few = {str(k): round(of_class) for k, of_class in counts if of_class < fewest}
     return replace(estimate, few=few, why=FOREIGN if model.shares.foreign else estimate.why)
 
 

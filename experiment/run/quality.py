@@ -19,7 +19,7 @@ COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-valid
 MOMENTS = "noisy moments"
 UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.025
-MOST_ERROR = 0.1  # of an estimate that is said
+MOST_ERROR = 0.05  # of an estimate that is said
 HIDDEN = "the noise hides how sure labels may be"
 FOREIGN = "no shares of the classes explain the private rows by the public ones, which differ"
 

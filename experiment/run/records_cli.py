@@ -18,7 +18,7 @@ from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
 from ...teacher.teacher import Teacher
-from ...wall.datasets import readers
+from ...wall.datasets import folders
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
@@ -89,7 +89,7 @@ def ids_of(unit: Unit, options: Namespace) -> np.ndarray:
     rule = f"ids of at most {MAX_LENGTH} characters" if persons else "whole numbers of 64 bits"
     try:
         numbers = [int(word) for word in words] if rows else []
-        numbers += map(readers.stable_hash, options.images)
+        numbers += map(folders.stable_hash, options.images)
         ids = np.unique(codes_of(words) if persons else np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError):
         ids = np.array([], dtype=np.int64)

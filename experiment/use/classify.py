@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...student.model import ESTIMATE, StudentModel
+from ...student.model import ESTIMATE, StudentModel, reads_table
 from ...wall.datasets import arrays, readers
-from ...wall.datasets.tables import is_table
+from ...wall.datasets.folders import list_files
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.progress import Progress, no_progress
 from ..run.run_folder import RunFolder
@@ -48,12 +48,12 @@ def classify_rows(
     """Write the student's answer for each row of an array to ``out``.
 
     ``file``: npy, or npz with the array x, of vectors [n, d] or images uint8 [n, h, w, c]; for a
-    student of a table another one, too. Raises MissingData, InvalidInput; then ``out`` is as it
-    was.
+    student of a table another one, or a folder of texts, too. Raises MissingData, InvalidInput;
+    then ``out`` is as it was.
     """
-    if is_table(file) and student.info.table is None:
+    if reads_table(file) and student.info.table is None:
         raise InvalidInput("vectors", "an array: this student was trained on no table", str(file))
-    rows = student.rows(file) if is_table(file) else _array(file)
+    rows = student.rows(file) if reads_table(file) else _array(file)
     student.rows(rows[:1])  # refused before a line is written
 
     def read(part: slice) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +72,7 @@ def for_shares(
     """
     if shares == ESTIMATE:
         if isinstance(rows, Path):
-            table = is_table(rows) and student.info.table is not None
+            table = reads_table(rows) and student.info.table is not None
             return student.for_shares(ESTIMATE, rows if table else _array(rows))
         decoded = student.read(_listed(rows))
         return student.for_shares(ESTIMATE, decoded.pixels[decoded.readable])
@@ -176,7 +176,7 @@ def _listed(images: Sequence[Path]) -> list[str]:
     files: list[str] = []
     for path in images:
         if path.is_dir():
-            inside = [name for name in readers.list_files(path) if readers.is_image(name)]
+            inside = [name for name in list_files(path) if readers.is_image(name)]
             if not inside:
                 rule = f"a folder with images ({', '.join(readers.SUFFIXES)})"
                 raise InvalidInput("images", rule, str(path))

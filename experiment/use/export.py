@@ -11,8 +11,9 @@ from torch import nn
 
 from ...student.model import Preprocessed, StudentInfo, StudentModel, pack
 from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json
-from ...wall.networks import TIMM, to_onnx
+from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
 from ..report.finished import read_run
 from ..report.report import card
@@ -88,7 +89,9 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
         same = exported.shape == expected.shape
         if not same or not np.allclose(exported, expected, rtol=0, atol=TOLERANCE * (high - low)):
             raise LabelwallError("the exported model's outputs differ from the student's.")
-    return f"onnxruntime says what torch says on {len(rows)} rows"
+    table = student.info.table
+    alone = "; of texts it takes the student's vectors" if table and table.text_features else ""
+    return f"onnxruntime says what torch says on {len(rows)} rows{alone}"
 
 
 def timm_folder(student: StudentModel, out: Path) -> None:

@@ -62,9 +62,6 @@ class CnnEnsemble:
         jobs = _jobs(records, num_classes, teachers, key)
         self._weights = _load_or_train(jobs, directory, workers, progress)
 
-    def __repr__(self) -> str:
-        return f"CnnEnsemble(teachers={len(self._weights)})"
-
     def votes(self, images: np.ndarray) -> np.ndarray:
         """Number of networks that choose each class, ties to the lowest: int64 [n, n_classes].
 

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from ...wall.errors import InvalidInput
+from ...wall.graphs import to_onnx
 from ...wall.messages import ExtractorSpec
-from ...wall.networks import Backbone, build, load, to_onnx
+from ...wall.networks import Backbone, build, load
 from ...wall.preprocessing import Preprocessing
 from ..search.devices import device_of, reproducible
 

@@ -107,9 +107,6 @@ class SystemEntropy(Entropy):
 
     unsafe = False
 
-    def __repr__(self) -> str:
-        return "SystemEntropy()"
-
     def _words(self, keys: Sequence[str], release: str, width: int) -> Words:
         return Stream()
 

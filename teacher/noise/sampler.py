@@ -64,9 +64,6 @@ class Stream:
     def __init__(self) -> None:
         self._encryptor = Cipher(algorithms.AES(fresh_key()), modes.CTR(bytes(16))).encryptor()
 
-    def __repr__(self) -> str:
-        return "Stream()"
-
     def take(self, lanes: np.ndarray) -> np.ndarray:
         """The next words: uint64 [m] for int64 [m]."""
         return np.frombuffer(self.read(len(lanes) * WORD // 8), dtype="<u8")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...wall.datasets.readers import stable_hash
+from ...wall.datasets.folders import stable_hash
 from ...wall.errors import InvalidInput, shape_text
 
 NOBODY = -1  # the code of a row without a person

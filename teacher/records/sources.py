@@ -16,6 +16,7 @@ import numpy as np
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
 from ...wall.datasets.config import DataConfig, Task
+from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import ID, encoding, one_file, read_table, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
@@ -235,7 +236,7 @@ def _folder(
     config: DataConfig, task: Task, unit: Unit, progress: TaskProgress | None
 ) -> tuple[int, Read]:
     root = readers.require_folder("data.private", config.private)
-    files = readers.list_files(root)
+    files = list_files(root)
     paths = [path for path in files if readers.is_image(path)]
 
     def read(part: slice) -> Ingested:
@@ -243,7 +244,7 @@ def _folder(
         images = readers.read_images(root, chosen, config.image_size, config.channels, progress)
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
-        ids = np.array([readers.stable_hash(path) for path in chosen], dtype=np.int64)
+        ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)
         persons = None
         if unit == "person":
             named = readers.persons_of("data.private", root, chosen, config.person, task.labels)
@@ -315,7 +316,7 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
     if ID in table.columns:
         names = _names("record_id", table.columns[ID])
-        ids = np.array([readers.stable_hash(text) for text in names], dtype=np.int64)
+        ids = np.array([stable_hash(text) for text in names], dtype=np.int64)
         unnamed = names == ""
     if unit == "person":
         if config.person not in table.columns:

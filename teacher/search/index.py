@@ -35,9 +35,6 @@ class Ranked(ABC):
     def __len__(self) -> int:
         """How many are ranked."""
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
         """A row for each of the min(m, n) nearest, by (squared distance, id): int64 [q, min(m, n)].
 

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +31,11 @@ ROOT = Path(__file__).parents[2]
 PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows
 JOURNAL = "journal.json"
+# What a pool may ask of a shard. Another name is refused.
+TASKS = {
+    *("view", "embed_block", "summary", "rows_between", "nearest", "similar", "total"),
+    *("part", "rows_of", "amend"),
+}
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
@@ -88,16 +93,14 @@ class Shard:
 
             torch.set_num_threads(threads)
 
-    def __repr__(self) -> str:
-        return "Shard()"
-
     def do(self, name: str, *arguments: object) -> Any:
         """The result of one of TASKS, which may be repeated.
 
         Raises ShardFailed for any failure: its cause may depend on a record.
         """
         try:
-            return TASKS[name](self, *arguments)
+            if name in TASKS:
+                return getattr(self, name)(*arguments)
         except Exception:
             log_failure(self._directory)
         raise ShardFailed(FAILED)
@@ -247,24 +250,6 @@ class Shard:
 
     def _folder(self, extractor: str) -> Path:
         return self._directory / f"features-{extractor[:16]}-{self._device}"
-
-
-# What a pool may ask of a shard. Another name is refused.
-TASKS: dict[str, Callable[..., Any]] = {
-    task.__name__: task
-    for task in (
-        Shard.view,
-        Shard.embed_block,
-        Shard.summary,
-        Shard.rows_between,
-        Shard.nearest,
-        Shard.similar,
-        Shard.total,
-        Shard.part,
-        Shard.rows_of,
-        Shard.amend,
-    )
-}
 
 
 def columns_of(records: Records) -> dict[str, np.ndarray]:

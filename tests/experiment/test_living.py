@@ -24,7 +24,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets import readers
+from labelwall.wall.datasets import folders
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput
@@ -151,7 +151,7 @@ def removed(**options: object) -> list[int]:
 def test_ids_come_from_numbers_files_and_image_paths(tmp_path):
     (tmp_path / "ids.txt").write_text("7\n-3\n7\n")
     assert removed(ids="5,7", ids_file=str(tmp_path / "ids.txt")) == [-3, 5, 7]
-    assert removed(images=["cat/1.png"]) == [readers.stable_hash("cat/1.png")]
+    assert removed(images=["cat/1.png"]) == [folders.stable_hash("cat/1.png")]
 
 
 def test_images_of_a_folder_are_added_as_a_run_would_read_them(

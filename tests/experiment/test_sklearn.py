@@ -159,4 +159,4 @@ def test_scikit_learns_checks() -> None:
     assert set(failed) == set(EXPECTED), {
         name: failed.get(name) for name in {*failed} ^ {*EXPECTED}
     }
-    assert passed > 40
+    assert passed >= 40

@@ -1,14 +1,14 @@
 """How the cells of a table become numbers: decided by PUBLIC rows alone, applied row by row.
 
-A column is of numbers (or lists of them), of dates, or of categories. A cell that is none of what
-its column holds is missing, and a missing cell is a value: no row is lost for it. A category that
-few public rows have, or none, is "another one".
+A column is of numbers (or lists of them), of dates, of free text, or of categories. A cell that is
+none of what its column holds is missing, and a missing cell is a value: no row is lost for it. A
+category that few public rows have, or none, is "another one".
 """
 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from ..errors import InvalidInput
+from .texts import HASHED, NGrams, cleaned, is_prose, n_grams, public_vectors, vectors
 
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
 MOSTLY = 0.9  # share of the cells that are there that tells what a column is of
@@ -80,17 +81,21 @@ class Column:
 
     ``mean``, ``deviation``: of each of its entries. ``values``: of categories, the most frequent
     first; all others are one more entry. ``gaps``: a missing number or date has an entry of its
-    own, the last; it counts as the mean in the others.
+    own, the last; it counts as the mean in the others. ``encoder``: of texts.
     """
 
     name: str
-    kind: Literal["number", "date", "category"]
+    kind: Literal["number", "date", "category", "text"]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     values: tuple[str, ...] = ()
     gaps: bool = False
+    encoder: NGrams | str = ""
 
     def __post_init__(self) -> None:
+        own = self.encoder.width if isinstance(self.encoder, NGrams) else self.width
+        if (self.kind == "text") != bool(self.encoder) or own != self.width:
+            raise InvalidInput("table", "columns of texts with what encodes them", self.name)
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         numbers = all(map(math.isfinite, self.mean + self.deviation))
@@ -104,8 +109,17 @@ class Column:
         """How many numbers a cell becomes."""
         return len(self.mean)
 
-    def entries(self, cells: np.ndarray) -> np.ndarray:
-        """float64 [n, width] of cells [n], finite, before they are scaled."""
+    def entries(self, cells: np.ndarray, public: bool = False) -> np.ndarray:
+        """float64 [n, width] of cells [n], finite, before they are scaled.
+
+        ``public``: of texts that may stay in memory.
+        """
+        if self.kind == "text":
+            encoded = (public_vectors if public else vectors)(self.encoder, tuple(cleaned(cells)))
+            if encoded.shape[1] != self.width:
+                rule = f"a sentence model of {self.width} dimensions"
+                raise InvalidInput("table", rule, self.encoder)
+            return encoded
         if self.kind == "category":
             return _one_hot(cells, self.values)
         count = self.width - self.gaps
@@ -140,6 +154,22 @@ class Encoding:
         return tuple(column.name for column in self.columns)
 
     @property
+    def of_text(self) -> bool:
+        """Whether a row is one text."""
+        return [column.kind for column in self.columns] == ["text"]
+
+    @property
+    def text_features(self) -> str:
+        """What texts become, in words; empty where no column is of texts."""
+        named = []
+        for column in self.columns:
+            if column.kind == "text":
+                by = column.encoder
+                words = by.words if isinstance(by, NGrams) else f"{column.width} numbers of {by}"
+                named.append(f"{column.name}: {words}")
+        return "; ".join(named)
+
+    @property
     def mean(self) -> tuple[float, ...]:
         """Of each entry."""
         return tuple(value for column in self.columns for value in column.mean)
@@ -149,28 +179,55 @@ class Encoding:
         """Of each entry."""
         return tuple(value for column in self.columns for value in column.deviation)
 
-    def entries(self, name: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
+    def entries(
+        self, name: str, table: Mapping[str, np.ndarray], public: bool = False
+    ) -> np.ndarray:
         """float64 [n, d] of a table's columns by name, finite, before they are scaled.
 
-        ``name``: of the table, for an error. Raises InvalidInput where a column is missing.
+        ``name``: of the table, for an error; ``public``: as for a column. Raises InvalidInput where
+        a column is missing, MissingData where a sentence model is.
         """
         missing = [feature for feature in self.features if feature not in table]
         if missing:
             raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
-        return np.column_stack([column.entries(table[column.name]) for column in self.columns])
+        rows = [column.entries(table[column.name], public) for column in self.columns]
+        return np.column_stack(rows)
 
-    def inputs(self, name: str, table: Mapping[str, np.ndarray]) -> np.ndarray:
+    def inputs(
+        self, name: str, table: Mapping[str, np.ndarray], public: bool = False
+    ) -> np.ndarray:
         """float32 [n, d], of mean 0 and deviation 1 among the PUBLIC rows; as ``entries``."""
-        rows = (self.entries(name, table) - self.mean) / self.deviation
+        rows = (self.entries(name, table, public) - self.mean) / self.deviation
         return rows.astype(np.float32)
 
 
-def encoding_of(table: Mapping[str, np.ndarray]) -> Encoding:
-    """The encoding of PUBLIC columns by name, cells [n] each."""
-    return Encoding(tuple(_column(name, cells) for name, cells in table.items()))
+def encoding_of(
+    table: Mapping[str, np.ndarray], prose: Collection[str] = (), encoder: str = HASHED
+) -> Encoding:
+    """The encoding of PUBLIC columns by name, cells [n] each.
+
+    ``prose``: columns of free text beside those that show to be; ``encoder``: as
+    ``DataConfig.text_features``. Raises InvalidInput, MissingData.
+    """
+    columns = (
+        _text_column(name, cells, encoder) if name in prose else _column(name, cells, encoder)
+        for name, cells in table.items()
+    )
+    return Encoding(tuple(columns))
 
 
-def _column(name: str, cells: np.ndarray) -> Column:
+def _text_column(name: str, cells: np.ndarray, encoder: str) -> Column:
+    texts = tuple(cleaned(cells))
+    if not any(texts):
+        raise InvalidInput("data.text", "columns with texts in the public rows", f"{name}: none")
+    by = n_grams(texts) if encoder == HASHED else encoder
+    rows = public_vectors(by, texts)
+    deviation = max(float(rows.std(axis=0).mean()), CONSTANT)
+    mean = tuple(rows.mean(axis=0).tolist())
+    return Column(name, "text", mean, (deviation,) * len(mean), encoder=by)
+
+
+def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
     there = max(1, sum(text.lower() not in MISSING for text in texts(cells)))
     rows = numbers(cells, None)
     if (filled := _readable(rows)).sum() >= MOSTLY * there:
@@ -178,6 +235,8 @@ def _column(name: str, cells: np.ndarray) -> Column:
     days = dates(cells)
     if (filled := _readable(days)).sum() >= MOSTLY * there:
         return _measured(name, "date", days, filled)
+    if is_prose([text for text in cleaned(cells) if text]):
+        return _text_column(name, cells, encoder)
     counts = Counter(texts(cells)).most_common(MOST_VALUES)
     frequent = tuple(value for value, count in counts if count >= LEAST_ROWS)
     entries = _one_hot(cells, frequent)

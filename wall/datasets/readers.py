@@ -1,8 +1,7 @@
 """Image folders: a folder of images for each class, or an attributes.csv in each folder."""
 
-import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
 from .config import DataConfig, PublicData, Task, no_names, no_rows
+from .folders import constant_order, list_files
 from .tables import read_lines
 
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
@@ -36,22 +36,6 @@ class Images:
     sizes: np.ndarray  # int32 [n, 2], width and height in pixels as stored, zero where unreadable
 
 
-def stable_hash(text: str) -> int:
-    """The first 63 bits of a name's SHA-256, a non-negative int64. Any text has one: halves of
-    surrogate pairs, which UTF-8 has no bytes for, are kept.
-    """
-    try:
-        content = text.encode(errors="surrogateescape")  # file names that are not UTF-8
-    except UnicodeEncodeError:
-        content = text.encode(errors="surrogatepass")
-    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
-
-
-def constant_order(names: Iterable[str]) -> np.ndarray:
-    """int64 [n]: a shuffle that no library changes, positions of names by their stable hash."""
-    return np.argsort(np.array([stable_hash(name) for name in names], dtype=np.int64))
-
-
 def require_folder(field: str, path: str | Path | None) -> Path:
     """The folder that a field names. Raises InvalidInput where it names none, MissingData."""
     if not path:
@@ -65,18 +49,6 @@ def class_folders(root: Path) -> list[str]:
     """Names of the folders directly in ``root``, sorted; hidden ones are left out."""
     folders = (entry.name for entry in os.scandir(root) if entry.is_dir())
     return sorted(name for name in folders if not name.startswith("."))
-
-
-def list_files(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
-    hidden folders.
-    """
-    paths: list[str] = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        inside = Path(folder).relative_to(root)
-        paths += [(inside / name).as_posix() for name in files if not name.startswith(".")]
-    return sorted(paths)
 
 
 def is_image(path: str) -> bool:

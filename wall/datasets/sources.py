@@ -18,7 +18,8 @@ from ..labels import has_truth
 from ..progress import TaskProgress
 from . import arrays, readers, tables
 from .config import DataConfig, Labels, PublicData, Task
-from .readers import constant_order, read_images
+from .folders import constant_order
+from .readers import read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
 MNIST_PUBLIC = 5_000

@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV, parquet, or a folder that Hugging Face's `datasets` saved.
+"""Tables of one's own: CSV, parquet, a folder that `datasets` saved, or a folder of texts.
 
 A cell is read by itself: no other row decides its type, and none that is damaged hides another.
 The header of a CSV file and the schema of the others (names and types of columns) are public. A
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, numbers, texts
 from .config import DataConfig, PublicData, Task, no_names, no_rows
+from .folders import read_text, text_files
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,21 +35,24 @@ SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
 SAVED = "state.json"  # in a folder that `datasets` saved
+FILES = "text"  # the column with the content of a folder's texts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableFile:
     """Columns of equal length by name: arrays [n] of numbers, or of objects, which are texts, whole
     numbers, lists of them, None. ``places``: int64 [n], the rows' numbers in the file.
+    ``of_files``: whether a row is a text of a folder.
     """
 
     columns: Mapping[str, np.ndarray]
     places: np.ndarray
+    of_files: bool = False
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path looks like one that ``read_table`` reads, by its name."""
-    return path.suffix.lower() in TEXT + PARQUET or (path / SAVED).is_file()
+    """Whether a path looks like a table's, by its name; see ``is_text_folder`` for others."""
+    return path.suffix.lower() in TEXT + PARQUET or os.path.isfile(path / SAVED)
 
 
 def read_table(field: str, path: str | Path | None) -> TableFile:
@@ -63,7 +68,9 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
         raise MissingData(text)
     if (file / SAVED).is_file() or file.suffix.lower() in PARQUET:
         return _arrow(field, file)
-    if file.is_dir() or file.suffix.lower() not in TEXT:
+    if file.is_dir():
+        return _text_folder(file)
+    if file.suffix.lower() not in TEXT:
         rule = f"a file that ends in {', '.join(TEXT + PARQUET)}"
         raise InvalidInput(field, rule, str(path))
     return _text(field, file)
@@ -88,12 +95,26 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def _text(field: str, file: Path) -> TableFile:
     names, lines = read_lines(file)
-    if len(names) < 2 or len(set(names)) != len(names) or "" in names:
-        rule = "a table whose first line names each column, at least 2"
+    if len(set(names)) != len(names) or "" in names:
+        rule = "a table whose first line names each column"
         raise InvalidInput(field, rule, str(file))
     places = np.array([n for n, cells in enumerate(lines) if len(cells) == len(names)], np.int64)
     cells = np.array([lines[n] for n in places], dtype=object).reshape(len(places), len(names))
     return TableFile({name: cells[:, at] for at, name in enumerate(names)}, places)
+
+
+def _text_folder(root: Path) -> TableFile:
+    """A row for each text: its label is the first folder of its path, its person the second."""
+    paths = text_files(root)
+    folders = [path.split("/")[:-1] for path in paths]
+    columns = {
+        FILES: [read_text(root / path) for path in paths],
+        "label": [names[0] if names else "" for names in folders],
+        "path": [names[1] if len(names) > 1 else "" for names in folders],
+        ID: paths,
+    }
+    arrays = {name: np.array(cells, dtype=object) for name, cells in columns.items()}
+    return TableFile(arrays, np.arange(len(paths)), True)
 
 
 def _arrow(field: str, path: Path) -> TableFile:
@@ -172,7 +193,7 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
     space, known_columns = describe(config).labels, encoding(config)
     inputs, labels = [], list[np.ndarray | None]()
     for name, table in _public_splits(config):
-        inputs.append(known_columns.inputs(name, table.columns))
+        inputs.append(known_columns.inputs(name, table.columns, public=True))
         if name == "data.public" and config.label not in table.columns:
             labels.append(None)
             continue
@@ -203,14 +224,23 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
 
 def encoding(config: DataConfig) -> Encoding:
     """The features, by the PUBLIC table alone: every column but the label, the split, the person,
-    ``record_id`` and those to ignore. Raises InvalidInput where there is none, MissingData.
+    ``record_id`` and those to ignore; of a folder its texts. Raises InvalidInput where there is
+    none, MissingData.
     """
     table = split_rows(config, "public")
     left_out = {config.label, config.split, config.person, ID, *config.ignore}
+    if table.of_files:
+        left_out = set(table.columns) - {FILES}
     features = {name: cells for name, cells in table.columns.items() if name not in left_out}
     if not features or not len(table.places):
-        raise InvalidInput("data.public", "a table with rows and columns of features", "none")
-    return encoding_of(features)
+        rule = "a table with rows and columns of features, or a folder of texts"
+        raise InvalidInput("data.public", rule, "none")
+    absent = sorted(set(config.text) - set(features))
+    if absent:
+        rule = f"columns of features, of {', '.join(list(features)[:12])}"
+        raise InvalidInput("data.text", rule, absent[0])
+    prose = [FILES] if table.of_files else config.text
+    return encoding_of(features, prose, config.text_features)
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:

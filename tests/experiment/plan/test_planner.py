@@ -112,9 +112,9 @@ def test_least_accuracy_raises_the_margin() -> None:
 
 def test_the_fast_price_of_an_argmax_is_within_one_percent() -> None:
     decides = (ORDERS >= 2) & (ORDERS <= 32)
-    exact = argmax_rdp(ORDERS, sigma=16.0, sample_rate=0.5)
-    ratio = bit_rdp(16 / math.sqrt(2), 0.5) / exact
-    assert np.abs(ratio[decides] - 1).max() < 0.01
+    exact = argmax_rdp(ORDERS[decides], sigma=16.0, sample_rate=0.5)
+    ratio = bit_rdp(16 / math.sqrt(2), 0.5)[decides] / exact
+    assert np.abs(ratio - 1).max() < 0.01
 
 
 def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> PublicRows:

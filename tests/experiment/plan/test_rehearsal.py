@@ -99,7 +99,7 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder.mkdir()
         asked = embedder.embed(test)[0]
         current = config.asked_rounds(config.seed)[0]
-        answers, _ = ask_matrices(records, current, spec, folder, rows, asked)
+        answers, _ = ask_matrices(records.count, current, spec, folder, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 

@@ -39,17 +39,16 @@ def answered(
 ) -> tuple[np.ndarray, Estimate]:
     """Labels of public rows by one noisy histogram of the private ones, and their estimate."""
 
-    class Teacher:
-        def count(self, matrix: Matrix) -> NoisyCounts:
-            near, votes = nearest_cells(private[0], matrix.entries, FORM.neighbours), None
-            votes = np.zeros((CELLS, CLASSES), dtype=np.int64)
-            for column in near.T:
-                np.add.at(votes, (column, private[1]), 1)
-            noise = np.random.default_rng(5).normal(0, 5.0, votes.shape)
-            return NoisyCounts(votes + np.rint(noise).astype(int), Receipt(1, 0, {}, {}, 1, ""))
+    def count(matrix: Matrix) -> NoisyCounts:
+        near, votes = nearest_cells(private[0], matrix.entries, FORM.neighbours), None
+        votes = np.zeros((CELLS, CLASSES), dtype=np.int64)
+        for column in near.T:
+            np.add.at(votes, (column, private[1]), 1)
+        noise = np.random.default_rng(5).normal(0, 5.0, votes.shape)
+        return NoisyCounts(votes + np.rint(noise).astype(int), Receipt(1, 0, {}, {}, 1, ""))
 
     current = Round(1, 0, None, True, FORM, seed=0)
-    answers, estimate = ask_matrices(Teacher(), current, SPEC, folder, public, known=known)
+    answers, estimate = ask_matrices(count, current, SPEC, folder, public, known=known)
     assert estimate is not None
     return answers.labels, estimate
 

@@ -1,7 +1,7 @@
 """Rounds that ask by matrices: the same ones again after a kill, and counts within their noise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,17 +28,12 @@ def of(form: QueryForm) -> Round:
     return Round(1, 0, None, True, form, seed=0)
 
 
-@dataclass(frozen=True)
-class Counter:
-    count: Callable[[Matrix], NoisyCounts]
-
-
 def asked(
     folder: Path, count: Callable[[Matrix], NoisyCounts], form: QueryForm = LINEAR
 ) -> tuple[Answers, Estimate | None]:
     features = tiny.integers(tiny.rows(60, 3)[0])
     spec = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
-    return ask_matrices(Counter(count), of(form), spec, folder, features)
+    return ask_matrices(count, of(form), spec, folder, features)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -100,11 +95,11 @@ def test_axes_follow_from_the_count_of_a_first_sum(
 
     form = PrivateLinear(steps=20, noise_multiplier=noise, axes=5).query_form
     spec = ExtractorSpec("raw", (500,), tiny.CLASSES, center=(0.0,) * 500, axes=bytes(2 * 500 * 5))
-    plain, teacher = np.zeros((256, 500)), Counter(count)
-    assert axes_by_count(teacher, of(form), spec, 1_000, plain) == axes
+    plain = np.zeros((256, 500))
+    assert axes_by_count(count, of(form), spec, 1_000, plain) == axes
     assert not np.any(sent)
     few = replace(form, steps=9)
-    assert axes_by_count(teacher, of(few), spec, 1_000, plain) is None  # too few to spare one
+    assert axes_by_count(count, of(few), spec, 1_000, plain) is None  # too few to spare one
     assert len(sent) == 1
 
 

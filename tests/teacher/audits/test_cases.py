@@ -148,7 +148,7 @@ REAL: dict[str, tuple[Mechanism, float, int, tuple[str, ...], bool]] = {
 
 
 @pytest.mark.parametrize("name", [marked(name, entry[-1]) for name, entry in REAL.items()])
-def test_a_real_mechanism_is_not_refuted(name: str) -> None:
+def test_a_real_mechanism_is_not_refuted(name):
     mechanism, delta, trials, releases, _ = REAL[name]
     found = audit(mechanism, delta=delta, trials=trials, releases=releases, confidence=SURE)
     assert not found.refuted, found.render()
@@ -159,7 +159,7 @@ def test_a_real_mechanism_is_not_refuted(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [marked(name, name in (*SLOW_PERSONS, "median")) for name in PERSONS]
 )
-def test_a_real_mechanism_of_persons_is_not_refuted(name: str) -> None:
+def test_a_real_mechanism_of_persons_is_not_refuted(name):
     mechanism, releases = PERSONS[name]
     trials = 1000 if name in SLOW_PERSONS else 20_000
     options: dict[str, Any] = {"delta": PROBE_DELTA, "releases": releases, "confidence": 0.9999}
@@ -328,7 +328,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.parametrize("name", [marked(name, fault.slow) for name, fault in FAULTS.items()])
-def test_a_planted_fault_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_caught(name, monkeypatch):
     fault = FAULTS[name]
     if fault.plant is not None:
         fault.plant(monkeypatch)

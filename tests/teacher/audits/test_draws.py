@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +16,9 @@ from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
-from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from labelwall.teacher.mechanisms.sums import (
-    LinearSums,
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
@@ -57,7 +54,7 @@ COUNTING = probes(IndKnn(threshold=0.9))[0][0]
     ],
     ids=lambda mechanism: mechanism.kind,
 )
-def test_a_plan_is_attacked_as_configured_and_with_little_noise(mechanism: Mechanism) -> None:
+def test_a_plan_is_attacked_as_configured_and_with_little_noise(mechanism):
     findings = audit_mechanisms([mechanism], delta=1e-5, trials=80, confidence=SURE)
     assert [finding.delta for finding in findings] == [1e-5, PROBE_DELTA]
     assert not any(finding.refuted for finding in findings)
@@ -68,15 +65,13 @@ def test_a_plan_is_attacked_as_configured_and_with_little_noise(mechanism: Mecha
 @pytest.mark.parametrize(
     "wrong", [{"trials": 7}, {"trials": 31}, {"delta": 0.0}, {"confidence": 1.0}]
 )
-def test_bad_arguments_are_refused(wrong: dict[str, Any]) -> None:
+def test_bad_arguments_are_refused(wrong):
     with pytest.raises(InvalidInput):
         audit(SAMPLED, **{"delta": PROBE_DELTA, "trials": 32, **wrong})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(
-    kind: type[LinearSums], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_is_as_long_as_the_limit_and_shows_in_every_entry(kind, monkeypatch):
     vector = of_record(kind())
     assert 0.99 * SENSITIVITY < np.linalg.norm(vector) <= SENSITIVITY
     assert vector.all()
@@ -124,7 +119,7 @@ def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float
 
 
 @pytest.mark.slow
-def test_a_budget_that_fills_up_again_is_caught_through_the_teacher(tmp_path: Path) -> None:
+def test_a_budget_that_fills_up_again_is_caught_through_the_teacher(tmp_path):
     bound, claim = teacher_bound(Teacher, tmp_path, 300)
     assert bound <= claim
     attempts = (
@@ -134,9 +129,7 @@ def test_a_budget_that_fills_up_again_is_caught_through_the_teacher(tmp_path: Pa
     assert any(bound > claim for bound, claim in attempts)
 
 
-def test_the_command_audits_the_plan_of_a_ledger(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_audits_the_plan_of_a_ledger(tmp_path, capsys, monkeypatch):
     mechanism = SAMPLED
     plan = Plan(100.0, PROBE_DELTA, (Slot(mechanism.fields(), mechanism.releases(5, 5)),))
     path = tmp_path / "ledger.sqlite"

@@ -14,7 +14,7 @@ def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: 
     return event.bound(without[cut:], added[cut:], delta, error)
 
 
-def test_a_bound_is_wrong_no_more_often_than_it_says() -> None:
+def test_a_bound_is_wrong_no_more_often_than_it_says():
     """The bound's level for randomised response with epsilon = 1, by fixed pseudo-random trials."""
     rng, error = np.random.default_rng(0), 0.2
     wins = 1 / (1 + np.exp(-1.0))
@@ -28,7 +28,7 @@ def test_a_bound_is_wrong_no_more_often_than_it_says() -> None:
     assert np.median(bounds) > 0.5
 
 
-def test_composition_is_bounded_by_the_exact_epsilon_and_comes_near_it() -> None:
+def test_composition_is_bounded_by_the_exact_epsilon_and_comes_near_it():
     """Eight randomised responses: their epsilon at delta from the binomial law."""
     n, delta, wins = 8, 0.05, 1 / (1 + np.exp(-0.5))
     p, q = (binom.pmf(np.arange(n + 1), n, rate) for rate in (wins, 1 - wins))
@@ -39,7 +39,7 @@ def test_composition_is_bounded_by_the_exact_epsilon_and_comes_near_it() -> None
     assert 0.85 * exact < bound <= exact
 
 
-def test_equal_laws_and_rare_differences_give_nothing() -> None:
+def test_equal_laws_and_rare_differences_give_nothing():
     rng = np.random.default_rng(2)
     alike = [rng.integers(0, 3, (4000, 1)) for _ in range(2)]
     assert lower_bound(*alike, delta=0.01, error=0.05) == 0
@@ -49,7 +49,7 @@ def test_equal_laws_and_rare_differences_give_nothing() -> None:
     assert lower_bound(rare, other, delta=1 / 400, error=0.05) == 0
 
 
-def test_codes_of_a_sum_are_ordered_and_tell_deviations_apart() -> None:
+def test_codes_of_a_sum_are_ordered_and_tell_deviations_apart():
     sums = np.arange(-5000, 5001)
     codes = sum_codes(sums, 800.0)
     assert (np.diff(codes) >= 0).all()

@@ -1,5 +1,6 @@
 """Small data sets of one's own: a builder of arrays and one of tables, for all their tests."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,33 @@ def write_tables(folder: Path, **settings: Any) -> dict[str, Any]:
     """``DataConfig``'s arguments for a CSV file of each split."""
     files = {name: write_lines(folder, f"{name}.csv", lines) for name, lines in LINES.items()}
     return {"source": "table", "label": "price_class", **files, **settings}
+
+
+CAT = "a quiet cat sleeps on our warm sofa and purrs softly all day long"
+DOG = "the loud dog runs in the wide garden and barks at every car outside"
+WORDS = {"cat": CAT.split(), "dog": DOG.split()}
+
+
+def text_of(kind: str, number: int) -> str:
+    """A text about a cat or a dog, another one for each number."""
+    words = np.random.default_rng([number, len(kind), ord(kind[0])]).choice(WORDS[kind], 9)
+    return f"{' '.join(words)} number{number}"
+
+
+PUBLIC_TEXTS = tuple(text_of(kind, number) for number in range(20) for kind in ("cat", "dog"))
+
+
+def write_text_folders(
+    place: Path, private: int = 5, public: Sequence[str] = PUBLIC_TEXTS
+) -> dict[str, str]:
+    """Class folders of txt files for private and test, a folder of them for public texts."""
+    for name, start, count in (("private", 100, private), ("test", 500, 6)):
+        for kind in WORDS:
+            (place / name / kind).mkdir(parents=True)
+            for number in range(count):
+                text = text_of(kind, start + number)
+                (place / name / kind / f"{number}.txt").write_text(text)
+    (place / "public").mkdir()
+    for number, text in enumerate(public):
+        (place / "public" / f"{number}.txt").write_text(text)
+    return {name: str(place / name) for name in SPLITS}

@@ -1,0 +1,81 @@
+"""Texts from end to end: folders, columns and lists in; raw texts are what the model takes."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import labelwall as lw
+from labelwall import pipeline
+from labelwall.experiment.data import Data
+from labelwall.wall.errors import InvalidInput
+from tests.experiment.checks import summary
+from tests.wall.datasets.small import PUBLIC_TEXTS, text_of, write_text_folders
+
+KINDS = np.array(["cat", "dog"] * 60)
+TEXTS = [text_of(kind, 1000 + number) for number, kind in enumerate(KINDS)]
+QUICK = ["--student.steps", "150", "--student.doubtful_folds", "0", "--threads", "1", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_folders_of_texts_in_one_command(tmp_path: Path, capsys) -> None:
+    places = write_text_folders(tmp_path, private=60)
+    files = [word for name, place in places.items() for word in (f"--{name}", place)]
+    command = ["run", *files, "--epsilon", "8", "--run_dir", "run", *QUICK]
+    assert pipeline.main(command) == 0
+    accuracy = summary("run")["test_accuracy"]
+    assert accuracy > 0.8
+    command = ["classify", "--student", "run", "--vectors", places["test"], "--out", "labels.csv"]
+    assert pipeline.main(command) == 0
+    with Path("labels.csv").open(newline="") as file:
+        assert {row["label"] for row in csv.DictReader(file)} == {"cat", "dog"}
+    model = lw.load("run")
+    known = [text_of(kind, 500 + number) for kind in ("cat", "dog") for number in range(6)]
+    assert model.score(known, ["cat"] * 6 + ["dog"] * 6) == pytest.approx(accuracy)
+    assert model.predict(known[0]).tolist() == model.predict(np.array(known[:1])).tolist()
+    card, page = Path("run/MODEL_CARD.md").read_text(), Path("run/report.html").read_text()
+    assert "a list of texts" in card
+    assert "text-classification" in card
+    for text in (card, page):
+        assert "axes of the public texts" in text
+    capsys.readouterr()
+    export = ["export", "--student", "run", "--format", "onnx", "--out", "own.onnx"]
+    pytest.importorskip("onnxscript")
+    assert pipeline.main(export) == 0
+    assert "of texts it takes the student's vectors" in "".join(capsys.readouterr())
+
+
+def test_lists_of_texts() -> None:
+    odd = ["\ud800", 'two\r\nlines, "quoted"', "x" * 200_000, None]
+    data: Any = lw.Data(
+        private=([*TEXTS, *odd], [*KINDS, "cat", "dog", "cat", None]),
+        public=list(PUBLIC_TEXTS),
+        test=(TEXTS[:20], KINDS[:20]),
+    )
+    quick = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
+    model = lw.fit(data, epsilon=8.0, custody="custody", run_dir="run", **quick)
+    assert model.score(TEXTS, KINDS) > 0.8
+    again = lw.fit(data, epsilon=8.0, custody="custody", run_dir="run", **quick)
+    assert again.epsilon_ == model.epsilon_
+    assert not list(Path("run").glob("private*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"private": TEXTS}, "private.*a pair: texts and their labels"),
+        ({"private": (TEXTS, KINDS[1:])}, "private.*one label for each text"),
+        ({"private": (TEXTS, KINDS), "person": KINDS}, "person.*a column of a data frame"),
+    ],
+)
+def test_bad_lists_are_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"public": list(PUBLIC_TEXTS), "test": (TEXTS, KINDS)}
+    with pytest.raises(InvalidInput, match=message) as refused:
+        Data(**{**given, **change}).options(tmp_path)
+    assert len(str(refused.value).splitlines()) == 1
