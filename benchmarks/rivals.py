@@ -7,7 +7,7 @@
 Five folds, four batches of 100 test rows from each, as in benchmarks/radius.py: 20 repeats, means
 with 95% intervals, all draws fresh, at equal epsilon. Everything is pure epsilon-DP, but ours is
 certified and the classifiers' is diffprivlib's claim, which differs in what it covers
-(docs/privacy.md, "Baselines").
+(docs/results.md, "Baselines").
 Trees and depths were chosen by accuracy, in their favour.
 """
 
