@@ -27,7 +27,7 @@ from tests.seeded_noise import SeededNoise
 from tests.teacher.noise.oracles import surprise
 
 pytestmark = pytest.mark.fresh_noise
-SOURCES = [SystemEntropy(), SeededNoise(3)]
+SOURCES, NAMES = [SystemEntropy(), SeededNoise(3)], ["system", "tape"]
 WRONG = [0.0, -1.0, math.nan, math.inf, np.nextafter(2.0**50, math.inf)]
 IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
 KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
@@ -56,7 +56,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 @pytest.mark.parametrize("name", LAWS)
 def test_noise_has_the_law_that_is_accounted(source, name):
     method, scale, law = LAWS[name]
@@ -78,7 +78,7 @@ def test_another_scale_or_rounded_continuous_noise_has_another_law():
     assert _surprise(rounded, _gaussian(0.6)) < 1e-9
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 @pytest.mark.parametrize("gamma", [0.02, 0.15, 0.9])
 def test_inclusion_has_its_probability(source, gamma):
     bits = source.inclusion(gamma, KEYS, "screen", IDS)
@@ -100,7 +100,7 @@ def test_inclusion_is_rounded_down_never_up(gamma):
     assert Fraction(gamma) - Fraction(1, 2**32) < bound <= Fraction(gamma)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 def test_the_ends_everybody_is_included_and_no_queries_draw_nothing(source):
     assert inclusion_bound(1.0) == 2**32
     assert source.inclusion(1.0, KEYS, "screen", IDS).all()
@@ -109,7 +109,7 @@ def test_the_ends_everybody_is_included_and_no_queries_draw_nothing(source):
     assert source.inclusion(0.5, [], "screen", np.zeros((0, 7), dtype=np.int64)).shape == (0, 7)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 @pytest.mark.parametrize(
     ("method", "name", "wrong"),
     [
