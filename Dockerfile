@@ -1,8 +1,8 @@
-# labelwall for the processor: `docker compose build`. A GPU needs torch's other wheels.
+# labelwall: `docker compose build`.
 FROM python:3.11-slim
 COPY . /src/labelwall
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
-        --constraint /src/labelwall/constraints.txt '/src/labelwall[postgresql,tables]' \
+RUN pip install --no-cache-dir --constraint /src/labelwall/constraints.txt \
+        '/src/labelwall[postgresql,tables]' \
     && rm -r /src \
     && useradd --uid 1000 labelwall \
     && install -d -m 700 -o labelwall /custody \

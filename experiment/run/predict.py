@@ -37,8 +37,7 @@ def predict(
     """Answer the rows of an npz file with the first round's features.
 
     A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
-    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit. Known
-    queries are served from the ledger.
+    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
 
     ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
     file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
@@ -46,8 +45,7 @@ def predict(
     (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an
     auditor's copy.
 
-    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
-    plan is affordable.
+    Reads no data unless it is affordable. Raises as a run (BudgetRefused, InvalidInput, ...).
     """
     if side.directory is None and side.teacher is None:
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
@@ -58,8 +56,8 @@ def predict(
         raise InvalidInput("slot", f"one of 0 to {max(slots)}", slot)
     task, form = describe(side.data), side.mechanism_of(slots.index(slot) + 1).query_form
     asked = _rows(queries, task)
-    learned = settings.whiten or form.matrix or form.landmarks  # from public rows
-    public = read_public(settings.data) if learned else None
+    learns = settings.whiten or form.matrix or form.landmarks
+    public = read_public(settings.data) if learns else None
     rows = {"public": public.inputs if public else asked, "asked": asked}
     features = PublicFeatures(settings, rows, console.progress)
     folder = RunFolder(out.with_suffix(".fit"))
@@ -83,12 +81,16 @@ def predict(
             answers = ask(Experiment(settings, [current], *shared), current, "asked").answers
         teacher.export(folder.ledger)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    receipt = {**asdict(answers.receipt), "epsilon": epsilon, "delta": plan.delta}
+    _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})
+    return answers
+
+
+def _write(out: Path, answers: Answers, task: Task, certified: dict[str, float | None]) -> None:
     columns = {"values": task.labels.decode(answers.labels)} if task.labels.kind == "value" else {}
     write_arrays(out, labels=answers.labels, outcomes=answers.outcomes, **columns)
     # Last: answers with a receipt are complete.
+    receipt = {**asdict(answers.receipt), **certified}
     out.with_suffix(".receipt.json").write_text(json.dumps(receipt, indent=2))
-    return answers
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:

@@ -114,8 +114,9 @@ def _counts(texts: Sequence[str]) -> csr_array:
     return csr_array(sum(parts[1:], parts[0]))
 
 
-# By count: a table, as a processor's logarithm of an array may round by an entry's place.
-_DAMPED = 1 + np.log(np.arange(1, 4 * LONGEST))
+# By count: a table, as a processor's logarithm of an array may round by an entry's place. A text
+# has fewer n-grams, also where a letter is two in lower case (İ).
+_DAMPED = 1 + np.log(np.arange(1, 8 * LONGEST))
 
 
 def _weighted(counts: csr_array, rarity: np.ndarray) -> csr_array:
