@@ -16,10 +16,11 @@ RELEASES = {  # sections 3, 12, 13, 16, 17, 21: a curve, and the mechanism's fie
     "screen": ("screening", "k", "threshold", "sigma_screen"),
     "aggregate": ("argmax", "sigma_vote"),
     "histogram": ("gaussian", "neighbours", "sigma"),
+    "score": ("gaussian", "sensitivity", "sigma"),
     "counts": ("gaussian", "tau", "sigma_vote"),
     "median": ("range", "epsilon"),
     "individual_budgets": ("zcdp", "rho"),
-    "sum": ("gaussian", "sensitivity", "noise_multiplier"),  # in sensitivities, so that it is 1
+    "sum": ("gaussian", "sensitivity", "noise_multiplier"),  # in sensitivities: it is 1
 }
 
 
@@ -51,9 +52,8 @@ def screening(alpha, k, threshold, sigma, gamma):
     """Section 4: the bit's law with t votes and with t + 1, for all t."""
     reach, z = k + threshold + math.ceil(12 * sigma), threshold - np.arange(k)
     above = np.cumsum(discrete_gaussian(sigma, reach))  # above[i] = P(Z >= reach - i)
-    few = np.stack([above[reach - z - 1], above[reach + z]])
-    more = np.stack([above[reach - z], above[reach + z - 1]])
-    return max(renyi(alpha, few, more, gamma), renyi(alpha, more, few, gamma))
+    laws = [np.stack([above[reach - z - i], above[reach + z + i - 1]]) for i in (1, 0)]
+    return max(renyi(alpha, *laws, gamma), renyi(alpha, *laws[::-1], gamma))
 
 
 def argmax(alpha, sigma, gamma):
@@ -105,8 +105,7 @@ def losses(cap, curve, *p):
     """(copies, masses without the record, losses with it) of one release."""
     square, (sigma, gamma) = {"screening": 1, "argmax": 2}.get(curve) or p[0], p[-2:]
     if square > 3:  # section 19
-        lost = math.log(4.1 * cap * square / 1e-12) / (2 * math.pi**2)
-        mu = math.sqrt(square / (sigma**2 - lost))
+        mu = math.sqrt(square / (sigma**2 - math.log(4.1e12 * cap * square) / (2 * math.pi**2)))
         x = np.linspace(-9, 9 + mu, 1 << 14)
         mass, log_ratio = np.exp(-(x**2) / 2), mu * (x - mu / 2)
     else:  # section 6: sign vectors
@@ -141,7 +140,8 @@ def by_distribution(releases, delta, points=1 << 18):
 
 
 plan = json.load(sys.stdin)
-delta, slots = plan["delta"], {r["slot"]: r for r in plan["rounds"]}.values()
+delta, entries = plan["delta"], [*plan["rounds"], *filter(None, [plan["score"]])]
+slots = {entry["slot"]: entry for entry in entries}.values()
 used = [(cap, priced(name, r["mechanism"])) for r in slots for name, cap in r["caps"].items()]
 best = min(ORDERS, key=lambda alpha: composed(alpha, used, delta, rough=True))
 epsilons = [composed(best, used, delta, rough=False)]

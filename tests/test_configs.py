@@ -4,16 +4,22 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, PrivacyConfig, RoundConfig
+from labelwall.experiment.config.groups import (
+    BudgetConfig,
+    CapsConfig,
+    EvaluateConfig,
+    PrivacyConfig,
+    RoundConfig,
+)
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.show import describe_plan
+from labelwall.experiment.plan.show import describe_plan, render_plan
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.mechanisms.registry import MECHANISMS
@@ -57,7 +63,7 @@ def test_mnist_paper_has_the_papers_parameters() -> None:
 def test_settings_are_few_enough_to_know() -> None:
     """Names under which YAML files and options set something; a mechanism's own count once."""
     groups = (Config, DataConfig, BudgetConfig, PrivacyConfig, CapsConfig, RoundConfig)
-    kinds = (*groups, StudentConfig, ScaleConfig, ServiceConfig)
+    kinds = (*groups, EvaluateConfig, StudentConfig, ScaleConfig, ServiceConfig)
     names = {(kind.__name__, entry.name) for kind in kinds for entry in fields(kind)}
     own = {entry.name for kind in MECHANISMS.values() for entry in fields(kind)}
     assert len(names) + len(own) <= 150
@@ -95,3 +101,15 @@ def test_the_script_is_short_and_needs_numpy_and_scipy_alone() -> None:
     }
     assert len(lines) <= 150
     assert imported == {"json", "math", "sys", "numpy", "scipy"}
+
+
+def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
+    """Also by the script, beside the rounds."""
+    config = load_config(ROOT / "configs" / "quickstart.yaml")
+    scored = replace(config, evaluate=EvaluateConfig(share=0.2))
+    shown = describe_plan(scored.solved())
+    assert shown["score"]["caps"] == {"score": 1}
+    assert "score on the private records: slot 1" in render_plan(shown)
+    text = json.dumps(shown)
+    done = subprocess.run([sys.executable, SCRIPT], input=text, capture_output=True, text=True)
+    assert float(done.stdout) == pytest.approx(shown["epsilon"], rel=2e-3)

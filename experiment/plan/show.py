@@ -65,19 +65,21 @@ def describe_plan(side: PrivateSide) -> dict[str, object]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
-    that the budget decided.
+    that the budget decided, and in the same form the score (None without one).
     """
     plan, slots, solved = side.plan(), side.slots(), solved_numbers(side)
     known = certificates(plan)
-    rounds = [
-        {
-            "queries": r.queries,
+
+    def entry(slot: int) -> dict[str, object]:
+        return {
             "slot": slot,
             "mechanism": plan.slots[slot].mechanism,
             "solved": solved[slot],
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
-        for r, slot in zip(side.rounds, slots, strict=True)
+
+    rounds = [
+        {"queries": r.queries, **entry(slot)} for r, slot in zip(side.rounds, slots, strict=True)
     ]
     return {
         "epsilon": round_up(certified_epsilon(plan)),
@@ -86,6 +88,7 @@ def describe_plan(side: PrivateSide) -> dict[str, object]:
         "unit": plan.unit,
         "certificates": {name: round_up(c.epsilon) for name, c in known.items()},
         "rounds": rounds,
+        "score": entry(len(plan.slots) - 1) if side.scored else None,
     }
 
 
@@ -103,7 +106,11 @@ def render_plan(shown: dict) -> str:
         lines.append(
             f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
         )
-    slots = {entry["slot"]: entry["solved"] for entry in shown["rounds"]}
+    scores = [shown["score"]] if shown["score"] else []
+    for entry in scores:
+        caps = entry["caps"]["score"]
+        lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
+    slots = {entry["slot"]: entry["solved"] for entry in [*shown["rounds"], *scores]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
     if warning := weak(shown["epsilon"]):
