@@ -8,7 +8,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,10 +32,6 @@ PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows
 JOURNAL = "journal.json"
 # What a pool may ask of a shard. Another name is refused.
-TASKS = {
-    *("view", "embed_block", "summary", "rows_between", "nearest", "similar", "total"),
-    *("part", "rows_of", "amend"),
-}
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
@@ -99,8 +95,7 @@ class Shard:
         Raises ShardFailed for any failure: its cause may depend on a record.
         """
         try:
-            if name in TASKS:
-                return getattr(self, name)(*arguments)
+            return TASKS[name](self, *arguments)
         except Exception:
             log_failure(self._directory)
         raise ShardFailed(FAILED)
@@ -312,3 +307,8 @@ def read(directory: Path, name: str) -> np.ndarray:
 def _write(directory: Path, content: Journal) -> None:
     with whole(directory / JOURNAL) as file:
         file.write(json.dumps(content._asdict()).encode())
+
+
+_TASKS = (Shard.view, Shard.embed_block, Shard.summary, Shard.rows_between, Shard.nearest)
+_MORE = (Shard.similar, Shard.total, Shard.part, Shard.rows_of, Shard.amend)
+TASKS: dict[str, Callable[..., Any]] = {task.__name__: task for task in (*_TASKS, *_MORE)}
