@@ -122,10 +122,10 @@ def result_line(summary: dict, run_dir: Path) -> str:
         f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     )
     score += f" ({hidden})" if (hidden := uneven(summary)) else ""
-    score += f", {private}" if (private := score_text(summary.get("private_score"))) else ""
     kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     score += f" (round {kept} kept)" if kept not in (None, rounds) else ""
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     against += for_unit(summary.get("unit", "row"))
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
-    return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
+    private = f"; {text}" if (text := score_text(summary.get("private_score"))) else ""
+    return f"{score} at epsilon {epsilon}, {delta}{against}{private}: {run_dir}/report.html"
