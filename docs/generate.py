@@ -9,7 +9,12 @@ import mkdocs_gen_files
 from labelwall import pipeline
 from labelwall.docs.hooks import PAGES
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.groups import BudgetConfig, CapsConfig, RoundConfig
+from labelwall.experiment.config.groups import (
+    BudgetConfig,
+    CapsConfig,
+    EvaluateConfig,
+    RoundConfig,
+)
 from labelwall.experiment.config.settings import explained
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
@@ -23,6 +28,7 @@ SECTIONS = {
     "data": DataConfig,
     "budget": BudgetConfig,
     "caps": CapsConfig,
+    "evaluate": EvaluateConfig,
     "rounds[]": RoundConfig,
     "student": StudentConfig,
     "scale": ScaleConfig,
@@ -71,9 +77,8 @@ with mkdocs_gen_files.open("reference/settings.md", "w") as page:
 with mkdocs_gen_files.open("reference/commands.md", "w") as page:
     page.write("# Commands\n\n`labelwall COMMAND --help` explains the options.\n")
     page.write("\n| command | does |\n|---|---|\n")
-    for line in (pipeline.__doc__ or "").split("\n\n")[1].strip().splitlines():
-        name, _, does = line.partition(" ")
-        page.write(f"| `labelwall {name}` | {does.strip()} |\n")
+    for name, does in pipeline.COMMANDS.items():
+        page.write(f"| `labelwall {name}` | {does} |\n")
 
 with mkdocs_gen_files.open("reference/python.md", "w") as page:
     page.write("# Python\n")
