@@ -16,7 +16,7 @@ from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.ledger import Ledger
 from ...wall.client import RemoteTeacher
-from ...wall.errors import Refused, TeacherFailed
+from ...wall.errors import LabelwallError, Refused, TeacherFailed
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
 
@@ -52,6 +52,8 @@ class Custodians:
     def count(self, matrix: Matrix) -> NoisyCounts:
         replies = self._all(lambda teacher: teacher.count(matrix))
         counts = [reply.counts for reply in replies if reply.counts is not None]
+        if len({each.shape for each in counts}) > 1:
+            raise LabelwallError("a custodian's counts are of another shape than the others'.")
         total = np.sum(counts, axis=0) if counts else None
         return NoisyCounts(total, _joined([reply.receipt for reply in replies]))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.run.custodians import Custodians, agreed
-from labelwall.wall.errors import Refused, TeacherFailed
+from labelwall.wall.errors import LabelwallError, Refused, TeacherFailed
 from labelwall.wall.matrices import Cells, NoisyCounts
 from labelwall.wall.messages import Answers, Queries, Receipt
 
@@ -49,6 +49,14 @@ def test_counts_add_up_and_one_without_budget_adds_nothing() -> None:
     assert (reply.counts == 7).all()
     assert reply.receipt.charged == {"sum": 1}  # each one's own
     assert asked(Fake(None), Fake(None))[0].count(CELLS).counts is None
+
+
+def test_counts_of_another_shape_are_one_line() -> None:
+    odd = Fake(1)
+    reply = NoisyCounts(np.ones((3, 2), dtype=np.int64), odd._receipt())
+    odd.count = lambda matrix: reply  # type: ignore[method-assign]
+    with pytest.raises(LabelwallError, match="another shape"):
+        asked(Fake(1), odd)[0].count(CELLS)
 
 
 @pytest.mark.parametrize("error", [Refused("unreachable", "down"), TeacherFailed()])
