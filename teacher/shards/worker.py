@@ -31,7 +31,6 @@ ROOT = Path(__file__).parents[2]
 PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows
 JOURNAL = "journal.json"
-# What a pool may ask of a shard. Another name is refused.
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
 BLOCK_BYTES = 1 << 26
@@ -309,6 +308,7 @@ def _write(directory: Path, content: Journal) -> None:
         file.write(json.dumps(content._asdict()).encode())
 
 
+# What a pool may ask of a shard. Another name is refused.
 _TASKS = (Shard.view, Shard.embed_block, Shard.summary, Shard.rows_between, Shard.nearest)
 _MORE = (Shard.similar, Shard.total, Shard.part, Shard.rows_of, Shard.amend)
 TASKS: dict[str, Callable[..., Any]] = {task.__name__: task for task in (*_TASKS, *_MORE)}
