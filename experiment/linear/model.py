@@ -116,11 +116,16 @@ class LinearModel:
 
 
 def fit(
-    ask: Ask, public: np.ndarray, how: FitSettings, known: Labelled | None = None
+    ask: Ask,
+    public: np.ndarray,
+    how: FitSettings,
+    known: Labelled | None = None,
+    start: np.ndarray | None = None,
 ) -> LinearModel | None:
     """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
 
-    ``known``: PUBLIC rows with labels. Where a cap ends the steps early, by the
+    ``known``: PUBLIC rows with labels; ``start``: for classes, weights as of the result that an
+    earlier fit to other records gave. Where a cap ends the steps early, by the
     sums that were answered; None where none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
@@ -129,7 +134,9 @@ def fit(
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
-        weights, shares, doubt = class_weights(measure, inputs, how, known) or (None, None, None)
+        begun = None if start is None else start * how.unit
+        fitted = class_weights(measure, inputs, how, known, begun)
+        weights, shares, doubt = fitted or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)
     if weights is None:
@@ -201,6 +208,15 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
         axes=b"",
         scale=1.0,
     )
+
+
+def stored_weights(path: Path, extractor: str) -> np.ndarray | None:
+    """Of a stored classifier, float64 [d + 1, c]; None where it is of other features."""
+    if not path.exists():
+        return None
+    with safetensors.safe_open(path, "numpy") as file:
+        fits = file.metadata()["extractor"] == extractor
+        return file.get_tensor("weights").astype(np.float64) if fits else None
 
 
 def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:

@@ -105,6 +105,7 @@ def best_plan(
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
+        periods=config.budget.periods,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -184,12 +185,15 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
         kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
         among = getattr(config.mechanism, "among", None)
         fits = [m for m in kinds if m.label_space == config.data.labels]
+        fits = [m for m in fits if m.updated or config.budget.periods == 1]
         mechanisms = [m for m in fits if among in (None, m.kind)]
         if fits and not mechanisms:
             rule = f"null, or one of {', '.join(m.kind for m in fits)}"
             raise InvalidInput("mechanism.among", rule, among)
     if not mechanisms:
         rule = f"named for data.labels: {config.data.labels}, which no search knows"
+        if config.budget.periods > 1:
+            rule += " for several budget.periods"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
     for own in (r.mechanism for r in config.rounds if r.mechanism is not None):
         if own != config.mechanism:  # the choice would replace it
