@@ -83,7 +83,7 @@ def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
     tmp_path: Path, small_grids: None, monkeypatch
 ) -> None:
     monkeypatch.setattr(candidates, "LABEL_NOISE", (0.3, 0.9))
-    settings = "mechanism: {kind: ind_knn}\nbudget: {epsilon: 0.3}\nfeatures: raw"
+    settings = "mechanism: {kind: auto, among: ind_knn}\nbudget: {epsilon: 0.3}\nfeatures: raw"
     config = replace(load_config(planning.write(tmp_path, settings)), expected_records=PRIVATE)
     console = Console(quiet=True)
     free = best_plan(config, console)[1].chosen
