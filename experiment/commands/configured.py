@@ -75,9 +75,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--out": option(
             "npz file to write: labels, outcomes; a receipt and the ledger beside", required=True
         ),
-        "--slot": option(
-            "which mechanism of the plan pays: its place in the list", type=int, default=0
-        ),
         "--quiet": QUIET,
     },
     "serve": {
@@ -202,9 +199,7 @@ def predict(args: Sequence[str]) -> int:
     from ..run import predict as prediction
 
     queries, entropy = Path(rest.queries), SystemEntropy()
-    answers = prediction.predict(
-        side, settings, queries, out, slot=rest.slot, entropy=entropy, console=console
-    )
+    answers = prediction.predict(side, settings, queries, out, entropy=entropy, console=console)
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
     return 0
