@@ -128,7 +128,7 @@ def test_the_wheel_has_every_package(monkeypatch):
     runpy.run_path("setup.py")
     folders = [p.parent for name in PACKAGES for p in (REPOSITORY / name).rglob("*.py")]
     expected = {".".join(("labelwall", *f.relative_to(REPOSITORY).parts)) for f in folders}
-    assert {"labelwall", "labelwall.configs", *expected} <= set(given["packages"])
+    assert {"labelwall", *expected} <= set(given["packages"])
     assert not any("tests" in name or "__pycache__" in name for name in given["packages"])
 
 
