@@ -34,6 +34,7 @@ def train(
     from .plan.show import announce
     from .report.report import write_report
     from .run import entry
+    from .run.metrics import period_lines
     from .run.places import custodian_place, require_budget, tell_changed_files
 
     folder = RunFolder(run_dir)
@@ -58,6 +59,8 @@ def train(
         loggers=loggers,
         update=update,
     )
+    for line in period_lines(summary):
+        console.say(line)
     if not apart:
         asked = _periods(folder) > before
         left, cure = config.budget.periods - _periods(folder), NO_PERIOD

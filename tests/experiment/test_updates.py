@@ -165,7 +165,7 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
     arguments = {"custody": "custody", "run_dir": "run", "quiet": True, "threads": 1}
     model = lw.fit(data, 8.0, periods=2, mechanism=mechanism, student=settings, **arguments)
     more = tiny.rows(300, 7)
-    with pytest.raises(InvalidInput, match="model.update"):
+    with pytest.raises(InvalidInput, match=r"model\.update"):
         lw.fit(
             lw.Data(more, public, test),
             8.0,
