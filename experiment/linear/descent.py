@@ -127,19 +127,13 @@ def descend(
 
 
 def class_weights(
-    measure: Measurements,
-    inputs: np.ndarray,
-    how: FitSettings,
-    known: Labelled | None = None,
-    start: np.ndarray | None = None,
+    measure: Measurements, inputs: np.ndarray, how: FitSettings, known: Labelled | None = None
 ) -> tuple[np.ndarray, Shares | None, Doubt | None] | None:
     """Softmax regression: (weights of inputs of length 1, float64 [d + 1, c], for the classes'
     shares among PUBLIC rows; the shares, where they were compared with the records'; how sure its
     probabilities should be).
     """
-    if start is None and known is not None:
-        start = known.weights
-    path = descend(measure, inputs, how, start)
+    path = descend(measure, inputs, how, None if known is None else known.weights)
     if path is None:
         return None
     later = _moment(path, path.gradient, path.deviation, path.asked)

@@ -37,7 +37,7 @@ from ..linear.measure import (
     carried_axes,
     unit_inputs,
 )
-from ..linear.model import SURE, LinearModel, Says, fit, stored_weights, with_neighbours
+from ..linear.model import SURE, LinearModel, Says, fit, stored_fit, with_neighbours
 from .cell_shares import compared
 from .quality import (
     FOREIGN,
@@ -77,7 +77,7 @@ def ask_matrices(
 
     Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
     ``rows`` is None; labels that are ``known`` are learned, too; ``last``: the file of an earlier
-    classifier of these features, to begin at. The estimate is of the labels of ``features``.
+    period's classifier of these features, which counts as well. The estimate is of the labels of ``features``.
     Matrices are written to the ``folder`` before they are sent: a resumed
     round must send the same ones, since others would be charged again. Raises InvalidInput where
     there are too few features.
@@ -229,8 +229,8 @@ def _by_weights(
 
     length = unit_length(extractor, features.shape[1])
     how = FitSettings(form.labels, classes, length, form.noise, form.clip, form.steps, form.gain)
-    start = None if last is None else stored_weights(last, extractor.sha256())
-    model = fit(ask, features, how, known, start)
+    earlier = None if last is None else stored_fit(last, extractor.sha256())
+    model = fit(ask, features, how, known, earlier)
     if model is None:
         labels = numbered_space(form.labels, classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)

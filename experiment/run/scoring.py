@@ -60,7 +60,8 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(classes))
     each = zip(experiment.task.labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
-    alone = certified_epsilon(replace(plan, slots=(plan.slots[slot],)))
+    scores = tuple(s for s in plan.slots if s.mechanism == plan.slots[slot].mechanism)
+    alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
     least = (share - plan.delta) * math.exp(-certified_epsilon(plan))
     score: dict[str, object] = {
