@@ -77,9 +77,9 @@ def ask_matrices(
 
     Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
     ``rows`` is None; labels that are ``known`` are learned, too; ``last``: the file of an earlier
-    period's classifier of these features, which counts as well. The estimate is of the labels of ``features``.
-    Matrices are written to the ``folder`` before they are sent: a resumed
-    round must send the same ones, since others would be charged again. Raises InvalidInput where
+    period's classifier of these features, which counts as well. The estimate is of the labels of
+    ``features``. Matrices are written to the ``folder`` before they are sent: a resumed round must
+    send the same ones, since others would be charged again. Raises InvalidInput where
     there are too few features.
     """
     rows = features if rows is None else rows
