@@ -19,10 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from shift import released, texts
+from shift import texts
 
 import labelwall as lw
-from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.wire import SAFETENSORS, decode_extractor
 
 PERIODS, EPSILON = 12, 2.0
 PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
@@ -50,8 +53,11 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
         )
 
     def line(kind: str, month: int, model: lw.Model) -> dict:
-        split = {"test_x": x[test], "test_y": y[test]}
-        classifier = released(RunFolder(model.path), split)
+        features = [model.path / "round_1" / name for name in (COUNTED, FEATURES)]
+        content = next(path for path in features if path.exists()).read_bytes()
+        found = Embedder(decode_extractor(content, SAFETENSORS, len(content))).embed(x[test])[0]
+        last = model.path / f"round_{len(model.summary['rounds'])}" / CLASSIFIER
+        classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
         right = {"released": classifier, "student": model.summary["test_accuracy"]}
         return {"kind": kind, "month": month, "seed": seed, "axes": axes, **right}
 
