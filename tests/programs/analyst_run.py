@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.programs import watched
 
 
-def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
+def main(url: str, analyst: Path, whole: Path, paths: list[str], forbidden: list[str]) -> None:
     from labelwall import pipeline
     from labelwall.experiment.config.settings import load_config
     from labelwall.experiment.run.console import Console
@@ -35,11 +35,11 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     )
     print(
         json.dumps(
-            {"status": status, "opened": len(watched.OPENED), "seen": watched.within(forbidden)}
+            {"status": status, "opened": len(paths), "seen": watched.within(paths, forbidden)}
         )
     )
 
 
 if __name__ == "__main__":
-    sys.addaudithook(watched.listen)  # before anything else is loaded
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    with watched.recorded() as opened:  # before anything else is loaded
+        main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), opened, sys.argv[4:])
