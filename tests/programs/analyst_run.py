@@ -33,11 +33,8 @@ def main(url: str, analyst: Path, whole: Path, paths: list[str], forbidden: list
     status = pipeline.main(
         ["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"]
     )
-    print(
-        json.dumps(
-            {"status": status, "opened": len(paths), "seen": watched.within(paths, forbidden)}
-        )
-    )
+    seen = [path for path in paths for place in forbidden if Path(path).is_relative_to(place)]
+    print(json.dumps({"status": status, "opened": len(paths), "seen": seen}))
 
 
 if __name__ == "__main__":

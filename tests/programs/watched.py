@@ -5,7 +5,7 @@ What child processes open is not recorded.
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 EVENTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
@@ -30,9 +30,3 @@ def recorded() -> Iterator[list[str]]:
         yield _opened
     finally:
         _opened = None
-
-
-def within(paths: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Which of the paths are in one of these folders, or are one of them."""
-    inside = tuple(folder + os.sep for folder in folders)
-    return [path for path in paths if path in folders or path.startswith(inside)]
