@@ -11,17 +11,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-OPENED: list[str] = []
-EVENTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
+from tests.programs import watched
 
 
-def listen(event: str, args: tuple[object, ...]) -> None:
-    """An audit hook: files that Python, and SQLite, open here; not those of child processes."""
-    if event in EVENTS and isinstance(args[0], str | os.PathLike):
-        OPENED.append(os.path.abspath(os.fspath(args[0]).removeprefix("file:").partition("?")[0]))
-
-
-def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
+def main(url: str, analyst: Path, whole: Path, paths: list[str], forbidden: list[str]) -> None:
     from labelwall import pipeline
     from labelwall.experiment.config.settings import load_config
     from labelwall.experiment.run.console import Console
@@ -40,10 +33,10 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     status = pipeline.main(
         ["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"]
     )
-    seen = [path for path in OPENED for place in forbidden if Path(path).is_relative_to(place)]
-    print(json.dumps({"status": status, "opened": len(OPENED), "seen": seen}))
+    seen = [path for path in paths for place in forbidden if Path(path).is_relative_to(place)]
+    print(json.dumps({"status": status, "opened": len(paths), "seen": seen}))
 
 
 if __name__ == "__main__":
-    sys.addaudithook(listen)  # before anything else is loaded
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    with watched.recorded() as opened:  # before anything else is loaded
+        main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), opened, sys.argv[4:])
