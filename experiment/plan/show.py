@@ -120,12 +120,11 @@ def render_plan(shown: dict) -> str:
 
 
 def describe_candidates(optimum: Optimum[Any]) -> dict[str, Any]:
-    """candidates (best first), reason, source (of the rows rehearsed on), seconds of the search."""
+    """candidates (best first), reason, source (of the rows rehearsed on)."""
     return {
         "candidates": [_entry(choice) for choice in optimum.tried],
         "reason": sentence(optimum),
         "source": optimum.source,
-        "seconds": round(optimum.seconds, 1),
     }
 
 
@@ -204,7 +203,4 @@ def sentence(optimum: Optimum[Any]) -> str:
 
 def reason(optimum: Optimum[Any]) -> str:
     """What was chosen, why, and from what rows."""
-    return (
-        f"{sentence(optimum)} From {optimum.source}, in {optimum.seconds:.0f} s; no private "
-        "record was read."
-    )
+    return f"{sentence(optimum)} From {optimum.source}; no private record was read."

@@ -4,7 +4,6 @@ Rooms below take the parts alone.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,10 +14,6 @@ import torch
 
 from ...student.devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.registry import from_slot
-from ...teacher.mechanisms.sums import ReverseKnn
-from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
@@ -30,14 +25,12 @@ from ..config.settings import load_config, to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
-from .matrices import LEAST_VOTES
 from .places import custodian_place
 from .rounds import public_digest, run_rounds
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
 from .training import check_student
 
-LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
@@ -86,7 +79,7 @@ def run(
     with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
         period = _period(folder, public, update)
-        config = _fixed(config, folder, console, len(public.inputs))
+        config = _fixed(config, folder, console)
         if not folder.config.exists():
             write_file(folder.config, to_yaml(config))
         taught = public.labels if settings.taught else None
@@ -128,50 +121,17 @@ def _untested(public: PublicData) -> str:
     return "" if len(public.test_inputs) else f"no test rows, so no accuracy. {CURES['test']}"
 
 
-def _fixed(config: Config, folder: RunFolder, console: Console, public: int) -> Config:
+def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     """With every number that the budget decided, as the ledger fixed it before its first release.
 
-    Another version may have solved it otherwise, which is said; so are rounds that may be useless,
-    before anything is charged. ``public``: how many public rows there are.
+    Another version may have solved it otherwise, which is said.
     """
     plan = folder.plan()
     require_affordable(plan)
     fixed = config.recorded(plan)
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
-    if folder.metrics(1) is None:
-        for number, slot in enumerate(fixed.slots(), start=1):
-            if reason := foresee(from_slot(plan.slots[slot]), fixed.records(public)):
-                console.say(f"round {number} may be useless: {reason}")
     return fixed
-
-
-def foresee(mechanism: Mechanism, records: int) -> str | None:
-    """Why answers from so many records, a PUBLIC guess, may be useless; None where nothing
-    indicates it.
-    """
-    if isinstance(mechanism, SampledVotes):
-        votes = mechanism.expected_votes(records)  # were all of them of one class
-        deviation = math.sqrt(2) * mechanism.require("sigma_screen")
-        passing = 0.5 * math.erfc((mechanism.threshold - votes) / deviation)
-        if passing < LEAST_PASSING:
-            return (
-                f"of {records} records about {votes:.0f} vote on a query, and "
-                f"{100 * passing:.1f}% of queries pass a threshold of {mechanism.threshold}. Set "
-                f"mechanism.threshold to {votes:.0f} or less."
-            )
-    elif isinstance(mechanism, ReverseKnn):
-        ballots = mechanism.row_neighbours
-        votes = records * mechanism.neighbours * ballots / mechanism.centroids
-        noise = mechanism.require("sigma") * math.sqrt(ballots)
-        if votes < LEAST_VOTES * noise:
-            few = max(1, int(votes * mechanism.centroids / (LEAST_VOTES * noise)))
-            return (
-                f"about {votes:.0f} of {records} records vote on a row, under noise of "
-                f"{noise:.0f} votes. Set mechanism.centroids to {few} or fewer, or epsilon "
-                f"{LEAST_VOTES * noise / votes:.1f} times as high."
-            )
-    return None
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:

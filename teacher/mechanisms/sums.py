@@ -13,9 +13,8 @@ from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
-from ..noise.scales import more_noise
 from .base import Mechanism, QueryForm
-from .fields import count, noise_scale, param
+from .fields import count, more_noise, noise_scale, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
