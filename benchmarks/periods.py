@@ -5,7 +5,8 @@ r"""Records that arrive in twelve parts, epsilon 2 in all: accuracy by month.
 
 The rows are shift.py's docstrings; `--rows` takes other vectors `x` with classes `y` (npz). 6,000
 are private, of which a twelfth more is there each month; 800 are public and 2,000 test rows, drawn
-by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default.
+by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default; the student is
+linear.
 
 Columns: the month; the released classifier and the student after `labelwall update`, by a plan of
 twelve periods. Then the same of month one, and of all records once at the end, each with the whole
@@ -48,7 +49,12 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
             custody=scratch / f"{name}.custody",
             mechanism={"kind": "private_linear", "axes": axes},
             features="raw",
-            student={"doubtful_folds": 0},
+            student={
+                "backbone": "linear",
+                "objective": "supervised",
+                "augment": "none",
+                "steps": 300,
+            },
             quiet=True,
         )
 
