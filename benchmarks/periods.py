@@ -5,11 +5,10 @@ r"""Records that arrive in twelve parts, epsilon 2 in all: accuracy by month.
 
 The rows are shift.py's docstrings; `--rows` takes other vectors `x` with classes `y` (npz). 6,000
 are private, of which a twelfth more is there each month; 800 are public and 2,000 test rows, drawn
-by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default; the student is
-linear.
+by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default.
 
-Columns: the month; the released classifier and the student after `labelwall update`, by a plan of
-twelve periods. Then the same of month one, and of all records once at the end, each with the whole
+A line has the share of the test rows on which the released classifier is right: after each update
+by a plan of twelve periods, and by single runs of month one, and of all records once at the end, each with the whole
 epsilon. A line of JSON is appended for each fit.
 """
 
@@ -30,10 +29,12 @@ from labelwall.wall.wire import SAFETENSORS, decode_extractor
 
 PERIODS, EPSILON = 12, 2.0
 PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
+# Hardly trained: the released classifier is what is measured.
+STUDENT = {"backbone": "linear", "steps": 20, "batch_unlabelled": 16, "doubtful_folds": 0}
 
 
 def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> Iterator[dict]:
-    """(kind, month, shares of the test rows that are right) of each fit."""
+    """(kind, month, seed, axes, share of the test rows that is right) of each fit."""
     rows = np.random.default_rng(seed).permutation(len(x))
     private, public = rows[:PRIVATE], rows[PRIVATE : PRIVATE + PUBLIC]
     test = rows[PRIVATE + PUBLIC :][:TEST]
@@ -49,12 +50,7 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
             custody=scratch / f"{name}.custody",
             mechanism={"kind": "private_linear", "axes": axes},
             features="raw",
-            student={
-                "backbone": "linear",
-                "objective": "supervised",
-                "augment": "none",
-                "steps": 300,
-            },
+            student=STUDENT,
             quiet=True,
         )
 
@@ -64,8 +60,7 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
         found = Embedder(decode_extractor(content, SAFETENSORS, len(content))).embed(x[test])[0]
         last = model.path / f"round_{len(model.summary['rounds'])}" / CLASSIFIER
         classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
-        right = {"released": classifier, "student": model.summary["test_accuracy"]}
-        return {"kind": kind, "month": month, "seed": seed, "axes": axes, **right}
+        return {"kind": kind, "month": month, "seed": seed, "axes": axes, "right": classifier}
 
     yield line("month one", 1, fit("first", PRIVATE // PERIODS, 1))
     yield line("once", PERIODS, fit("once", PRIVATE, 1))
@@ -94,8 +89,7 @@ def main() -> None:
         for entry in fits(x, y, given.axes, seed, given.scratch):
             with given.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
-            right = f"released {entry['released']:.1%}, student {entry['student']:.1%}"
-            print(f"seed {seed}, {entry['kind']}, month {entry['month']}: {right}", flush=True)
+            print(f"seed {seed}, {entry['kind']}, month {entry['month']}: {entry['right']:.1%}")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class Mechanism(metaclass=ABCMeta):
         of_persons: values of fields that are null, where the unit of privacy is a person.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
-        updated: whether a plan may keep parts for later periods, with other records (section 23).
+        updated: whether a plan may keep parts for later periods, with other records (section 21).
     """
 
     label_space: ClassVar[LabelKind] = "class"
