@@ -8,8 +8,8 @@ are private, of which a twelfth more is there each month; 800 are public and 2,0
 by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default.
 
 A line has the share of the test rows on which the released classifier is right: after each update
-by a plan of twelve periods, and by single runs of month one, and of all records once at the end, each with the whole
-epsilon. A line of JSON is appended for each fit.
+by a plan of twelve periods, and by single runs on month one and on all records, each with the
+whole epsilon. A line of JSON is appended for each fit.
 """
 
 import argparse
