@@ -1,6 +1,5 @@
 """A run from its first step to its report, and the updates that its plan keeps a part for."""
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +37,7 @@ def train(
     from .run.places import custodian_place, require_budget, tell_changed_files
 
     folder = RunFolder(run_dir)
-    before = _periods(folder)
+    before = len(folder.periods())
     side, apart = config.private_side(), isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
@@ -62,20 +61,14 @@ def train(
     for line in period_lines(summary):
         console.say(line)
     if not apart:
-        asked = _periods(folder) > before
-        left, cure = config.budget.periods - _periods(folder), NO_PERIOD
+        asked = len(folder.periods()) > before
+        left, cure = config.budget.periods - len(folder.periods()), NO_PERIOD
         if left:
             cure = f"`labelwall update --run_dir {run_dir}` asks about them; it is good for {left}."
         tell_changed_files(config.data, custodian, console.say, cure, asked)
     with console.timed("report"):
         write_report(run_dir)
     return summary
-
-
-def _periods(folder: RunFolder) -> int:
-    """How many are finished."""
-    known = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
-    return len(known.get("periods", ()))
 
 
 def update(run_dir: Path, console: Console, isolate: bool = False) -> dict[str, Any]:

@@ -82,11 +82,8 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
 def _period_before(experiment: Experiment, number: int) -> Round | None:
     """The last round of the period before that of round ``number``; None in the first."""
     period = experiment.rounds[number - 1].period
-    return max(
-        (earlier for earlier in experiment.rounds if earlier.period < period),
-        key=lambda earlier: earlier.number,
-        default=None,
-    )
+    earlier = [each for each in experiment.rounds if each.period < period]
+    return earlier[-1] if earlier else None
 
 
 def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -> ExtractorSpec:

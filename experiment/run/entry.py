@@ -78,7 +78,7 @@ def run(
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
-        period = _period(folder, public, update)
+        period = _period(folder, len(config.rounds), public, update)
         config = _fixed(config, folder, console)
         if not folder.config.exists():
             write_file(folder.config, to_yaml(config))
@@ -93,22 +93,21 @@ def run(
         return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
 
 
-def _period(folder: RunFolder, public: PublicData, update: bool) -> int:
-    """The last period that the ledger was charged for, or, to ``update`` one that is finished, the
-    next. Raises BudgetRefused where there is none, InvalidInput for other public rows.
+def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) -> int:
+    """The last period that the folder began, of so many ``rounds`` each, or, to ``update`` one that
+    is finished, the next. Raises BudgetRefused where there is none, InvalidInput for other public
+    rows.
     """
-    plan, state = folder.plan(), folder.ledger_state()
-    last = max((plan.period_of(slot) for slot, _ in state.spent), default=1)
-    known = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
-    if update and len(known.get("periods", ())) >= last:
-        last += 1
-    if last > plan.periods:
+    finished, periods = len(folder.periods()), folder.plan().periods
+    begun = (folder.path / f"round_{finished * rounds + 1}").exists()  # and killed
+    last = finished + 1 if update or begun or not finished else finished
+    if last > periods:
         raise BudgetRefused(
-            f"no period is left of the {plan.periods} that the plan has (budget.periods). It was "
+            f"no period is left of the {periods} that the plan has (budget.periods). It was "
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if last > 1 and known.get("public_sha256") != public_digest(public.inputs):
+    if last > 1 and folder.periods()[0]["public_sha256"] != public_digest(public.inputs):
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
     return last
 

@@ -87,7 +87,6 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "custodians": custodians,
         "seed": experiment.settings.seed,
         "public_rows": len(public.inputs),
-        "public_sha256": public_digest(public.inputs),
         "periods": _periods(experiment, last, score),
         "test_rows": len(public.test_inputs),
         "held_out": public.held_out,
@@ -111,7 +110,7 @@ def _periods(
     """What the periods until now came to, the last one by the ``metrics`` of its kept round."""
     folder, period = experiment.folder, experiment.rounds[-1].period
     plan = folder.plan()
-    known = json.loads(folder.summary.read_text())["periods"] if period > 1 else []
+    known = folder.periods()
     own = {
         "period": period,
         "epsilon": round_up(certified_epsilon(plan.up_to(period))),
@@ -119,6 +118,7 @@ def _periods(
         "test_accuracy": metrics["student_accuracy"],
         "estimate": metrics["estimate"],
         "private_score": score,
+        "public_sha256": public_digest(experiment.public.inputs),
     }
     return [*known[: period - 1], own]
 

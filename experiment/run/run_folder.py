@@ -78,6 +78,11 @@ class RunFolder:
         path = self.round(number) / METRICS
         return json.loads(path.read_text()) if path.exists() else None
 
+    def periods(self) -> list[dict[str, Any]]:
+        """What each finished period came to, as summary.json holds it."""
+        known = json.loads(self.summary.read_text()) if self.summary.exists() else {}
+        return list(known.get("periods", ()))
+
     def ledger_state(self) -> LedgerState:
         return Ledger(self.ledger).state
 
