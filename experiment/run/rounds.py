@@ -24,7 +24,7 @@ from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
 from .scoring import best_scored
 from .training import train_round, untaught
 
-LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
+LONG = {"confusion", "reliability"}  # of metrics.json, which summary.json leaves out
 
 
 def run_rounds(experiment: Experiment) -> dict[str, object]:

@@ -129,7 +129,6 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     folder.save_student(number, student, cleaned.labels)
     asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
     return round_metrics(experiment, asked, seen.outputs(student)) | {
-        "history": model.history,
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -150,7 +149,7 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
     folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
     metrics = round_metrics(experiment, asked, outputs(network, public.test_inputs))
-    return metrics | {"history": [], "dropped": 0, "seconds": 0.0}
+    return metrics | {"dropped": 0, "seconds": 0.0}
 
 
 def released(

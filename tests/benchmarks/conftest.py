@@ -1,4 +1,4 @@
-"""Benchmarks as modules, on few rows: ten classes of vectors where they expect images' features."""
+"""Benchmarks as modules, on few rows."""
 
 import importlib.util
 import sys
@@ -12,11 +12,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-# In the order of their imports.
-ACCURACY = (
-    *("image_features", "kept", "figure_numbers", "figures", "linear_sgd"),
-    *("ind_knn_choice", "ind_knn_accuracy"),
-)
 
 
 @pytest.fixture
@@ -62,11 +57,3 @@ def radius(load) -> ModuleType:
     module.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
     module.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
     return module
-
-
-def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n, 16] around ten centres, labels int64 [n]."""
-    centres = np.random.default_rng(0).normal(size=(10, 16))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 10, n)
-    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels
