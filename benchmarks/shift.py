@@ -8,10 +8,10 @@ The rows are docstrings of four Python packages (the class is the package), as h
 axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
 (npz). 6,000 rows are private, 800 public and 800 test rows, equally many of each class, unless the
 case says otherwise. `column moved` adds two deviations to the public rows' widest column, `column
-shrunk` leaves 0.3 of it. `--tables` names tables of KEEL (benchmarks/tables.py says how to install them)
-as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public rows'
-deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private
-and test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
+shrunk` leaves 0.3 of it. `--tables` names tables of KEEL (benchmarks/tables.py says how to install
+them) as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public
+rows' deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private and
+test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
 
 Columns: logistic regression on the private rows (images: on HOG); the classifier that the last
 round released; the student; its balanced accuracy; its worst class; what the run itself estimates;
