@@ -6,9 +6,8 @@ Each takes the arguments after its name and returns the exit code. Its docstring
 import inspect
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,13 @@ from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
 from ..compare.config import Cell, cells_of
-from ..config.arguments import add_options, flag, option
+from ..config.arguments import flag, option
 from ..config.config import Config
 from ..config.options import parse, read
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 from ..run.console import Console
 
-CONFIGS = resources.files("labelwall.configs")
-PACKAGED = sorted(
-    file.name.removesuffix(".yaml") for file in CONFIGS.iterdir() if file.name.endswith(".yaml")
-)
 HEADER = """\
 # Written by labelwall from public rows alone; `labelwall run --help-all` explains all settings.
 # Next:
@@ -98,7 +93,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--dry_run": flag("say what would be done, and change nothing"),
     },
     "init": {
-        "--from": option(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),
         "--out": option("file to write", default="labelwall.yaml"),
     },
 }
@@ -114,8 +108,8 @@ def _parsed(
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
-    from ..api import train
     from ..run.metrics import result_line
+    from ..train import train
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet)
@@ -253,31 +247,18 @@ def data(args: Sequence[str]) -> int:
 
 
 def init(args: Sequence[str]) -> int:
-    """Write a configuration for your own data, or a copy of a packaged one (--from). Opens no
-    private file. Settings as for `run`, such as --student.steps 900, are written too.
+    """Write a configuration for your own data. Opens no private file. Settings as for `run`, such
+    as --student.steps 900, are written too.
     """
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    add_options(parser, OPTIONS["init"])
-    options, others = parser.parse_known_args(list(args))
-    out, command = Path(options.out), "plan"
-    if options.source is None:
-        config, _ = _parsed(init, args)
-        content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}".encode()
-    elif others:
-        raise InvalidInput("from", "left out with one's own data and settings", options.source)
-    elif options.source not in PACKAGED:
-        raise InvalidInput("from", f"one of {', '.join(PACKAGED)}", options.source)
-    else:
-        content = (CONFIGS / f"{options.source}.yaml").read_bytes()
-        if options.source.startswith("compare_"):
-            command = "compare"
+    config, options = _parsed(init, args)
+    out = Path(options.out)
+    content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}"
     if out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(content)
+        out.write_text(content, encoding="utf-8")
     except OSError as error:
         raise InvalidInput("out", "a file that can be written", str(out)) from error
-    more = " --out DIR" if command == "compare" else ""
-    print(f"wrote {out}. Next: labelwall {command} --config {out}{more}")
+    print(f"wrote {out}. Next: labelwall plan --config {out}")
     return 0

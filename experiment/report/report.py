@@ -27,7 +27,7 @@ from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace, has_truth
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..run.metrics import uneven, untested
+from ..run.metrics import BINS, uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder, write_file
 from . import plots
@@ -74,7 +74,7 @@ def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
     scores = {"accuracy": run.summary["test_accuracy"]}
     if kind == "value":
         scores = dict(run.summary["test_errors"] or {})
-    elif shared["last"].get("calibration_error") is not None:
+    elif shared["last"]["calibration_error"] is not None:
         scores["expected_calibration_error"] = shared["last"]["calibration_error"]
     known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
@@ -118,8 +118,10 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "table": run.info.table,
         "shape": run.info.input_shape,
         "scores": worst(scores_by_name(np.array(last["confusion"]), run.info.labels)),
+        "bins": BINS,
         "uneven": uneven(run.summary),
         "untested": untested(run.summary),
+        "periods": run.summary["periods"] if plan.periods > 1 else [],
         "scored": (run.summary.get("private_score") or {}).get("right") is not None,
     }
 
@@ -145,7 +147,6 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "confusion_plot": picture,
         "frequent": frequent,
-        "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
         "estimates": [estimate_of(r) for r in rounds],
         "examples": examples(data, run.folder, len(rounds), space),
         "shown_config": settings,

@@ -32,7 +32,7 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
         released = space.decode(labels[known])
         scores["label"] = space.score(released, truth[known], labels[known] != ABSTAINED)
     certainty = space.certainty(space.probabilities(outputs))
-    bins = reliability(certainty, predicted == public.test_labels) if certainty.size else []
+    right = predicted == public.test_labels if certainty.size else certainty
     return {
         "asked": len(asked.rows),
         "answered": int(has_label(labels).sum()),
@@ -40,8 +40,7 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
-        "calibration_error": calibration_error(bins),
-        "reliability": bins,
+        "calibration_error": calibration_error(certainty, right),
         "estimate": asked.estimate and asdict(asked.estimate),
         "extractor": asked.extractor.backbone,
         "epsilon_reading": reading(experiment.folder.ledger_state()),
@@ -49,25 +48,13 @@ def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> 
     }
 
 
-def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
-    """BINS of [how many answers, their mean certainty, the share of them that is right].
-
-    ``certainty``: float64 in 0..1; ``right``: bool of the same shape. An empty bin holds zeros.
+def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
+    """The expected calibration error over BINS, a share in 0..1 (Guo et al. 2017, equation 3); None
+    without answers. ``certainty``: float64 in 0..1; ``right``: bool of the same shape.
     """
     place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
-    count = np.bincount(place, minlength=BINS)
-    totals = (np.bincount(place, amounts.ravel(), BINS) for amounts in (certainty, right))
-    means = [(total / np.maximum(count, 1)).round(6).tolist() for total in totals]
-    return [list(row) for row in zip(count.tolist(), *means, strict=True)]
-
-
-def calibration_error(bins: list[list[float]]) -> float | None:
-    """The expected calibration error of ``reliability``'s bins, a share in 0..1 (Guo et al. 2017,
-    equation 3); None without answers.
-    """
-    answers = sum(count for count, _, _ in bins)
-    gaps = sum(count * abs(certainty - right) for count, certainty, right in bins)
-    return gaps / answers if answers else None
+    gaps = np.abs(np.bincount(place, (certainty - right).ravel()))
+    return float(gaps.sum()) / certainty.size if certainty.size else None
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
@@ -113,6 +100,19 @@ def untested(summary: dict) -> str:
         return ""
     estimate = estimate_of(summary["rounds"][summary["best_round"] - 1])
     return f"no test rows, labels {estimate.text() if estimate else 'unknown'}"
+
+
+def period_lines(summary: dict) -> list[str]:
+    """What each period of several spent and came to."""
+    entries = summary["periods"]
+    if len(entries) == 1 and not entries[0]["left"]:
+        return []
+    return [
+        f"period {entry['period']}: epsilon {entry['epsilon']} up to it, {entry['left']} left, "
+        + ("no test rows" if (right := entry["test_accuracy"]) is None else f"test {right:.2%}")
+        + (f"; {text}" if (text := score_text(entry["private_score"])) else "")
+        for entry in entries
+    ]
 
 
 def result_line(summary: dict, run_dir: Path) -> str:

@@ -3,11 +3,9 @@
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 
@@ -44,16 +42,3 @@ def run(monkeypatch, capsys) -> Callable[..., str]:
         return capsys.readouterr().out
 
     return output
-
-
-@pytest.fixture
-def radius(load) -> ModuleType:
-    """benchmarks/radius.py with 200 rows in place of KEEL's, one batch a fold and few settings."""
-    _, tables, module = load("figures", "tables", "radius")
-    rows = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
-    tables.TABLES["banana"] = replace(
-        tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64))
-    )
-    module.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
-    module.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
-    return module

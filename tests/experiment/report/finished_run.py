@@ -88,7 +88,6 @@ def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:
         "ledger_head": ledger.state.head,
         "confusion": [[3, 0, 0], [1, 2, 0], [0, 0, 3]],
         "calibration_error": 0.0421,
-        "reliability": [[0, 0.0, 0.0]] * 13 + [[3, 0.9, 2 / 3], [6, 0.98, 1.0]],
         "seconds": 1.5,
     }
     (folder.round(number) / "metrics.json").write_text(json.dumps(metrics))
