@@ -115,7 +115,7 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
     torch.set_num_threads(1)
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
-    from labelwall.teacher.shards import ScaleConfig
+    from labelwall.teacher.shards.config import ScaleConfig
     from labelwall.teacher.shards.pools import Pool, RayPool
     from labelwall.teacher.shards.shards import ShardedIndex
 

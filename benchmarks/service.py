@@ -24,13 +24,13 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import ServiceConfig, Settings
 from labelwall.teacher.service.app import create_app
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import build_service

@@ -18,8 +18,8 @@ from labelwall.experiment.config.groups import (
 from labelwall.experiment.config.settings import explained
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.service import ServiceConfig
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.config import DataConfig
 
 TOP = Path(__file__).parents[1]

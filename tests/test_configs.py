@@ -23,8 +23,8 @@ from labelwall.experiment.plan.show import describe_plan, render_plan
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.service import ServiceConfig
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.config import DataConfig
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...teacher.service import ServiceConfig
+from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
 from ..compare.config import Cell, cells_of

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...teacher.accounting.conversion import round_up
-from ...teacher.baselines import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
+from ...teacher.baselines.config import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.features.embedder import Embedder

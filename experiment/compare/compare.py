@@ -16,7 +16,7 @@ from ...student.devices import require_devices
 from ...student.linear import LINEAR, LinearRows
 from ...student.train import predict, train
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.baselines import PrivateClassification
+from ...teacher.baselines.config import PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private

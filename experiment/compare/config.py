@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ...teacher.baselines import AnyBaseline
+from ...teacher.baselines.config import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...wall.errors import InvalidInput
 from ..config.config import Config

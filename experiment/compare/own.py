@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...teacher.baselines import BASELINES, AnyBaseline, GradientDescent
+from ...teacher.baselines.config import BASELINES, AnyBaseline, GradientDescent
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Self
 
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger import LedgerUrl
+from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.sums import Score
 from ...teacher.mechanisms.votes import PrivateKnn
-from ...teacher.shards import ScaleConfig
+from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress

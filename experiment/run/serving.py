@@ -13,8 +13,8 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.custodian import Custodian
 from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import open_records
-from ...teacher.service import ServiceConfig, Settings
 from ...teacher.service.app import create_app
+from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
 from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ...wall.progress import TaskProgress
-from . import LinearNoisySgd, NoisySgd
+from .config import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
 MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch

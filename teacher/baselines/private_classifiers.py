@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from ...wall.errors import LabelwallError, MissingData
-from . import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
+from .config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
 CLAIMS = {

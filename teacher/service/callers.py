@@ -21,7 +21,7 @@ from fastapi.security.utils import get_authorization_scheme_param
 
 from ...wall.errors import Refused
 from ..private_files import log_failure
-from . import MIB, Settings
+from .config import MIB, Settings
 from .keys import Key
 from .replies import refused
 

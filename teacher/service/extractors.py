@@ -14,8 +14,8 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
 from ..features.cache import cache_name
 from ..features.embedder import Embedder
-from . import MIB, Settings
 from .callers import OneAtATime
+from .config import MIB, Settings
 from .replies import refused
 
 MAX_EXTRACTORS = 8  # kept in memory

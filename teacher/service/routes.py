@@ -21,8 +21,9 @@ from ...wall.messages import Queries, canonical_json
 from ...wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode
 from ..records.persons import codes_of
 from ..records.sources import received
-from . import MIB, replies
+from . import replies
 from .callers import Analyst, Anyone, Custodian
+from .config import MIB
 from .extractors import accepted
 from .queue import HALF, Job, Result
 from .service import Service

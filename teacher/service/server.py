@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ...wall.errors import InvalidInput
-from . import ServiceConfig
+from .config import ServiceConfig
 from .replies import refused
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors

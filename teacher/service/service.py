@@ -16,8 +16,8 @@ from ..ledger.anchor import read_nonces
 from ..ledger.tables import READ_HEAD
 from ..records.sources import Records
 from ..teacher import Teacher
-from . import Settings
 from .callers import BodyReader, Shared
+from .config import Settings
 from .extractors import Extractors
 from .keys import Key
 from .queue import RequestQueue

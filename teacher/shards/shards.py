@@ -26,7 +26,7 @@ from ..records.sources import Records
 from ..search.cpu import ROW_BITS, ROW_MASK
 from ..search.index import Count, Index
 from ..search.kernels import Select, Similar
-from . import ScaleConfig
+from .config import ScaleConfig
 from .pools import Pool, RayPool
 from .worker import ROWS, Summary, append, block_rows, columns_of, finish, journal
 

@@ -12,7 +12,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
-from labelwall.teacher.service import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import ExtractorSpec, Queries

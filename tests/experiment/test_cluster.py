@@ -25,7 +25,7 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.service import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.shards.pools import require_locked
 from labelwall.wall.errors import InvalidInput

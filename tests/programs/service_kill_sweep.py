@@ -20,9 +20,9 @@ from socket import socket
 
 import torch
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.service import ServiceConfig
+from labelwall.teacher.ledger.url import Place
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import listen, server
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Queries

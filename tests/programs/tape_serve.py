@@ -10,7 +10,7 @@ import torch
 
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.run.serving import serve
-from labelwall.teacher.service import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig
 from tests.seeded_noise import SeededNoise
 
 

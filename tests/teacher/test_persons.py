@@ -10,7 +10,7 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.records.persons import code_of, codes_of
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Queries
 from tests import ledgers

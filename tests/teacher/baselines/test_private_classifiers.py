@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from labelwall.teacher.baselines import (
+from labelwall.teacher.baselines import private_classifiers
+from labelwall.teacher.baselines.config import (
     DpForest,
     DpLogisticRegression,
     DpNaiveBayes,
-    private_classifiers,
 )
 from labelwall.teacher.baselines.private_classifiers import fit_privately
 from labelwall.wall.errors import LabelwallError, MissingData

@@ -9,7 +9,7 @@ from labelwall.teacher.mechanisms.voters import EVERYWHERE, Voters
 from labelwall.teacher.mechanisms.votes import LANDMARKS
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
 from tests.seeded_noise import SeededNoise

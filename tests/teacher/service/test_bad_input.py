@@ -11,7 +11,7 @@ import torch
 
 from labelwall.teacher.features.network import network_of
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.service import ServiceConfig
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.networks import NETWORKS
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.service import ServiceConfig, replies
+from labelwall.teacher.service import replies
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
 from labelwall.wall.messages import Queries
 from tests.make import until

@@ -11,8 +11,9 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from labelwall.teacher.service import ServiceConfig, callers
+from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
 from labelwall.wall.wire import SAFETENSORS
 from tests.make import until

@@ -14,13 +14,13 @@ import numpy as np
 from fastapi import FastAPI
 
 from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.ledger import LedgerUrl, Place
+from labelwall.teacher.ledger.url import LedgerUrl, Place
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import ServiceConfig, Settings
 from labelwall.teacher.service.app import create_app
+from labelwall.teacher.service.config import ServiceConfig, Settings
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.server import address, listen, server
 from labelwall.teacher.service.service import Service, build_service

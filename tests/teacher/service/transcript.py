@@ -25,7 +25,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import callers
 from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.service.service import Service
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.config import Task

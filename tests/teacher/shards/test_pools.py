@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.teacher.shards import ScaleConfig, pools
+from labelwall.teacher.shards import pools
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import CHECK_ALIVE, connect, require_locked
 from labelwall.wall.errors import InvalidInput
 

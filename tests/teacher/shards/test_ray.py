@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.shards import ScaleConfig, pools
+from labelwall.teacher.shards import pools
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import RayPool
 from labelwall.teacher.shards.shards import ShardedRows
 from labelwall.teacher.shards.worker import ROWS, Journal, ShardFailed, append

@@ -11,9 +11,9 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.votes import Gnmax
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.shards import ScaleConfig
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.pools import Pool
 from labelwall.teacher.shards.worker import ShardFailed, journal
 from labelwall.wall.datasets.config import DataConfig, Task

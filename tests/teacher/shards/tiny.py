@@ -33,7 +33,7 @@ from labelwall.teacher.mechanisms.votes import (
 )
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import ScaleConfig
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit
