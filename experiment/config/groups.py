@@ -215,3 +215,4 @@ class Round:
     form: QueryForm  # what its mechanism asks, with the noise that the budget decides
     seed: int  # of its public randomness
     period: int = 1  # of the records, counted from 1
+    periods: int = 1  # of the plan

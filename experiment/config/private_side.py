@@ -219,12 +219,14 @@ class PrivateSide(Computing):
         ``seed``: of public randomness.
         """
         solved, rounds, size = self.solved(), list[Round](), len(self.mechanisms())
-        for place in range(self.budget.periods * len(self.rounds)):
+        periods = self.budget.periods
+        for place in range(periods * len(self.rounds)):
             (period, within), number = divmod(place, len(self.rounds)), place + 1
             mechanism, entry = solved.mechanism_of(number), self.rounds[within]
             once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
             paid, drawn = period * size + self.slots()[within], seed * 1000 + number
-            rounds.append(Round(number, paid, entry.queries, once, form, drawn, period + 1))
+            of_period = form, drawn, period + 1, periods
+            rounds.append(Round(number, paid, entry.queries, once, *of_period))
         return rounds
 
     def _summed(self, form: QueryForm) -> QueryForm:

@@ -143,7 +143,7 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
         before = _period_before(experiment, asked.number)
-        if before is None:
+        if asked.periods == 1:  # else later records want other axes than the first ones
             asked, extractor = _by_count(experiment, asked, extractor)
         features, place = experiment.features.quantised, experiment.folder.round(asked.number)
         rest = None if others is None else features(extractor, others)
