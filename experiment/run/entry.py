@@ -81,7 +81,8 @@ def run(
     directory = custodian or custodian_place(config, run_dir)
     side = replace(config.private_side(), custodian_dir=str(directory))
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
-    with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
+    shared = side, task, entropy, console, known
+    with teacher_of(*shared, left_out=folder.left_out, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
         config = _fixed(config, folder, console, len(public.inputs))
         if not folder.config.exists():
@@ -89,9 +90,9 @@ def run(
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        shared = folder, task, public, extractor, features, teacher, console, taught
+        rest = folder, task, public, extractor, features, teacher, console, taught
         rounds, score = config.asked_rounds(config.seed), config.asked_score()
-        return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
+        return run_rounds(Experiment(settings, rounds, *rest, score, loggers))
 
 
 def _untested(public: PublicData) -> str:

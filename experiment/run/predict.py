@@ -62,7 +62,8 @@ def predict(
     features = PublicFeatures(settings, rows, console.progress)
     folder = RunFolder(out.with_suffix(".fit"))
     folder.ledger = out.with_suffix(".ledger.sqlite")
-    with teacher_of(side, task, entropy, console) as teacher:
+    left_out = out.with_suffix(".left_out.json")
+    with teacher_of(side, task, entropy, console, left_out=left_out) as teacher:
         teacher.export(folder.ledger)
         plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
