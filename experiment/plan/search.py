@@ -20,6 +20,7 @@ import numpy as np
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
+from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.private_files import make_private
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
@@ -105,6 +106,7 @@ def best_plan(
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
+        custodians=config.custodians,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -184,6 +186,8 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
         kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
         among = getattr(config.mechanism, "among", None)
         fits = [m for m in kinds if m.label_space == config.data.labels]
+        if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
+            fits = [m for m in fits if isinstance(m, NoisySum)]
         mechanisms = [m for m in fits if among in (None, m.kind)]
         if fits and not mechanisms:
             rule = f"null, or one of {', '.join(m.kind for m in fits)}"

@@ -65,7 +65,8 @@ def describe_plan(side: PrivateSide) -> dict[str, object]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
-    that the budget decided, and in the same form the score (None without one).
+    that the budget decided, and in the same form the score (None without one), custodians (how
+    many).
     """
     plan, slots, solved = side.plan(), side.slots(), solved_numbers(side)
     known = certificates(plan)
@@ -89,6 +90,7 @@ def describe_plan(side: PrivateSide) -> dict[str, object]:
         "certificates": {name: round_up(c.epsilon) for name, c in known.items()},
         "rounds": rounds,
         "score": entry(len(plan.slots) - 1) if side.scored else None,
+        "custodians": side.custodians,
     }
 
 
@@ -110,6 +112,11 @@ def render_plan(shown: dict) -> str:
     for entry in scores:
         caps = entry["caps"]["score"]
         lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
+    if (several := shown["custodians"]) > 1:
+        lines.append(
+            f"  {several} custodians, each with this budget: their sum has {math.sqrt(several):.2f} "
+            "times the noise of one's"
+        )
     slots = {entry["slot"]: entry["solved"] for entry in [*shown["rounds"], *scores]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
