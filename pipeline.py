@@ -19,7 +19,7 @@ COMMANDS = {
     "report": "write a run folder's report.html and model card again",
     "records": "PRIVATE: the custodian adds or removes records; nothing is trained or charged",
     "data": "PRIVATE: the custodian's check of a data set (counts, classes, bad rows)",
-    "init": "write a configuration for your own data, or a copy of a packaged one",
+    "init": "write a configuration for your own data, as a file to edit",
     "serve": "the teacher as a service: answers over HTTP from one custodian's directory",
     "keys": "who may ask a service: add, list or revoke API keys",
 }

@@ -2,9 +2,7 @@
 
 from setuptools import find_namespace_packages, setup
 
-FOLDERS = find_namespace_packages(
-    include=("configs", "experiment*", "student*", "teacher*", "wall*")
-)
+FOLDERS = find_namespace_packages(include=("experiment*", "student*", "teacher*", "wall*"))
 
 setup(
     packages=["labelwall", *(f"labelwall.{name}" for name in FOLDERS)],

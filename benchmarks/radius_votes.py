@@ -4,7 +4,7 @@
     python benchmarks/radius_votes.py --cache FEATURES
 
 The train split is private. The first test rows are PUBLIC: their mean centres the features, 1,000
-of them with labels plan both mechanisms (the planners of `plan --optimise`), and 2,000 are the
+of them with labels plan both mechanisms (the planners of `mechanism: auto`), and 2,000 are the
 landmarks. Each planner may ask the rows of a query set once each, and wants the most right labels
 within epsilon. Three query sets of other test rows; the mechanisms draw from the system's entropy.
 """

@@ -189,20 +189,36 @@ def plan(
     Raises BudgetRefused where the settings cost more than ``epsilon``.
     """
     from ..teacher.accounting.accountant import require_affordable
-    from .plan.search import best_plan
-    from .plan.show import describe_optimum, describe_plan, reason, render_plan
 
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
-        config, lines = _configured(data, Path(scratch), budget, settings, private=False), []
-        if config.open:
-            config, optimum = best_plan(config, Console(quiet=quiet))
-            shown, lines = describe_optimum(config, optimum), ["", reason(optimum)]
-        else:
-            shown = describe_plan(config)
+        config = _configured(data, Path(scratch), budget, settings, private=False)
+        config, shown, text = priced(config, Console(quiet=quiet))
         require_affordable(config.plan())
-        text = "\n".join([render_plan(shown), *lines])
-    return Price(float(str(shown["epsilon"])), config.budget.delta, shown, text)
+    return Price(shown["epsilon"], config.budget.delta, shown, text)
+
+
+def priced(
+    config: Config, console: Console, min_accuracy: float = 0.0
+) -> tuple[Config, dict[str, Any], str]:
+    """(the configuration with its method, what `plan --json` prints, the same as text).
+
+    Where the method is open it is chosen on public rows. Raises InvalidInput, MissingData (public
+    rows), BudgetRefused.
+    """
+    from .plan.show import choices_table, describe_candidates, describe_plan, reason, render_plan
+
+    if not config.open:
+        config.solved(console.progress)
+        shown = describe_plan(config)
+        return config, shown, render_plan(shown)
+    from .plan.search import best_plan  # takes a second
+
+    config, optimum = best_plan(config, console, min_accuracy)
+    shown = describe_plan(config)
+    text = "\n".join([choices_table(optimum.tried), render_plan(shown), "", reason(optimum)])
+    records = {"expected_records": optimum.goal.expected_records}
+    return config, {**shown, **records, **describe_candidates(optimum)}, text
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ Each takes the arguments after its name and returns the exit code. Its docstring
 import inspect
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,13 @@ from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
 from ..compare.config import Cell, cells_of
-from ..config.arguments import add_options, flag, option
+from ..config.arguments import flag, option
 from ..config.config import Config
 from ..config.options import parse, read
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 from ..run.console import Console
 
-CONFIGS = resources.files("labelwall.configs")
-PACKAGED = sorted(
-    file.name.removesuffix(".yaml") for file in CONFIGS.iterdir() if file.name.endswith(".yaml")
-)
 HEADER = """\
 # Written by labelwall from public rows alone; `labelwall run --help-all` explains all settings.
 # Next:
@@ -50,14 +45,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "plan": {
         "--json": flag("one JSON object: epsilon, delta, certificates, rounds"),
-        "--optimise": flag(
-            "search the best mechanism, caps and number of queries for the budget, "
-            "from public rows alone; all mechanisms with --mechanism.kind auto"
-        ),
-        "--out": "with --optimise: file to write the configuration to",
+        "--out": "with --mechanism.kind auto: file to write the chosen configuration to",
         "--min_accuracy": option(
-            "with --optimise: least expected share of right labels, in [0, 1); fewer labels, "
-            "better ones",
+            "with --mechanism.kind auto: least expected share of right labels, in [0, 1); fewer "
+            "labels, better ones",
             type=float,
             default=0.0,
         ),
@@ -78,9 +69,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         ),
         "--out": option(
             "npz file to write: labels, outcomes; a receipt and the ledger beside", required=True
-        ),
-        "--slot": option(
-            "which mechanism of the plan pays: its place in the list", type=int, default=0
         ),
         "--quiet": QUIET,
     },
@@ -105,7 +93,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "--dry_run": flag("say what would be done, and change nothing"),
     },
     "init": {
-        "--from": option(f"packaged configuration to copy: {', '.join(PACKAGED)}", dest="source"),
         "--out": option("file to write", default="labelwall.yaml"),
     },
 }
@@ -134,40 +121,28 @@ def run(args: Sequence[str]) -> int:
 
 
 def plan(args: Sequence[str]) -> int:
-    """Show what a configuration costs; exit code 2 when its caps exceed the budget.
-    Reads no data.
+    """Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads public
+    data alone, and only where --mechanism.kind auto leaves the method to them.
     """
     config, rest = _parsed(plan, args)
     from ...teacher.accounting.accountant import require_affordable
-    from ..plan.show import describe_plan, render_plan
+    from ..api import priced
 
-    if rest.optimise or config.open:
-        return _optimise(config, rest)
     for name in ("out", "min_accuracy"):
-        if getattr(rest, name):
-            raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
-    config.solved(Console(quiet=rest.json).progress)
-    shown = describe_plan(config.private_side())
-    print(json.dumps(shown) if rest.json else render_plan(shown))
-    require_affordable(config.plan())
-    return 0
-
-
-def _optimise(config: Config, options: Namespace) -> int:
-    from ..plan.search import best_plan
-    from ..plan.show import describe_optimum, origin, print_optimum
-
-    out = Path(options.out) if options.out else None
+        if getattr(rest, name) and not config.open:
+            rule = "given together with --mechanism.kind auto"
+            raise InvalidInput(name, rule, getattr(rest, name))
+    out = Path(rest.out) if rest.out else None
     if out is not None and out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
-    best, optimum = best_plan(config, Console(quiet=options.json), options.min_accuracy)
+    config, shown, text = priced(config, Console(quiet=rest.json), rest.min_accuracy)
+    print(json.dumps(shown) if rest.json else text)
+    require_affordable(config.plan())
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(f"{origin(optimum)}{to_yaml(best)}")
-    if options.json:
-        print(json.dumps(describe_optimum(best, optimum)))
-    else:
-        print_optimum(optimum, out)
+        out.write_text(to_yaml(config))
+        if not rest.json:
+            print(f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR")
     return 0
 
 
@@ -218,9 +193,7 @@ def predict(args: Sequence[str]) -> int:
     from ..run import predict as prediction
 
     queries, entropy = Path(rest.queries), SystemEntropy()
-    answers = prediction.predict(
-        side, settings, queries, out, slot=rest.slot, entropy=entropy, console=console
-    )
+    answers = prediction.predict(side, settings, queries, out, entropy=entropy, console=console)
     answered, known = int(has_label(answers.labels).sum()), answers.receipt.served
     print(f"{answered} of {len(answers.labels)} answered, {known} known before: {out}")
     return 0
@@ -274,31 +247,18 @@ def data(args: Sequence[str]) -> int:
 
 
 def init(args: Sequence[str]) -> int:
-    """Write a configuration for your own data, or a copy of a packaged one (--from). Opens no
-    private file. Settings as for `run`, such as --student.steps 900, are written too.
+    """Write a configuration for your own data. Opens no private file. Settings as for `run`, such
+    as --student.steps 900, are written too.
     """
-    parser = ArgumentParser(add_help=False, allow_abbrev=False)
-    add_options(parser, OPTIONS["init"])
-    options, others = parser.parse_known_args(list(args))
-    out, command = Path(options.out), "plan"
-    if options.source is None:
-        config, _ = _parsed(init, args)
-        content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}".encode()
-    elif others:
-        raise InvalidInput("from", "left out with one's own data and settings", options.source)
-    elif options.source not in PACKAGED:
-        raise InvalidInput("from", f"one of {', '.join(PACKAGED)}", options.source)
-    else:
-        content = (CONFIGS / f"{options.source}.yaml").read_bytes()
-        if options.source.startswith("compare_"):
-            command = "compare"
+    config, options = _parsed(init, args)
+    out = Path(options.out)
+    content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}"
     if out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(content)
+        out.write_text(content, encoding="utf-8")
     except OSError as error:
         raise InvalidInput("out", "a file that can be written", str(out)) from error
-    more = " --out DIR" if command == "compare" else ""
-    print(f"wrote {out}. Next: labelwall {command} --config {out}{more}")
+    print(f"wrote {out}. Next: labelwall plan --config {out}")
     return 0

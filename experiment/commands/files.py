@@ -14,22 +14,11 @@ from typing import Any
 from ...wall.errors import InvalidInput
 from ..config.arguments import add_options, flag, option
 
-LEDGER = option("ledger.sqlite of a run folder, or an export", type=Path)
 STUDENT = option("folder of a finished run, or its student.safetensors", type=Path, required=True)
 FORMATS = {
     "onnx": "one file, checked by onnxruntime",
     "timm": "a folder for timm.create_model('local-dir:FOLDER', pretrained=True)",
     "huggingface": "a folder in the Hub's layout, with the model card; needs the run folder",
-}
-ATTACK_OPTIONS: dict[str, Any] = {
-    "--empirical": flag("attack the mechanisms instead of reading a ledger's entries"),
-    "--trials": option(
-        "queries drawn for each release on each data set, a count", type=int, default=20000
-    ),
-    "--confidence": option(
-        "all lower bounds hold jointly with this probability", type=float, default=0.95
-    ),
-    "--json": flag("a JSON list, one object for each mechanism and delta"),
 }
 
 
@@ -37,55 +26,67 @@ def _parsed(
     command: Callable[[Sequence[str]], int],
     args: Sequence[str],
     options: dict[str, Any],
-    name: str = "",
 ) -> Namespace:
     does = inspect.getdoc(command)
-    parser = ArgumentParser(f"labelwall {name or command.__name__}", description=does)
+    parser = ArgumentParser(f"labelwall {command.__name__}", description=does)
     add_options(parser, options)
     return parser.parse_args(args)
 
 
 def audit(args: Sequence[str]) -> int:
-    """Recompute the certificate from a ledger file alone; with --empirical, attack the
-    mechanisms.
-    """
-    if "--empirical" in args:
-        return _attack(args)
-    from ...teacher.ledger.auditor import auditor
+    """Recompute the certificate from a ledger file alone; exit code 3 where it is inconsistent.
 
+    With --empirical, run the plan's mechanisms, as configured and with little noise, on worst-case
+    neighbouring data sets made for it: a lower confidence bound of epsilon next to the claim; exit
+    code 3 when a claim is refuted. Reads no record.
+    """
     options = {
-        "ledger": LEDGER,
-        "--json": flag("one JSON object: epsilon, delta, entries, consistent, problems, head"),
+        "ledger": option(
+            "ledger.sqlite of a run folder, or an export; with --empirical a run's configuration "
+            "(YAML), too",
+            type=Path,
+        ),
+        "--json": flag(
+            "one JSON object: epsilon, delta, entries, consistent, problems, head; of "
+            "attacks a list, one object for each mechanism and delta"
+        ),
         "--expect_head": "hash (hex) that must stand in the chain, from a receipt or a "
         "summary.json",
         "--explain": flag("show each release, what it is priced as, and the arithmetic of epsilon"),
+        "--empirical": flag("attack the mechanisms instead of reading a ledger's entries"),
+        "--trials": option(
+            "of attacks: queries drawn for each release on each data set, a count",
+            type=int,
+            default=20000,
+        ),
+        "--confidence": option(
+            "of attacks: all lower bounds hold jointly with this probability",
+            type=float,
+            default=0.95,
+        ),
     }
     parsed = _parsed(audit, args, options)
+    if parsed.empirical:
+        return _attack(parsed)
+    from ...teacher.ledger.auditor import auditor
+
     finding = auditor.audit(parsed.ledger, expect_head=parsed.expect_head, explained=parsed.explain)
     print(json.dumps(finding.to_json()) if parsed.json else finding.render())
     return 0 if finding.consistent else 3
 
 
-def _attack(args: Sequence[str]) -> int:
-    """Statistical audit: run the plan's mechanisms, as configured and with little noise, on
-    worst-case neighbouring data sets made for it; a lower confidence bound of epsilon next to
-    the claim. Give a ledger or --config. Reads no record. Exit code 3 when a claim is refuted.
-    """
-    from ...teacher.accounting.plan import Plan
+def _attack(options: Namespace) -> int:
     from ...teacher.audits.cases import audit_mechanisms
     from ...teacher.ledger.ledger import Ledger
     from ...teacher.mechanisms.registry import from_slot
-    from ..config.options import parse
+    from ..config.settings import load_config
 
-    name = "audit --empirical"
-    plan: Plan | None
-    if any(arg.partition("=")[0] == "--config" for arg in args):
-        config, options = parse(args, name, inspect.getdoc(_attack) or "", ATTACK_OPTIONS)
-        plan = config.plan()
+    if options.ledger.suffix == ".yaml":
+        plan = load_config(options.ledger).plan()
     else:
-        options = _parsed(_attack, args, {"ledger": LEDGER} | ATTACK_OPTIONS, name)
-        plan = Ledger(options.ledger).state.plan
-        assert plan is not None  # a ledger's first entry fixes it
+        known = Ledger(options.ledger).state.plan
+        assert known is not None  # a ledger's first entry fixes it
+        plan = known
     findings = audit_mechanisms(
         [from_slot(slot) for slot in plan.slots],
         delta=plan.delta,

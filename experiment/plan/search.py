@@ -1,4 +1,4 @@
-"""The best configuration for a budget, by PUBLIC rows: `plan --optimise`, and `mechanism: auto`.
+"""The best configuration for a budget, by PUBLIC rows: what `mechanism: {kind: auto}` becomes.
 
 Nothing private is read: not a row, not a count. Every kind of features that the data allow is
 computed once; every kind of mechanism is searched for on them (candidates.py).
@@ -74,7 +74,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
         make_private(custodian)  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
     best, optimum = best_plan(config, console)
-    console.show(choices_table(optimum.tried))
+    console.say(choices_table(optimum.tried))
     console.say(reason(optimum))
     write_file(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
     write_file(folder.choice, to_yaml(best))
@@ -172,33 +172,19 @@ def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
 
 
 def mechanisms_for(config: Config) -> list[Mechanism]:
-    """The configuration's mechanism, or all that fit its labels where that is open.
+    """The mechanisms that fit the labels of an open configuration, and among which it chooses.
 
-    Raises InvalidInput where none can be searched for, or for rounds with another one.
+    Raises InvalidInput where there are none.
     """
-    planned = [kind for kind, plan in PLANNERS.items() if plan is not None]
-    if not config.open:
-        if config.mechanism.kind not in planned:
-            rule = f"one that has a planner: {', '.join(planned)}"
-            raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
-        mechanisms = [config.mechanism]
-    else:
-        kinds: list[Mechanism] = [MECHANISMS[kind]() for kind in planned]
-        among = getattr(config.mechanism, "among", None)
-        fits = [m for m in kinds if m.label_space == config.data.labels]
-        if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
-            fits = [m for m in fits if isinstance(m, NoisySum)]
-        mechanisms = [m for m in fits if among in (None, m.kind)]
-        if fits and not mechanisms:
-            rule = f"null, or one of {', '.join(m.kind for m in fits)}"
-            raise InvalidInput("mechanism.among", rule, among)
+    planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
+    fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
+    if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
+        fits = [m for m in fits if isinstance(m, NoisySum)]
+    among = getattr(config.mechanism, "among", None)
+    mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:
-        rule = f"named for data.labels: {config.data.labels}, which no search knows"
-        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
-    for own in (r.mechanism for r in config.rounds if r.mechanism is not None):
-        if own != config.mechanism:  # the choice would replace it
-            rule = f"left out, or {config.mechanism.kind}: all rounds share what is searched for"
-            raise InvalidInput("rounds.mechanism", rule, own.kind)
+        rule = f"null, or one of {', '.join(m.kind for m in fits)}"
+        raise InvalidInput("mechanism.among", rule, among)
     return mechanisms
 
 

@@ -1,11 +1,8 @@
 """What a configuration costs, and what a search came to: as lines, tables and JSON."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...teacher.accounting.accountant import (
     certificates,
@@ -19,11 +16,8 @@ from ..config.private_side import PrivateSide, solved_line, solved_numbers
 from ..run.console import Console
 from .planner import Choice, Optimum
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 WEAK = 10.0  # epsilon above which a guarantee means little
-TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
+TABLE_WIDTH = 112  # columns of characters
 SHOWN = 12  # choices in a table
 
 
@@ -61,7 +55,7 @@ def announce(side: PrivateSide, known: PrivateSide, console: Console) -> None:
         console.say(line)
 
 
-def describe_plan(side: PrivateSide) -> dict[str, object]:
+def describe_plan(side: PrivateSide) -> dict[str, Any]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
@@ -113,10 +107,8 @@ def render_plan(shown: dict) -> str:
         caps = entry["caps"]["score"]
         lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
     if (several := shown["custodians"]) > 1:
-        lines.append(
-            f"  {several} custodians, each with this budget: their sum has {math.sqrt(several):.2f} "
-            "times the noise of one's"
-        )
+        times = f"{math.sqrt(several):.2f} times the noise of one's"
+        lines.append(f"  {several} custodians, each with this budget: their sum has {times}")
     slots = {entry["slot"]: entry["solved"] for entry in [*shown["rounds"], *scores]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
@@ -125,20 +117,7 @@ def render_plan(shown: dict) -> str:
     return "\n".join(lines)
 
 
-def describe_optimum(side: PrivateSide, optimum: Optimum[Any]) -> dict[str, object]:
-    """What `plan --optimise --json` prints.
-
-    `plan --json` of the choice; optimised, expected_records, candidates.
-    """
-    return {
-        **describe_plan(side),
-        "optimised": _entry(optimum.chosen),
-        "expected_records": optimum.goal.expected_records,
-        **describe_candidates(optimum),
-    }
-
-
-def describe_candidates(optimum: Optimum[Any]) -> dict[str, object]:
+def describe_candidates(optimum: Optimum[Any]) -> dict[str, Any]:
     """candidates (best first), reason, source (of the rows rehearsed on), seconds of the search."""
     return {
         "candidates": [_entry(choice) for choice in optimum.tried],
@@ -164,36 +143,14 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
     }
 
 
-def print_optimum(optimum: Optimum[Any], out: Path | None) -> None:
-    """The candidates and the choice, on stdout; ``out``: written to."""
-    from rich.console import Console as RichConsole
-
-    screen = RichConsole(width=TABLE_WIDTH, highlight=False)
-    if len(optimum.tried) > 1:
-        screen.print(choices_table(optimum.tried))
-    chosen, goal = optimum.chosen, optimum.goal
-    for line in (
-        f"Certified: epsilon {round_up(chosen.epsilon)} of {goal.epsilon:g} at delta "
-        f"{goal.delta:g}.",
-        f"{reason(optimum)} {goal.expected_records} private records expected (--expected_records). "
-        "Every round is counted with the first round's features; later rounds' are usually better.",
-        "",
-        f"features: {chosen.view}",
-        f"mechanism: {_described(chosen)}",
-        f"caps: {chosen.asked} asked, {chosen.cap} answered, in {goal.rounds} rounds",
-        f"expected: {_numbers(chosen)}",
-        f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR"
-        if out
-        else "--out FILE.yaml writes this configuration.",
-    ):
-        screen.print(line, markup=False, soft_wrap=True)
-
-
-def choices_table(choices: Sequence[Choice[Any]]) -> Table:
+def choices_table(choices: Sequence[Choice[Any]]) -> str:
     """The first SHOWN of them."""
-    from rich.table import Table
+    import rich.console
+    import rich.table
 
-    table = Table(title=f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}")
+    table = rich.table.Table(
+        title=f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}"
+    )
     for name in ("epsilon", "expected", "asked", "answered", "features", "mechanism"):
         table.add_column(name)
     for choice in choices[:SHOWN]:
@@ -205,7 +162,10 @@ def choices_table(choices: Sequence[Choice[Any]]) -> Table:
             str(choice.view),
             _described(choice),
         )
-    return table
+    screen = rich.console.Console(width=TABLE_WIDTH, color_system=None)
+    with screen.capture() as shown:
+        screen.print(table)
+    return shown.get().rstrip()
 
 
 def _described(choice: Choice[Any]) -> str:
@@ -227,11 +187,6 @@ def expected(choice: Choice[Any]) -> str:
     return text + (spread if choice.spread else "")
 
 
-def _numbers(choice: Choice[Any]) -> str:
-    what = "labels" if choice.mechanism.once_a_round else f"of {choice.asked} answered"
-    return f"{choice.answered:.0f} {what}, {expected(choice)}"
-
-
 def sentence(optimum: Optimum[Any]) -> str:
     """Why the best was chosen, for a reader."""
     best, goal = optimum.chosen, optimum.goal
@@ -250,14 +205,4 @@ def reason(optimum: Optimum[Any]) -> str:
     return (
         f"{sentence(optimum)} From {optimum.source}, in {optimum.seconds:.0f} s; no private "
         "record was read."
-    )
-
-
-def origin(optimum: Optimum[Any]) -> str:
-    """The comment above a configuration that a search wrote."""
-    chosen, goal = optimum.chosen, optimum.goal
-    return (
-        f"# Written by `labelwall plan --optimise` for epsilon {goal.epsilon:g}, "
-        f"{goal.expected_records} expected records, from {optimum.source}.\n"
-        f"# Expected: {_numbers(chosen)}; certified epsilon {round_up(chosen.epsilon)}.\n"
     )

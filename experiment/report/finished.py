@@ -17,7 +17,7 @@ from ..run.run_folder import RunFolder
 # What the pages say about a round
 ROUND_KEYS = (
     *("asked", "answered", "abstained", "cap_reached", "label_accuracy", "student_accuracy"),
-    *("epsilon_reading", "extractor", "confusion", "history"),
+    *("epsilon_reading", "extractor", "confusion"),
 )
 
 

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 # distinguishable without colour vision, by lightness
 INK = "#1b2733"
-STUDENT = "#1f6feb"
 LABELS = "#c2570c"
-CAP = "#a4133c"
 WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 MOST_NAMED = 60  # classes up to which it names them
@@ -100,27 +98,6 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
             axes.text(*place, text, ha="center", va="center", color=ink, fontsize=size)
 
     return svg(draw, height=WIDTH, x="predicted", y="true", square=True)
-
-
-def reliability(bins: Sequence[Sequence[float]]) -> bytes:
-    """SVG of the share of right answers by certainty, the diagonal, and how many rows each bin has.
-
-    ``bins``: rows, mean certainty and share right of bins of equal width.
-    """
-
-    def draw(axes: "Axes") -> None:
-        most, width = max(count for count, _, _ in bins), 1 / len(bins)
-        for place, (count, certainty, right) in enumerate(bins):
-            middle = (place + 0.5) * width
-            axes.bar(middle, 0.25 * count / most, width=width, color=LABELS, alpha=0.25)
-            if count:
-                axes.plot([certainty, certainty], [certainty, right], color=CAP, linewidth=1)
-                axes.plot(certainty, right, color=STUDENT, marker="o")
-        axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
-        axes.set(xlim=(0, 1), ylim=(0, 1.04))
-
-    label = "share of these that is right"
-    return svg(draw, height=4.4, x="how sure the student is", y=label, square=True)
 
 
 def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:

@@ -8,11 +8,11 @@ import html
 import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -27,25 +27,15 @@ from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace, has_truth
 from ...wall.messages import Outcome
 from ..config.config import Config
-from ..run.metrics import uneven, untested
+from ..run.metrics import BINS, uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder, write_file
 from . import plots
 from .finished import FinishedRun, read_run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
 MOST_IMAGES = 10  # shown for each round and outcome
-MEASURES = {  # of a training
-    "accuracy/test": "share of test rows right",
-    "loss/supervised": "loss on released labels",
-    "loss/unlabelled": "loss on unlabelled rows",
-}
-RARE = 0.1  # share of right rows below which a class is named
-MOST_RARE = 10  # of these that are named
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
@@ -84,7 +74,7 @@ def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
     scores = {"accuracy": run.summary["test_accuracy"]}
     if kind == "value":
         scores = dict(run.summary["test_errors"] or {})
-    elif shared["last"].get("calibration_error") is not None:
+    elif shared["last"]["calibration_error"] is not None:
         scores["expected_calibration_error"] = shared["last"]["calibration_error"]
     known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
@@ -118,7 +108,6 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 
 def _shared(run: FinishedRun) -> dict[str, Any]:
     plan, last = run.config.plan(), run.rounds[run.kept - 1]
-    scores = scores_by_name(np.array(last["confusion"]), run.info.labels)
     return {
         **vars(run),
         "plan": plan,
@@ -128,8 +117,8 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "labels": run.info.labels,
         "table": run.info.table,
         "shape": run.info.input_shape,
-        "scores": worst(scores),
-        "rarely_right": rarely_right(scores),
+        "scores": worst(scores_by_name(np.array(last["confusion"]), run.info.labels)),
+        "bins": BINS,
         "uneven": uneven(run.summary),
         "untested": untested(run.summary),
         "scored": (run.summary.get("private_score") or {}).get("right") is not None,
@@ -157,9 +146,7 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "confusion_plot": picture,
         "frequent": frequent,
-        "reliability_plot": plots.reliability(bins) if (bins := last.get("reliability")) else None,
         "estimates": [estimate_of(r) for r in rounds],
-        "curves": training_curves([r["history"] for r in rounds]),
         "examples": examples(data, run.folder, len(rounds), space),
         "shown_config": settings,
     }
@@ -187,38 +174,6 @@ def worst(scores: list[ScoreOfName]) -> list[ScoreOfName]:
     if len(scores) <= MOST_NAMES:
         return scores
     return sorted(scores, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
-
-
-def rarely_right(scores: Sequence[ScoreOfName]) -> str | None:
-    """A sentence that names classes of whose test rows fewer than RARE are right; None without."""
-    names = [name for name, _, right in scores if right is not None and right < RARE]
-    if not names:
-        return None
-    named = ", ".join(names[:MOST_RARE])
-    if len(names) > MOST_RARE:
-        named += f" and {len(names) - MOST_RARE} more"
-    return f"Right on less than {RARE:.0%} of the test rows of {len(names)} classes: {named}."
-
-
-def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
-    """Metric -> SVG, one line a round; what is 0 throughout, such as an unused loss, is left out.
-
-    ``histories``: by round, the student's rows of a step and its metrics.
-    """
-
-    def curve(name: str) -> bytes:
-        def draw(axes: "Axes") -> None:
-            for number, history in enumerate(histories, start=1):
-                points = [(row["step"], row[name]) for row in history if name in row]
-                axes.plot(*np.array(points).reshape(-1, 2).T, marker=".", label=f"round {number}")
-            axes.grid(alpha=0.25)
-
-        columns = len(histories) if len(histories) > 1 else 0
-        label = MEASURES.get(name, name)
-        return plots.svg(draw, height=2.8, x="optimiser step", y=label, legend=columns)
-
-    names = {name for history in histories for row in history for name in row if row[name]}
-    return {name: curve(name) for name in sorted(names - {"step"})}
 
 
 def shown_config(config: Config) -> dict[str, Any]:

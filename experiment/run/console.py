@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.progress import Progress
 
 QUIET_FOR = 3.0  # seconds of a task before it is shown at all
@@ -39,9 +38,6 @@ class Console:
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False)
-
-    def show(self, table: RenderableType) -> None:
-        self._console.print(table)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` units of ``what`` are finished, and the time left.

@@ -50,34 +50,21 @@ def student_metrics(experiment: Experiment, outputs: np.ndarray) -> dict[str, An
     space, truth = experiment.task.labels, experiment.public.test_labels
     predicted = space.predict(outputs)
     certainty = space.certainty(space.probabilities(outputs))
-    bins = reliability(certainty, predicted == truth) if certainty.size else []
+    right = predicted == truth if certainty.size else certainty
     return {
         **{f"student_{key}": value for key, value in space.score(predicted, truth).items()},
         "confusion": space.confusion(truth, predicted).tolist(),
-        "calibration_error": calibration_error(bins),
-        "reliability": bins,
+        "calibration_error": calibration_error(certainty, right),
     }
 
 
-def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:
-    """BINS of [how many answers, their mean certainty, the share of them that is right].
-
-    ``certainty``: float64 in 0..1; ``right``: bool of the same shape. An empty bin holds zeros.
+def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
+    """The expected calibration error over BINS, a share in 0..1 (Guo et al. 2017, equation 3); None
+    without answers. ``certainty``: float64 in 0..1; ``right``: bool of the same shape.
     """
     place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
-    count = np.bincount(place, minlength=BINS)
-    totals = (np.bincount(place, amounts.ravel(), BINS) for amounts in (certainty, right))
-    means = [(total / np.maximum(count, 1)).round(6).tolist() for total in totals]
-    return [list(row) for row in zip(count.tolist(), *means, strict=True)]
-
-
-def calibration_error(bins: list[list[float]]) -> float | None:
-    """The expected calibration error of ``reliability``'s bins, a share in 0..1 (Guo et al. 2017,
-    equation 3); None without answers.
-    """
-    answers = sum(count for count, _, _ in bins)
-    gaps = sum(count * abs(certainty - right) for count, certainty, right in bins)
-    return gaps / answers if answers else None
+    gaps = np.abs(np.bincount(place, (certainty - right).ravel()))
+    return float(gaps.sum()) / certainty.size if certainty.size else None
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:

@@ -1,7 +1,7 @@
 """`predict`: private answers to a file of queries, with a receipt and without a student."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +30,13 @@ def predict(
     queries: Path,
     out: Path,
     *,
-    slot: int,
     entropy: Entropy,
     console: Console,
 ) -> Answers:
-    """Answer the rows of an npz file with the first round's features.
+    """Answer the rows of an npz file with the first round's mechanism and features.
 
-    A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
-    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
+    A mechanism that counts by matrices is asked as that round asks, with public rows; any number of
+    queries is then labelled for nothing. The matrices are kept in ``out``.fit.
 
     ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
     file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
@@ -52,9 +51,7 @@ def predict(
         raise InvalidInput("custodian_dir", rule, None)
     require_affordable(side.plan())
     torch.set_num_threads(settings.threads)
-    if slot not in (slots := side.slots()):
-        raise InvalidInput("slot", f"one of 0 to {max(slots)}", slot)
-    task, form = describe(side.data), side.mechanism_of(slots.index(slot) + 1).query_form
+    task, form = describe(side.data), side.mechanism_of(1).query_form
     asked = _rows(queries, task)
     learns = settings.whiten or form.matrix or form.landmarks
     public = read_public(settings.data) if learns else None
@@ -72,11 +69,10 @@ def predict(
             start = whitened(first, settings.whiten, features.plain)
             extractor = extractor_of_round(start, form, features.plain)
             teacher.use_extractor(extractor)
-            answers = teacher.answer(Queries(asked, slot))
+            answers = teacher.answer(Queries(asked, side.slots()[0]))
         else:
             folder.create()
-            rounds = side.recorded(plan).asked_rounds(settings.seed)
-            current = replace(rounds[slots.index(slot)], number=1)
+            current = side.recorded(plan).asked_rounds(settings.seed)[0]
             known = public.labels if settings.taught else None
             shared = folder, task, public, first, features, teacher, console, known
             answers = ask(Experiment(settings, [current], *shared), current, "asked").answers

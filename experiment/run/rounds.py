@@ -25,8 +25,6 @@ from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
 from .scoring import STUDENT, best_scored
 from .training import retold, train_round, untaught
 
-LONG = {"history", "confusion", "reliability"}  # of metrics.json, which summary.json leaves out
-
 
 def run_rounds(experiment: Experiment) -> dict[str, object]:
     """All rounds, those that are not finished; returns what summary.json holds."""
@@ -85,7 +83,7 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         **by_class(last),
-        "rounds": [{k: value for k, value in entry.items() if k not in LONG} for entry in rounds],
+        "rounds": [{k: v for k, v in entry.items() if k != "confusion"} for entry in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
         "private_score": best.score,

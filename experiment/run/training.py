@@ -28,7 +28,7 @@ from .metrics import round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
 
-UNTAUGHT: dict[str, Any] = {"history": [], "dropped": 0, "seconds": 0.0}
+UNTAUGHT: dict[str, Any] = {"dropped": 0, "seconds": 0.0}
 Taught = tuple[Pool, np.ndarray, np.ndarray | None]  # rows, labels, probabilities
 
 
@@ -131,7 +131,6 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     folder.save_student(number, student, cleaned.labels)
     asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
     return round_metrics(experiment, asked, seen.outputs(student)) | {
-        "history": model.history,
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }

@@ -1,22 +1,15 @@
-"""Benchmarks as modules, on few rows: ten classes of vectors where they expect images' features."""
+"""Benchmarks as modules, on few rows."""
 
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-# In the order of their imports.
-ACCURACY = (
-    *("image_features", "kept", "figure_numbers", "figures", "linear_sgd"),
-    *("ind_knn_choice", "ind_knn_accuracy"),
-)
 
 
 @pytest.fixture
@@ -49,24 +42,3 @@ def run(monkeypatch, capsys) -> Callable[..., str]:
         return capsys.readouterr().out
 
     return output
-
-
-@pytest.fixture
-def radius(load) -> ModuleType:
-    """benchmarks/radius.py with 200 rows in place of KEEL's, one batch a fold and few settings."""
-    _, tables, module = load("figures", "tables", "radius")
-    rows = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
-    tables.TABLES["banana"] = replace(
-        tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64))
-    )
-    module.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
-    module.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
-    return module
-
-
-def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n, 16] around ten centres, labels int64 [n]."""
-    centres = np.random.default_rng(0).normal(size=(10, 16))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 10, n)
-    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels

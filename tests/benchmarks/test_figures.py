@@ -3,13 +3,12 @@
 import re
 from pathlib import Path
 
-import mpmath
 import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 
@@ -33,40 +32,6 @@ def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
     assert found == pytest.approx(printed, rel=0.01)
     assert dependent == pytest.approx(found["screening, no sampling"], rel=1e-3)
     assert dependent <= found["screening, no sampling"] * (1 + 1e-12)
-
-
-def test_terms_are_the_definition_and_their_maximum_is_the_curve(numbers):
-    orders, noise = np.array([1.5, 2.0, 9.0]), {"threshold": 2, "sigma": 1.5}
-    terms = numbers.screening_terms(orders, np.arange(5), max_votes=4, **noise, sample_rate=0.3)
-    curve = screening_rdp(orders, max_votes=4, **noise, sample_rate=0.3)
-    np.testing.assert_array_equal(terms.max(axis=0), curve)
-    for t in (0, 2, 4):
-        neighbours = [s for s in (t - 1, t + 1) if 0 <= s <= 4]
-        exact = [max(_divergence(order, 0.3, t, s) for s in neighbours) for order in orders]
-        np.testing.assert_allclose(terms[t], exact, rtol=1e-6)
-
-
-def _divergence(order, gamma, first, second):
-    """The largest D_alpha of the mixed bit and the plain one, threshold 2, sigma 1.5.
-
-    Either plurality may be the one without the record.
-    """
-    with mpmath.workdps(40):
-        mass = {z: mpmath.exp(-mpmath.mpf(z * z) / mpmath.mpf("4.5")) for z in range(-80, 81)}
-        total = sum(mass.values())
-        passes = {t: sum(m for z, m in mass.items() if t + z > 2) / total for t in (first, second)}
-        worst = mpmath.mpf(0)
-        for old, new in ((first, second), (second, first)):
-            plain = passes[old], 1 - passes[old]
-            mixed = [
-                (1 - gamma) * p + gamma * q
-                for p, q in zip(plain, (passes[new], 1 - passes[new]), strict=True)
-            ]
-            for p, q in ((plain, mixed), (mixed, plain)):
-                worst = max(
-                    worst, sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))
-                )
-        return float(mpmath.log(worst) / (order - 1))
 
 
 def test_the_command_draws_its_figure_and_prints_its_numbers(load, run, tmp_path):
@@ -125,18 +90,6 @@ def test_the_page_prints_every_certificate_of_table_1(row):
 @pytest.fixture
 def pate(load):
     return load("pate_numbers")[0]
-
-
-def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(
-    pate,
-):
-    for row in pate.TABLE_3:
-        one = gaussian_rdp(ORDERS, sigma=row.sigma, sensitivity=20**0.5, sample_rate=1.0)
-        curve = row.queries * one
-        on_the_grid = pate.classic_epsilon(curve, row.delta)
-        exact = pate.classic(pate.TAU * row.queries / row.sigma**2, row.delta)
-        assert exact <= on_the_grid * (1 + 1e-9)
-        assert on_the_grid == pytest.approx(exact, rel=0.01)
 
 
 def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(pate):

@@ -6,40 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.stand_ins import ScaledVoters, StandInNoise, conversations
-from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import open_records
-from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
-from tests.benchmarks.conftest import ACCURACY, clusters
-
-
-def quantised(x: np.ndarray) -> np.ndarray:
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    return np.clip(np.rint(64 * unit), -63, 63).astype(np.int8)
-
-
-@pytest.mark.parametrize(
-    ("rho", "sigma", "low", "high"),
-    [(0.002, 0.4, 0.0, 0.3), (0.02, 1.5, 0.5, 0.75), (1.0, 0.4, 0.8, 1.0)],
-)
-def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
-    load, rho: float, sigma: float, low: float, high: float
-) -> None:
-    """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
-    *_, accuracy = load(*ACCURACY)
-    (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
-    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).with_noise(1.0, 400)
-    index, noise = ExactIndex(quantised(x), np.arange(400)), StandInNoise()
-    stand_ins = ScaledVoters(index, y, 10, quantised(asked), 64.0, records=400 * copies)
-    rehearsed = (conversations(mechanism, stand_ins, 400, noise) == truth).mean()
-    index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
-    voters = Voters(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
-    measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
-    assert abs(rehearsed - measured) < 0.12  # five standard deviations of a share of 400 are 0.12
-    assert low < rehearsed < high
 
 
 def test_cached_features_become_arrays_whose_centre_is_of_public_rows(load, tmp_path: Path) -> None:

@@ -60,28 +60,6 @@ def fit(data: lw.Data, **more: Any) -> lw.Model:
     return lw.fit(data, **{"epsilon": 8.0, "run_dir": "run", "quiet": True, **QUICK, **more})
 
 
-@pytest.mark.parametrize("given", [arrays, named, frames, files])
-def test_rows_of_each_kind_become_a_model_that_a_second_call_only_loads(given: Any) -> None:
-    custody = {} if given is files else {"custody": "custody"}
-    model = fit(given(), **custody)
-    inputs, truth = SPLITS["test"]
-    rows = frame(inputs) if given is frames else inputs
-    labels = truth if given in (arrays, files) else NAMES[truth]
-    assert model.score(rows, labels) > 0.6
-    assert set(model.predict(rows)) <= set(model.classes_)
-    np.testing.assert_array_equal(model.predict(inputs), model.predict(rows))
-    np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1)
-    assert 0 < (model.epsilon_ or 0) <= 8
-    assert model.delta_ == 1e-5
-    assert model.report_._repr_html_().startswith("<iframe")
-    finding = lw.audit("run/ledger.sqlite")
-    assert (finding.epsilon, finding.problems) == (model.epsilon_, [])
-    again = fit(given(), **custody)
-    assert lw.audit("run/ledger.sqlite").head == finding.head
-    np.testing.assert_array_equal(again.predict_proba(rows), model.predict_proba(rows))
-    assert model.student.weights == lw.load("run").student.weights
-
-
 def test_private_rows_are_their_owners_alone_and_shown_nowhere() -> None:
     model = fit(arrays(), custody="custody")
     places = [Path("custody"), *Path("custody").rglob("*")]

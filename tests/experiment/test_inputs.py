@@ -107,10 +107,17 @@ def test_it_becomes_a_model_and_a_second_call_charges_nothing(make: Callable[[],
     predicted = model.predict(rows)
     assert len(predicted) == 30
     assert set(predicted) <= set(model.classes_)
+    np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1, atol=1e-6)
     assert model.summary["test_accuracy"] > 0.5
-    head = lw.audit("run/ledger.sqlite").head
-    np.testing.assert_array_equal(fit(make).predict(rows), predicted)
-    assert lw.audit("run/ledger.sqlite").head == head
+    assert 0 < (model.epsilon_ or 0) <= 8
+    assert model.delta_ == 1e-5
+    assert model.report_._repr_html_().startswith("<iframe")
+    finding = lw.audit("run/ledger.sqlite")
+    assert (finding.epsilon, finding.problems) == (model.epsilon_, [])
+    again = fit(make)
+    np.testing.assert_array_equal(again.predict(rows), predicted)
+    assert lw.audit("run/ledger.sqlite").head == finding.head
+    assert model.student.weights == lw.load("run").student.weights
 
 
 KILLED = [arrays, frames, files]

@@ -68,7 +68,6 @@ OPTIONS = [
     ("predict", ["--queries", "data.npz"], "array x"),
     ("predict", [], "`x` must be"),
     ("predict", ["--custodian_dir", "null"], "custodian_dir"),
-    ("predict", ["--queries", "fitting.npz", "--slot", "1"], "slot"),
     ("plan", ["--privacy.unit", "household"], "privacy.unit"),
     (
         "plan",
@@ -84,7 +83,6 @@ def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
 ) -> None:
     tiny.write()
     np.savez("q.npz", x=np.zeros((2, 99), np.float32))
-    np.savez("fitting.npz", x=tiny.rows(2, 9)[0])
     line = [command, "--config", "config.yaml", *COMMANDS[command], *options]
     check_one_error(line, mentioned, capsys)
     assert not Path("a.npz").exists()

@@ -1,6 +1,5 @@
 """Whole runs over shards: the same releases, ledger and student as over rows in one piece."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import httpx
 
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
 from labelwall.teacher.service.config import ServiceConfig
@@ -16,24 +14,6 @@ from labelwall.teacher.service.keys import Keys
 from tests.experiment import tiny
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
-
-
-def test_a_run_over_shards_is_the_run_over_one_piece(tmp_path: Path, monkeypatch) -> None:
-    tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for shards in ("0", "3"):
-        args = ["--config", "config.yaml", "--scale.shards", shards]
-        config = parse(args)[0]
-        run(config, tmp_path / shards, entropy=SeededNoise(3), console=Console(quiet=True))
-    one, other = (tmp_path / "0", tmp_path / "3")
-    assert len(list((tmp_path / "3.custodian" / "shards-3").glob("*/features-*"))) == 6
-    for number in (1, 2):
-        for name in ("answers.npz", "student.safetensors"):
-            path = Path(f"round_{number}") / name
-            assert (one / path).read_bytes() == (other / path).read_bytes()
-    spent = [json.loads((folder / "summary.json").read_text())["rounds"] for folder in (one, other)]
-    first, second = ([[r["asked"], r["answered"]] for r in rounds] for rounds in spent)
-    assert first == second
 
 
 def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(

@@ -1,4 +1,4 @@
-"""`labelwall init`: a configuration from public rows alone, or a copy of a packaged one."""
+"""`labelwall init`: a configuration from public rows alone."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,6 @@ from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
-
-CONFIGS = Path(__file__).parents[3] / "configs"
-NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
@@ -159,12 +156,8 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
         (["--data", "nowhere.npz"], "`data` must be an existing"),
         (["--data", __file__], "`data` must be an npz, CSV or parquet file"),
         (["--private", "a", "--public", "b", "--test", "c"], "`public` must be an exist"),
-        (["--from", "mnist", "--public", "b"], "`from` must be left out"),
-        (["--from", "mnist", "--seed", "1"], "`from` must be left out"),
         (["--data", "a.npz", "--epsilon", "much"], "--epsilon"),
         (["--data", "a.npz", "--expected_records", "-1"], "a count, at least 1"),
-        (["--from", "../configs/mnist"], ", ".join(NAMES)),
-        (["--from", ""], ", ".join(NAMES)),
         (["IMAGES", "--run_dir", "x"], "unknown setting `run_dir`"),
         (["IMAGES", "--student.stpes", "4"], "Did you mean `student.steps`?"),
         (["IMAGES", "--public", "nowhere"], "`public`"),
@@ -185,17 +178,12 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
     assert list(Path.cwd().iterdir()) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_copy_has_the_files_bytes_and_overwrites_nothing(name: str, capsys) -> None:
-    copy, command = Path("folder/copy.yaml"), ["init", "--from", name, "--out", "folder/copy.yaml"]
-    assert pipeline.main(command) == 0
-    assert copy.read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
-    following = "compare" if name.startswith("compare_") else "plan"
-    assert f"labelwall {following} --config folder/copy.yaml" in capsys.readouterr().out
-    copy.write_text("edited")
-    assert pipeline.main(command) == 2
+def test_nothing_is_overwritten(image_folders, capsys) -> None:
+    written(*named(image_folders))
+    Path("own.yaml").write_text("edited")
+    assert pipeline.main(["init", *named(image_folders), "--out", "own.yaml"]) == 2
     assert "`out` must be a file that does not exist yet" in capsys.readouterr().err
-    assert copy.read_text() == "edited"
+    assert Path("own.yaml").read_text() == "edited"
 
 
 ROUNDS = "[{queries: 5}, {queries: 6}]"

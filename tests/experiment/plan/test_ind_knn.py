@@ -6,19 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan import candidates, stand_ins
+from labelwall.experiment.plan import stand_ins
 from labelwall.experiment.plan.candidates import threshold_at
 from labelwall.experiment.plan.planner import Goal, PublicRows
-from labelwall.experiment.plan.search import best_plan, planned_config
+from labelwall.experiment.plan.search import planned_config
 from labelwall.experiment.plan.stand_ins import ScaledVoters, StandInNoise, conversations
-from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import BudgetRefused
 from tests.experiment.plan import planning
 from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, embedded, staged
 from tests.seeded_noise import SeededNoise
@@ -77,22 +74,6 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(tmp_path: Path, kern
         other = replace(best.mechanism, **{name: factor * getattr(best.mechanism, name)})
         score = stage.score(best.view, other, range(20, 36), PUBLIC)
         assert score.accuracy <= best.accuracy + 0.02, name
-
-
-def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
-    tmp_path: Path, small_grids: None, monkeypatch
-) -> None:
-    monkeypatch.setattr(candidates, "LABEL_NOISE", (0.3, 0.9))
-    settings = "mechanism: {kind: ind_knn}\nbudget: {epsilon: 0.3}\nfeatures: raw"
-    config = replace(load_config(planning.write(tmp_path, settings)), expected_records=PRIVATE)
-    console = Console(quiet=True)
-    free = best_plan(config, console)[1].chosen
-    floor = free.accuracy + 0.05
-    better = best_plan(config, console, floor)[1].chosen
-    assert better.accuracy >= floor
-    assert better.asked < free.asked
-    with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        best_plan(config, console, 0.999)
 
 
 def voters(records: int) -> ScaledVoters:

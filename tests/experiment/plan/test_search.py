@@ -25,6 +25,7 @@ from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.progress import no_progress
 from tests.experiment.checks import check_one_error
+from tests.experiment.checks import shown as printed
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -195,51 +196,37 @@ def named(tmp_path: Path) -> Path:
     return planning.write(tmp_path, "budget: {epsilon: 3.0}")
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "word"),
-    [
-        ("private_knn", "400 rows of the test split", "sigma_screen"),
-        ("ind_knn", "400 rows of the test split", "sigma_label"),
-    ],
-)
 def test_the_command_writes_a_configuration_that_loads_and_fits(
-    named: Path,
-    small_grids: None,
-    capsys,
-    kind: str,
-    source: str,
-    word: str,
+    named: Path, small_grids: None, capsys
 ) -> None:
     out = named.parent / "new" / "best.yaml"
-    command = ["plan", "--config", str(named), "--optimise", "--mechanism.kind", kind]
-    command += ["--expected_records", str(planning.PRIVATE)]
-    assert pipeline.main([*command, "--out", str(out), "--json"]) == 0
-    shown, loaded = json.loads(capsys.readouterr().out), load_config(out)
+    command = ["plan", "--config", str(named), "--mechanism", "{kind: auto, among: private_knn}"]
+    command += ["--expected_records", str(planning.PRIVATE), "--out", str(out)]
+    shown = json.loads(printed(capsys, *command, "--json"))
+    loaded = load_config(out)
     assert 0.97 * 3 < shown["epsilon"] <= loaded.budget.epsilon == 3.0
-    chosen = shown["optimised"]
+    chosen = shown["candidates"][0]
     assert loaded.mechanism.fields() == chosen["mechanism"] == shown["rounds"][0]["mechanism"]
     assert len(loaded.rounds) == 2
     asked = sum(r.queries or 0 for r in loaded.rounds)
     assert asked == loaded.caps.asked == chosen["expected"]["asked"]
-    assert (loaded.caps.answered is None) == (kind == "ind_knn")
     before = load_config(named)
     assert (loaded.data, loaded.student) == (before.data, before.student)
-    assert out.read_text().startswith("# Written by `labelwall plan --optimise`")
-    assert shown["source"].startswith(source)
-    assert pipeline.main([*command, "--out", str(out)]) == 2  # never overwritten
+    assert shown["source"].startswith("400 rows of the test split")
+    check_one_error(command, "`out` must be a file that does not exist yet", capsys)
     assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
-    capsys.readouterr()
-    assert pipeline.main(command) == 0
-    text = capsys.readouterr().out
-    assert word in text
-    assert "1500 private records expected" in text
+    text = printed(capsys, *command[:-2])
+    assert "sigma_screen" in text
+    assert "1500 records" in text
 
 
 def test_options_of_the_search_are_refused_without_it(named: Path, tmp_path: Path, capsys):
     command = ["plan", "--config", str(named), "--out", str(tmp_path / "x.yaml")]
-    check_one_error(command, "`out` must be given together with --optimise", capsys)
+    check_one_error(command, "`out` must be given together with --mechanism.kind auto", capsys)
     with pytest.raises(InvalidInput, match="min_accuracy"):
-        auto.best_plan(load_config(named), Console(quiet=True), min_accuracy=1.0)
+        auto.best_plan(
+            replace(load_config(named), mechanism=Auto()), Console(quiet=True), min_accuracy=1.0
+        )
 
 
 def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grids, opened):
@@ -247,7 +234,7 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     config = tmp_path / "config.yaml"
     config.write_text(
         f"data:\n  source: folder\n{data}\n  image_size: 16\n"
-        "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
+        "budget: {epsilon: 3.0}\nmechanism: {kind: auto}\nrounds: [{queries: 5}]\n"
     )
     with opened() as paths, pytest.raises(InvalidInput, match="at least 100 labelled"):
         auto.best_plan(replace(load_config(config), expected_records=500), Console(quiet=True))
@@ -255,11 +242,11 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     assert not [path for path in paths if path.startswith(image_folders["private"])]
 
 
-def test_a_mechanism_that_no_planner_knows_is_refused(named: Path, capsys) -> None:
-    command = ["plan", "--config", str(named), "--optimise"]
-    refused = "`mechanism.kind` must be one that has a planner: private_knn, private_radius, "
-    check_one_error([*command, "--mechanism.kind", "gnmax"], refused, capsys)
+def test_a_kind_that_no_planner_knows_is_refused(named: Path, capsys) -> None:
+    command = ["plan", "--config", str(named), "--mechanism", "{kind: auto, among: gnmax}"]
+    refused = "`mechanism.among` must be null, or one of private_knn, private_radius, "
+    check_one_error(command, refused, capsys)
     other = "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
     named.write_text(named.read_text().replace("rounds: [{queries: 9}", other))
-    refused = "left out, or private_knn: all rounds share what is searched for. Found 'gnmax'"
-    check_one_error(command, refused, capsys)
+    refused = "`rounds.mechanism` must be left out, with mechanism.kind: auto for all rounds"
+    check_one_error([*command[:-1], "{kind: auto}"], refused, capsys)

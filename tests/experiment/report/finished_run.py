@@ -26,8 +26,6 @@ from tests.ledgers import identity, use_extractor
 # Only text, whatever a browser or a plotting library may think
 CLASSES = ["cat", "$\\dog 犬", "<b>owl</b>"]
 ASKED, PUBLIC, SIDE = 12, 40, 8
-STEPS = [(10.0 * n, 1 / n, 0.1 / n, 0.9 - 0.5 / n) for n in (1, 2, 3)]
-MEASURES = ("step", "loss/supervised", "loss/unlabelled", "accuracy/test")
 
 
 def write_arrays(path: Path, *, images: bool = True) -> None:
@@ -90,8 +88,6 @@ def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:
         "ledger_head": ledger.state.head,
         "confusion": [[3, 0, 0], [1, 2, 0], [0, 0, 3]],
         "calibration_error": 0.0421,
-        "reliability": [[0, 0.0, 0.0]] * 13 + [[3, 0.9, 2 / 3], [6, 0.98, 1.0]],
-        "history": [dict(zip(MEASURES, row, strict=True)) for row in STEPS],
         "seconds": 1.5,
     }
     (folder.round(number) / "metrics.json").write_text(json.dumps(metrics))
