@@ -38,6 +38,8 @@ class Data:
     - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
       (rows, labels).
 
+    ``private`` is None where others have these rows (``fit``'s ``teachers``).
+
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
     labels, in order; those of the test split where it is empty. ``person``: of each private row in
     memory the id of its person, for ``privacy={"unit": "person"}``.
@@ -74,7 +76,7 @@ class Data:
                 if not isinstance(value, str | Path):
                     raise InvalidInput(name, "a path, as private is", type(value).__name__)
             return {name: str(value) for name, value in given.items()} | self._label
-        for name in SPLITS[:2]:
+        for name in SPLITS[0 if private else 1 : 2]:
             if getattr(self, name) is None:
                 raise InvalidInput(name, "given", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
@@ -88,16 +90,20 @@ class Data:
         return {} if self.label == "label" else {"label": self.label}
 
     def _tables(self, place: Path, private: bool) -> dict[str, Any]:
-        given = [name for name in SPLITS if getattr(self, name) is not None]
+        given = self._given()
         for name in given[0 if private else 1 :]:
             write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
         return {name: str(place / f"{name}.parquet") for name in given} | self._label
+
+    def _given(self) -> list[str]:
+        """The splits that there are; private rows may be elsewhere, where nobody writes them."""
+        return [n for n in SPLITS if n == SPLITS[0] or getattr(self, n) is not None]
 
     def _texts(self, place: Path, private: bool) -> dict[str, Any]:
         if self.person is not None:
             rule = "a column of a data frame, for texts, which data.person names"
             raise InvalidInput("person", rule, "ids apart")
-        given = [name for name in SPLITS if getattr(self, name) is not None]
+        given = self._given()
         for name in given[0 if private else 1 :]:
             _write_texts(name, *_pair(getattr(self, name)), place / f"{name}.csv")
         return {**{name: str(place / f"{name}.csv") for name in given}, "text": "text"}
