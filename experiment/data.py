@@ -22,6 +22,9 @@ PARTS = {
 }
 
 
+PERSON = "person"  # the column of texts' persons
+
+
 @dataclass(frozen=True, repr=False)
 class Data:
     """Private rows with labels, public rows, and a labelled public test split, which may be left
@@ -100,12 +103,10 @@ class Data:
         return [n for n in SPLITS if n == SPLITS[0] or getattr(self, n) is not None]
 
     def _texts(self, place: Path, private: bool) -> dict[str, Any]:
-        if self.person is not None:
-            rule = "a column of a data frame, for texts, which data.person names"
-            raise InvalidInput("person", rule, "ids apart")
         given = self._given()
         for name in given[0 if private else 1 :]:
-            _write_texts(name, *_pair(getattr(self, name)), place / f"{name}.csv")
+            persons = self.person if name == SPLITS[0] else None
+            _write_texts(name, *_pair(getattr(self, name)), persons, place / f"{name}.csv")
         return {**{name: str(place / f"{name}.csv") for name in given}, "text": "text"}
 
     def _arrays(self, place: Path, private: bool) -> dict[str, Any]:
@@ -122,9 +123,11 @@ class Data:
         return {"data": str(place)}
 
     def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings with the classes' names, where they are known."""
-        names = self.names()
-        return merged({"data": {"classes": names}}, settings) if names else settings
+        """Settings with the classes' names, where they are known, and a text's person."""
+        known: dict[str, Any] = {"classes": names} if (names := self.names()) else {}
+        if self.person is not None and self.in_memory and is_texts(_rows_of(self.public)):
+            known["person"] = PERSON
+        return merged({"data": known}, settings) if known else settings
 
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
@@ -197,14 +200,16 @@ def _write_array(name: str, values: Any, path: Path) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def _write_texts(name: str, texts: Any, labels: Any, path: Path) -> None:
+def _write_texts(name: str, texts: Any, labels: Any, persons: Any, path: Path) -> None:
     """A CSV file, a line for each row: a text's own line breaks become spaces."""
     if labels is None and name != "public":
         raise InvalidInput(name, "a pair: texts and their labels", "texts alone")
     given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
-    given |= {} if labels is None else {"label": list(labels)}
-    if len(given["text"]) != len(given.get("label", given["text"])):
-        raise InvalidInput(name, "one label for each text", "another count")
+    more = {"label": labels, PERSON: persons}
+    given |= {column: list(cells) for column, cells in more.items() if cells is not None}
+    for column, cells in given.items():
+        if len(cells) != len(given["text"]):
+            raise InvalidInput(name, f"one {column} for each text", "another count")
     with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(given)

@@ -229,6 +229,17 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
     assert np.array_equal(checks.stored("a.npz")["labels"], first["labels"])
 
 
+def test_predictions_by_other_settings_have_matrices_of_their_own() -> None:
+    """Another seed has other cells, which are asked about; what is known stays free."""
+    write("histograms")
+    np.savez("q.npz", x=tiny.rows(9, 7)[0])
+    charged = []
+    for seed in ("0", "5", "0", "5"):
+        assert checks.predict("--seed", seed) == 0
+        charged.append(checks.receipt()["charged"]["histogram"])
+    assert charged == [1, 1, 0, 0]
+
+
 @pytest.mark.parametrize("name", ["sums", "sums of attributes"])
 def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
     """Refused rows have the shape of this label space; a cap later leaves those steps' model."""
