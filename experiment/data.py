@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
 from .config.settings import merged
 
+ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
 PARTS = {
     "private": ("private_x", "private_y"),
     "public": ("public_x", "public_y"),
@@ -87,6 +89,21 @@ class Data:
         if is_texts(_rows_of(self.public)):
             return self._texts(place, private)
         return self._arrays(place, private)
+
+    def replace_private(self, place: Path) -> None:
+        """Write the private rows to ``place`` instead of those that ``options`` wrote there.
+
+        Raises InvalidInput where it wrote none.
+        """
+        writers = {"parquet": self._tables, "csv": self._texts, "npy": self._arrays}
+        there = {path.suffix[1:] for path in place.glob("private*")} & writers.keys()
+        if len(there) != 1:
+            rule = "left out where the private rows are files of your own: change those"
+            raise InvalidInput("private", rule, "rows in memory")
+        with TemporaryDirectory(dir=place) as part:
+            writers[there.pop()](Path(part), True)
+            for path in Path(part).iterdir():
+                path.replace(place / path.name)
 
     @property
     def _label(self) -> dict[str, str]:
@@ -207,8 +224,8 @@ def _write_texts(name: str, texts: Any, labels: Any, persons: Any, path: Path) -
     given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
     more = {"label": labels, PERSON: persons}
     given |= {column: list(cells) for column, cells in more.items() if cells is not None}
-    for column, cells in given.items():
-        if len(cells) != len(given["text"]):
+    for column, known in given.items():
+        if len(known) != len(given["text"]):
             raise InvalidInput(name, f"one {column} for each text", "another count")
     with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
@@ -259,7 +276,8 @@ def _unless_same(path: Path) -> Iterator[Path]:
         if path.exists() and path.name.startswith(SPLITS[0]):
             rule = "a directory of these private rows: a record is known by its place among them"
             cure = (
-                "`labelwall records` adds and removes some. The budgets of two directories add up."
+                "`model.update(private=...)` asks about others, where the plan has a period left. "
+                "The budgets of two directories add up."
             )
             raise InvalidInput("custody", rule, "other rows", cure)
         part.replace(path)

@@ -25,6 +25,7 @@ from PIL import Image
 from labelwall.teacher.ledger import Place
 from labelwall.teacher.noise import sampler
 from tests.postgres import Server, new_server
+from tests.programs.watched import recorded
 
 REPOSITORY = Path(__file__).parents[1]
 # One colour a class: a decoded image tells where it came from.
@@ -32,7 +33,6 @@ COLOURS = {
     "cat": (200, 30, 30),
     "dog": (30, 30, 200),
 }
-_recorder: list[str] | None = None
 
 # The same examples in every run, however slow the machine is.
 settings.register_profile(
@@ -44,29 +44,6 @@ settings.load_profile("labelwall")
 # anyio loads the rest of itself where it first runs: in a test, in the service's thread. pytest
 # parses what it loads of a plugin, and CPython 3.11 can not parse in two threads at once.
 anyio.run(anyio.sleep, 0)
-
-
-def _hook(event: str, args: tuple[object, ...]) -> None:
-    if (
-        _recorder is not None
-        and event in ("open", "os.listdir", "os.scandir")
-        and isinstance(args[0], str | os.PathLike)
-    ):
-        _recorder.append(os.fspath(args[0]))
-
-
-# A hook can not be removed, so there is one, which only listens while a test records.
-sys.addaudithook(_hook)
-
-
-@contextmanager
-def _record_opened() -> Iterator[list[str]]:
-    global _recorder
-    _recorder = []
-    try:
-        yield _recorder
-    finally:
-        _recorder = None
 
 
 @contextmanager
@@ -120,8 +97,8 @@ def as_in_a_new_process() -> Iterator[None]:
 
 @pytest.fixture
 def opened() -> Callable[[], AbstractContextManager[list[str]]]:
-    """`with opened() as paths:` collects every path that Python opens or lists inside the block."""
-    return _record_opened
+    """`with opened() as paths:`, as tests.programs.watched.recorded."""
+    return recorded
 
 
 @pytest.fixture

@@ -43,6 +43,14 @@ def rows(n: int, seed: int, d: int = 6) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)
 
 
+def bars(n: int, shape: tuple[int, int, int] = (28, 28, 1), seed: int = 0) -> np.ndarray:
+    """uint8 [n, *shape]: noise with a bright bar, so that neighbours differ in more than noise."""
+    images = np.random.default_rng(seed).integers(0, 60, (n, *shape)).astype(np.uint8)
+    for i, image in enumerate(images):
+        image[(3 * i) % (shape[0] - 4) :][:4] += 120
+    return images
+
+
 def ledger_in(folder: Path, plan: Plan, *, unsafe: bool, place: Place | None = None) -> Ledger:
     """The ledger, new or known, of a folder, or at a ``place``."""
     folder.mkdir(parents=True, exist_ok=True)

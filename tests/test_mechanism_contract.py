@@ -20,28 +20,22 @@ from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service.app import create_app
-from labelwall.teacher.service.config import ServiceConfig, Settings
-from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.service import build_service
-from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
-from labelwall.wall.label_kinds import STEPS, numbered_space
-from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.guarantee import Unit
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.progress import no_progress
 from tests.seeded_noise import SeededNoise
-from tests.teacher.service.tiny import Made, served
+from tests.teacher.service.tiny import clients, make
 from tests.teacher.shards import tiny
+from tests.teacher.shards.tiny import ask
 
 CASES: dict[str, Mechanism] = dict(tiny.MECHANISMS)
 for kind, known in MECHANISMS.items():
@@ -59,34 +53,12 @@ def cases(monkeypatch) -> None:
         monkeypatch.setitem(tiny.MECHANISMS, name, mechanism)
 
 
-def records_of(name: str, n: int = 400) -> Records:
-    return tiny.records(n, attributes=CASES[name].label_space == "attributes")
-
-
-def spec_of(name: str) -> ExtractorSpec:
-    """With as many outputs as the label space has, which a service requires."""
-    space = numbered_space(CASES[name].label_space, tiny.CLASSES)
-    return replace(tiny.spec_of(name), num_classes=space.outputs)
-
-
 def teacher(
-    folder: Path, name: str, entropy: Entropy | None = None, shards: int = 0, n: int = 400
+    folder: Path, name: str, entropy: Entropy | None = None, n: int = 400, **more: Any
 ) -> Teacher:
-    answering = tiny.teacher(folder, name, records_of(name, n), ScaleConfig(shards=shards), ASKED)
+    answering = tiny.ready(folder, name, tiny.records_of(name, n), **more)
     answering._entropy = entropy or answering._entropy
-    answering.use_extractor(spec_of(name))
     return answering
-
-
-def ask(answering: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
-    """(what was released, the receipt)."""
-    matrix = tiny.matrix(CASES[name])
-    if matrix is None:
-        answers = answering.answer(Queries(rows))
-        return (answers.labels.tolist(), answers.outcomes.tolist()), answers.receipt
-    counted = answering.count(matrix)
-    assert counted.counts is not None
-    return counted.counts.tolist(), counted.receipt
 
 
 PARAMETERS = {
@@ -239,34 +211,34 @@ def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> No
     assert answering.present(ids).all()
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> None:
-    heads = [
-        ask(teacher(tmp_path / str(n), name, shards=n), name, tiny.queries())[1].ledger_head
-        for n in (0, shards)
-    ]
-    assert heads[0] == heads[1]
+@pytest.mark.parametrize(
+    ("unit", "counts"), [("row", (0, 1, 3)), ("person", (0, 1, 2, 5, 16))], ids=["row", "person"]
+)
+def test_any_number_of_shards_gives_the_same_bytes(
+    tmp_path: Path, name: str, unit: Unit, counts: tuple[int, ...]
+) -> None:
+    records = tiny.records_of(name, unit=unit)
+    expected, *others = (
+        tiny.asked(tiny.ready(tmp_path / str(count), name, records, count, unit), name)
+        for count in counts
+    )
+    assert others == [expected] * len(others)
 
 
-def test_a_service_answers_as_the_process_does(tmp_path: Path, name: str, monkeypatch) -> None:
-    mechanism, plan = CASES[name], tiny.ledger_in(tmp_path / "plan", CASES[name], ASKED).state.plan
-    assert plan is not None
+def test_a_service_answers_as_the_process_does(tmp_path: Path, name: str) -> None:
+    task, records = Task(tiny.space_of(name), (tiny.DIMENSIONS,)), tiny.records_of(name)
     expected, here = ask(teacher(tmp_path / "process", name), name, tiny.queries())
-    folder = tmp_path / "service"
-    custodian = open_custodian(folder, data={}, plan=plan, unsafe=True)
-    (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
-    task = Task(numbered_space(mechanism.label_space, tiny.CLASSES), (tiny.DIMENSIONS,))
-    keys = Keys(folder)
-    token = keys.add("ann", "analyst")
-    config = ServiceConfig(port=0, requests_per_second=1e6)
-    settings = Settings(config, task, SeededNoise(5), certified=None, batch_size=16)
-    service = build_service(custodian, lambda: records_of(name), settings)
-    app = create_app(service, keys, log=lambda *_, **__: None)
-    with served(Made(app, custodian, {}), config) as url:
-        remote = RemoteTeacher(url, token, patience=60.0)
-        remote.use_extractor(spec_of(name))
+    made = make(
+        tmp_path / "service",
+        mechanism=CASES[name],
+        records=lambda: records,
+        task=task,
+        entropy=SeededNoise(5),
+        certified=None,
+    )
+    (tmp_path / "service" / KEY).write_bytes(bytes(range(KEY_BYTES)))
+    with clients(made, "ann", spec=tiny.spec_of(name)) as remote:
         answers, there = ask(remote, name, tiny.queries())
-        remote.close()
     assert answers == expected
     assert replace(there, ledger_head="") == replace(here, ledger_head="")  # of random data sets
 

@@ -20,14 +20,14 @@ from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
-from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
+from ...wall.progress import no_progress
 from ..config.groups import BudgetConfig, PublicSide
 from ..config.own import MIN_ROWS
 from ..plan.rehearsal import MAX_LABELLED, labelled_rows
 from ..plan.search import by_features
 from ..run.console import Console
-from ..run.features import embedder_of, first_extractor, whitened
+from ..run.features import PublicFeatures, first_extractor, whitened
 
 RATES = (0.25, 1.0, 4.0)  # of the default learning rate, that are rehearsed
 # Inputs of a model, and which of the rows are finite
@@ -113,12 +113,10 @@ def _inputs(settings: PublicSide, baseline: AnyBaseline, public: PublicData) -> 
 
 def first_embedder(settings: PublicSide, public: PublicData) -> Embedder:
     """What computes the first round's features."""
-
-    def plain(spec: ExtractorSpec) -> np.ndarray:
-        return embedder_of(settings, spec).features(public.inputs)
-
+    plain = PublicFeatures(settings, {"public": public.inputs}, no_progress).plain
     spec = first_extractor(settings, describe(settings.data))
-    return embedder_of(settings, whitened(spec, settings.whiten, plain))
+    spec = whitened(spec, settings.whiten, plain)
+    return Embedder(spec, workers=settings.workers, device=settings.device)
 
 
 def _fitted(

@@ -106,6 +106,7 @@ def best_plan(
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
+        periods=config.budget.periods,
         custodians=config.custodians,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
@@ -178,6 +179,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     """
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
+    fits = [m for m in fits if m.updated or config.budget.periods == 1]
     if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
         fits = [m for m in fits if isinstance(m, NoisySum)]
     among = getattr(config.mechanism, "among", None)

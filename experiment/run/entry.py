@@ -4,7 +4,6 @@ Rooms below take the parts alone.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,14 +14,10 @@ import torch
 
 from ...student.devices import require_devices
 from ...teacher.accounting.accountant import require_affordable
-from ...teacher.mechanisms.base import Mechanism
-from ...teacher.mechanisms.registry import from_slot
-from ...teacher.mechanisms.sums import ReverseKnn
-from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import LabelwallError
+from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
 from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
@@ -30,14 +25,12 @@ from ..config.settings import load_config, to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
-from .matrices import LEAST_VOTES
 from .places import custodian_place
-from .rounds import run_rounds
+from .rounds import public_digest, run_rounds
 from .run_folder import RunFolder, write_file
 from .teachers import teacher_of
 from .training import check_student
 
-LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
@@ -52,12 +45,14 @@ def run(
     isolate: bool = False,
     custodian: Path | None = None,
     loggers: Sequence[Any] = (),
+    update: bool = False,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
     No data is read unless the plan is affordable. A killed run continues where it stopped, and pays
     for nothing twice.
 
+    ``update``: the next period is asked, once all that began are finished.
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     ``custodian``: the private side's directory; ``custodian_place`` where it is None. ``loggers``:
     of Lightning, for the students' metrics.
@@ -84,15 +79,39 @@ def run(
     shared = side, task, entropy, console, known
     with teacher_of(*shared, left_out=folder.left_out, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
-        config = _fixed(config, folder, console, len(public.inputs))
+        period = _period(folder, public, update)
+        config = _fixed(config, folder, console)
         if not folder.config.exists():
             write_file(folder.config, to_yaml(config))
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
         rest = folder, task, public, extractor, features, teacher, console, taught
-        rounds, score = config.asked_rounds(config.seed), config.asked_score()
+        rounds = [r for r in config.asked_rounds(config.seed) if r.period <= period]
+        score = config.asked_score(period)
+        if config.budget.periods > 1:
+            console.say(f"period {period} of {config.budget.periods}")
         return run_rounds(Experiment(settings, rounds, *rest, score, loggers))
+
+
+def _period(folder: RunFolder, public: PublicData, update: bool) -> int:
+    """The last period that the ledger was charged for, or, to ``update`` one that is finished, the
+    next. Raises BudgetRefused where there is none, InvalidInput for other public rows.
+    """
+    plan, state = folder.plan(), folder.ledger_state()
+    last = max((plan.period_of(slot) for slot, _ in state.spent), default=1)
+    known = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    if update and len(known.get("periods", ())) >= last:
+        last += 1
+    if last > plan.periods:
+        raise BudgetRefused(
+            f"no period is left of the {plan.periods} that the plan has (budget.periods). It was "
+            "fixed before the first release; another --custodian_dir opens another budget, and "
+            "both add up."
+        )
+    if last > 1 and known.get("public_sha256") != public_digest(public.inputs):
+        raise InvalidInput("public", "the rows of the first period, in their order", "others")
+    return last
 
 
 def _untested(public: PublicData) -> str:
@@ -103,50 +122,17 @@ def _untested(public: PublicData) -> str:
     return "" if len(public.test_inputs) else f"no test rows, so no accuracy. {CURES['test']}"
 
 
-def _fixed(config: Config, folder: RunFolder, console: Console, public: int) -> Config:
+def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     """With every number that the budget decided, as the ledger fixed it before its first release.
 
-    Another version may have solved it otherwise, which is said; so are rounds that may be useless,
-    before anything is charged. ``public``: how many public rows there are.
+    Another version may have solved it otherwise, which is said.
     """
     plan = folder.plan()
     require_affordable(plan)
     fixed = config.recorded(plan)
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
-    if folder.metrics(1) is None:
-        for number, slot in enumerate(fixed.slots(), start=1):
-            if reason := foresee(from_slot(plan.slots[slot]), fixed.records(public)):
-                console.say(f"round {number} may be useless: {reason}")
     return fixed
-
-
-def foresee(mechanism: Mechanism, records: int) -> str | None:
-    """Why answers from so many records, a PUBLIC guess, may be useless; None where nothing
-    indicates it.
-    """
-    if isinstance(mechanism, SampledVotes):
-        votes = mechanism.expected_votes(records)  # were all of them of one class
-        deviation = math.sqrt(2) * mechanism.require("sigma_screen")
-        passing = 0.5 * math.erfc((mechanism.threshold - votes) / deviation)
-        if passing < LEAST_PASSING:
-            return (
-                f"of {records} records about {votes:.0f} vote on a query, and "
-                f"{100 * passing:.1f}% of queries pass a threshold of {mechanism.threshold}. Set "
-                f"mechanism.threshold to {votes:.0f} or less."
-            )
-    elif isinstance(mechanism, ReverseKnn):
-        ballots = mechanism.row_neighbours
-        votes = records * mechanism.neighbours * ballots / mechanism.centroids
-        noise = mechanism.require("sigma") * math.sqrt(ballots)
-        if votes < LEAST_VOTES * noise:
-            few = max(1, int(votes * mechanism.centroids / (LEAST_VOTES * noise)))
-            return (
-                f"about {votes:.0f} of {records} records vote on a row, under noise of "
-                f"{noise:.0f} votes. Set mechanism.centroids to {few} or fewer, or epsilon "
-                f"{LEAST_VOTES * noise / votes:.1f} times as high."
-            )
-    return None
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:

@@ -25,11 +25,6 @@ FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 KEPT = 4  # arrays of features: two kinds of rows by two networks
 
 
-def embedder_of(computing: Computing, spec: ExtractorSpec) -> Embedder:
-    """What computes features of PUBLIC rows."""
-    return Embedder(spec, workers=computing.workers, device=computing.device)
-
-
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int8 [n, d], bool [n]) of plain features of PUBLIC rows, or of a box's rows: ``embed``'s."""
     box = spec.backbone == "box"
@@ -49,7 +44,8 @@ def plain_features(
     network = computing.device, spec.backbone, spec.weights, spec.mean, spec.std
     features = _kept.pop(key := (content, network), None)
     if features is None:
-        features = embedder_of(computing, spec).features(rows, progress)
+        embedder = Embedder(spec, workers=computing.workers, device=computing.device)
+        features = embedder.features(rows, progress)
     _kept[key] = features
     for oldest in [*_kept][:-KEPT]:
         _kept.pop(oldest, None)

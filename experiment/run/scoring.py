@@ -36,15 +36,16 @@ class Scored(NamedTuple):
         return self.score["right"] if self.score else None
 
 
-def best_scored(experiment: Experiment, kept: int, rounds: int) -> Scored:
+def best_scored(experiment: Experiment, kept: int) -> Scored:
     """The model that is the result, with its score, which the console is told.
 
     ``kept``: the round that estimates choose, whose student it is unless scores of the models of
-    all ``rounds`` are to choose, and are known.
+    all the period's rounds are to choose, and are known.
     """
-    asked = experiment.scoring
+    asked, period = experiment.scoring, experiment.rounds[-1].period
     every = asked is not None and asked.choose
-    models = _models(experiment, range(1, rounds + 1) if every else [kept], classifiers=every)
+    numbers = [each.number for each in experiment.rounds if each.period == period]
+    models = _models(experiment, numbers if every else [kept], classifiers=every)
     scored = [each._replace(score=private_score(experiment, each)) for each in models]
     best = next(each for each in scored if each.number == kept)
     if all(each.right is not None for each in scored):
@@ -93,7 +94,8 @@ def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | Non
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(outputs))
     each = zip(labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
-    alone = certified_epsilon(replace(plan, slots=(plan.slots[slot],)))
+    scores = tuple(s for s in plan.slots if s.mechanism == plan.slots[slot].mechanism)
+    alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
     least = promised(float(share), certified_epsilon(plan), plan.delta)
     score: dict[str, Any] = {

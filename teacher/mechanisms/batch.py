@@ -21,9 +21,8 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.conversion import float_above
 from ..accounting.plan import Release
-from ..noise.scales import less_spent
 from .base import Charging, Mechanism
-from .fields import count, param, pure_epsilon
+from .fields import count, less_spent, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, clique_bounds
 from .voters import LEVELS
 

@@ -1,16 +1,23 @@
 """A mechanism's fields: default, range, unit and sentence, stated once.
 
 ``check`` enforces the ranges, ``describe`` writes all of it into the docstring, which the commands'
-help and the documentation show.
+help and the documentation show. Numbers that follow from a budget are rounded here.
 """
 
 import math
 from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ...wall.errors import InvalidInput
-from ..noise.scales import MAX_SCALE, SCREEN_RATIO
+from ..noise.entropy import MAX_SCALE
+
+DIGITS = 4  # significant ones of a solved number
+MIN_SOLVED, MAX_SOLVED = 0.01, 1e5  # solved scales, within the range of every mechanism and curve
+MIN_SPENT, MAX_SPENT = 1e-6, 1e3  # solved epsilons and rhos, likewise
+SCREEN_RATIO = 3.0  # noise of a screening over that of the answer: CVPR20's for MNIST
+_SLACK = 1e-9  # relative: 0.4999999999 is rounded as 0.5
 
 
 @dataclass(frozen=True)
@@ -128,3 +135,21 @@ def _text(bound: float) -> str:
     if bound == MAX_SCALE:
         return "2^50"
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
+def more_noise(scale: float) -> float:
+    """A solved scale: rounded up to a few significant digits."""
+    scale = min(max(scale, MIN_SOLVED), MAX_SOLVED)
+    places = DIGITS - 1 - math.floor(math.log10(scale))
+    return _decimal(scale * (1 - _SLACK), places, ROUND_CEILING)
+
+
+def less_spent(epsilon: float, places: int = 0) -> float:
+    """A solved epsilon or rho: rounded down to a few significant digits, ``places`` at least."""
+    epsilon = min(max(epsilon, MIN_SPENT), MAX_SPENT)
+    places = max(places, DIGITS - 1 - math.floor(math.log10(epsilon)))
+    return _decimal(epsilon * (1 + _SLACK), places, ROUND_FLOOR)
+
+
+def _decimal(value: float, places: int, rounding: str) -> float:
+    return float(Decimal(value).quantize(Decimal(1).scaleb(-places), rounding=rounding))

@@ -18,11 +18,10 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..ledger.individual_budgets import FULL
-from ..noise.scales import less_spent
 from ..search.cpu import ExactIndex
 from ..search.kernels import GRID, Select, Similar, cosine, rbf
 from .base import Charging, Mechanism
-from .fields import param
+from .fields import less_spent, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy

@@ -13,9 +13,8 @@ from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
 from ..accounting.plan import Release
-from ..noise.scales import more_noise
 from .base import Mechanism, QueryForm
-from .fields import count, noise_scale, param
+from .fields import count, more_noise, noise_scale, param
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
@@ -124,6 +123,7 @@ class Score(Histogram):
     """
 
     kind: Literal["score"] = "score"
+    updated = True
 
     stages = ("score",)
     sensitivity = 1.0
@@ -287,6 +287,7 @@ class PrivateLinear(LinearSums):
     """A linear classifier: softmax regression by noisy sums (``LinearSums`` has the guarantee)."""
 
     kind: Literal["private_linear"] = "private_linear"
+    updated = True
     steps: int = count(
         30,
         "noisy sums of a round; fewer than ten are poor, but for a single one, which gives "

@@ -17,8 +17,16 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.label_kinds import STEPS
 from ..accounting.plan import Release
-from ..noise.scales import less_spent, more_noise
-from .fields import nearest, noise_scale, param, pure_epsilon, ratio, sampling
+from .fields import (
+    less_spent,
+    more_noise,
+    nearest,
+    noise_scale,
+    param,
+    pure_epsilon,
+    ratio,
+    sampling,
+)
 from .votes import SCREEN, Screened
 
 if TYPE_CHECKING:

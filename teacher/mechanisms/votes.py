@@ -18,9 +18,8 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
-from ..noise.scales import more_noise
 from .base import Mechanism, QueryForm
-from .fields import count, nearest, noise_scale, param, ratio, sampling
+from .fields import count, more_noise, nearest, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from .sampler import GAUSSIAN, LAPLACE, Stream, Words, draw, recipe, uniform_below
-from .scales import check_scale
 
+MAX_SCALE = 2.0**50  # noise must fit int64, in magnitude and next to votes
 Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each call
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
 
@@ -52,13 +52,13 @@ class Entropy:
         The float ``sigma``, in (0, 2^50], is a dyadic rational, and exactly that rational is drawn
         with: the scale realised is the one accounted.
         """
-        return self._integers(GAUSSIAN, check_scale("sigma", sigma), keys, release, width)
+        return self._integers(GAUSSIAN, sigma, keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         """z with P(z) proportional to exp(-|z| / scale), int64 [q, width]; else as the Gaussian."""
-        return self._integers(LAPLACE, check_scale("scale", scale), keys, release, width)
+        return self._integers(LAPLACE, scale, keys, release, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
@@ -82,11 +82,14 @@ class Entropy:
         self, power: int, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         """Noise, int64 [q, width]. Without queries no entropy is taken."""
+        if not 0 < scale <= MAX_SCALE:
+            name = "sigma" if power == GAUSSIAN else "scale"
+            raise InvalidInput(name, "positive and at most 2^50", scale)
         shape = len(keys), width
         if 0 in shape:
             return np.zeros(shape, dtype=np.int64)
         words = self._words(keys, release, width)
-        return draw(recipe(power, scale), words, math.prod(shape)).reshape(shape)
+        return draw(recipe(power, float(scale)), words, math.prod(shape)).reshape(shape)
 
     def _words(self, keys: Sequence[str], release: str, width: int) -> Words:
         """Words with ``width`` lanes for each key."""

@@ -39,17 +39,18 @@ def accepted(body: bytes, media: str, sha256: str, settings: Settings) -> Extrac
     return spec
 
 
-class KeptExtractors:
-    """The extractors that can be asked under: those received last, in memory.
+class Extractors:
+    """The extractors that can be asked under: those received last, in memory. Networks are tested
+    before.
 
     Where there are too many, the oldest goes of a caller who sent most of them.
     ``directory``: where their records' features are.
     """
 
-    def __init__(self, directory: Path, device: str) -> None:
-        self._directory, self._device = directory, device
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory, self._settings = directory, settings
         self._kept: dict[str, tuple[ExtractorSpec, str]] = {}  # by identity: and who sent it
-        self._lock = threading.Lock()
+        self._lock, self._testing, self._one = threading.Lock(), threading.Lock(), OneAtATime()
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._kept
@@ -71,14 +72,7 @@ class KeptExtractors:
                 del self._kept[next(i for i, (_, who) in self._kept.items() if who == most)]
             for known, _ in self._kept.values():  # others' caches are deleted first
                 with suppress(FileNotFoundError):
-                    os.utime(self._directory / cache_name(known, self._device))
-
-
-class NetworkTests:
-    """The tests of received networks, before a record is embedded."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._lock, self._one = settings, threading.Lock(), OneAtATime()
+                    os.utime(self._directory / cache_name(known, self._settings.device))
 
     def test(self, spec: ExtractorSpec, caller: str) -> None:
         """Build a received network and time it on a row of zeros, besides the writer's work.
@@ -88,7 +82,7 @@ class NetworkTests:
         """
         if spec.backbone in NO_NETWORKS:
             return
-        with self._one.by(caller), self._lock:
+        with self._one.by(caller), self._testing:
             self._settings.load()
             embedder = Embedder(spec, device=self._settings.device)
             dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32

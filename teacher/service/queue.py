@@ -24,7 +24,6 @@ from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
 from .callers import Shared
-from .extractors import NetworkTests
 from .replies import refused
 from .usage import Call, OverCap, Snapshot, Usage
 
@@ -112,7 +111,6 @@ class RequestQueue:
     ) -> None:
         self._teacher, self._ledger, self._shared = teacher, ledger, shared
         self._settings, self._guard = shared.settings, guard
-        self.networks = NetworkTests(shared.settings)
         self.usage = Usage(ledger)
         self._pending: list[Job] = []  # in the order of arrival
         self._jobs: dict[tuple[str, str], Job] = {}

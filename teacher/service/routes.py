@@ -282,7 +282,7 @@ async def send_extractor(
     if known:
         job.finish(work())
     else:
-        await run_in_threadpool(service.queue.networks.test, spec, key.name)
+        await run_in_threadpool(service.extractors.test, spec, key.name)
         job = service.queue.submit(job)
     return await reply(job, wait)
 

@@ -18,7 +18,7 @@ from ..records.sources import Records
 from ..teacher import Teacher
 from .callers import BodyReader, Shared
 from .config import Settings
-from .extractors import KeptExtractors
+from .extractors import Extractors
 from .keys import Key
 from .queue import RequestQueue
 from .replies import refused
@@ -54,7 +54,7 @@ class Service:
         self.queue: RequestQueue = RequestQueue(
             self.teacher, self.ledger, shared, opened.require_lock
         )
-        self.extractors = KeptExtractors(opened.directory, settings.device)
+        self.extractors = Extractors(opened.directory, settings)
         self.bodies, self.record_bodies = BodyReader(settings), BodyReader(settings)
         self._copied: tuple[int, str] | None = None  # the head of the ledger's copy
         self._copying = threading.Lock()

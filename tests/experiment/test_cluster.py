@@ -1,5 +1,5 @@
-"""A Ray cluster of two nodes, started as a custodian does it: a worker on each, what is refused,
-and a node that dies."""
+"""Services over shards: on this machine, with Ray's workers, deaths and another start, and on a Ray
+cluster of two nodes, started as a custodian does it."""
 
 import os
 import secrets
@@ -11,24 +11,34 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from socket import create_server
 from typing import NamedTuple
 
+import httpx
 import pytest
 
+from labelwall.experiment.config.options import parse
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.serving import app_of
+from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.shards.pools import require_locked
 from labelwall.wall.errors import InvalidInput
+from tests import ledgers
 from tests.experiment import shard_services as services
 from tests.experiment import tiny
 from tests.make import until
 from tests.programs import environment
+from tests.seeded_noise import SeededNoise
+from tests.teacher.service.tiny import Made, served
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale"),
-]
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")
+RAY = ("--scale.backend", "ray", "--scale.shards", "2")
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 QUICK = {"RAY_health_check_period_ms": "1000"}  # until a node is taken for dead
 
@@ -95,9 +105,11 @@ def cluster() -> Iterator[Cluster]:
 
 
 def scale(address: str) -> tuple[str, ...]:
-    return ("--scale.backend", "ray", "--scale.shards", "2", "--scale.ray_address", address)
+    return (*RAY, "--scale.ray_address", address)
 
 
+@pytest.mark.slow
+@needs_ray
 def test_a_cluster_is_known_by_its_token(cluster: Cluster) -> None:
     """What Ray itself answers to the question that is asked before it is used."""
     require_locked(cluster.address, {"authorization": f"Bearer {TOKEN['RAY_AUTH_TOKEN']}"})
@@ -105,6 +117,8 @@ def test_a_cluster_is_known_by_its_token(cluster: Cluster) -> None:
         require_locked(cluster.address, {"authorization": f"Bearer {'0' * 64}"})
 
 
+@pytest.mark.slow
+@needs_ray
 def test_a_node_that_dies_in_mid_request_loses_nothing(tmp_path: Path, cluster: Cluster) -> None:
     """One address is all that the configuration says.
 
@@ -129,3 +143,63 @@ def test_a_node_that_dies_in_mid_request_loses_nothing(tmp_path: Path, cluster: 
     assert found[:12] == expected
     assert [answers[:2] for answers in found[12:]] == [answers[:2] for answers in found[6:12]]
     until(lambda: not services.workers(cluster.head.pid))
+
+
+def entries(store: Path) -> list[tuple[str, str]]:
+    """The ledger but for its first entry, which names the data set."""
+    return ledgers.entries(store / "ledger.sqlite")[1:]
+
+
+@pytest.mark.slow
+@needs_ray
+def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path):
+    """Workers die between and during requests; the service stops, leaves no process behind, and
+    goes on over the same shards when it is started again, then without Ray.
+    """
+    tiny.write(tmp_path)
+    one, ray = tmp_path / "one", tmp_path / "ray"
+    keys = services.token(one), services.token(ray)
+    with services.in_one_piece(tmp_path, one) as url:
+        expected = services.asked(url, keys[0], range(12))
+    with services.serving(tmp_path, ray, *RAY) as (process, url):
+        found = services.asked(url, keys[1], range(3))
+        first = services.workers(process.pid)
+        assert len(first) == 2
+        os.kill(first[0], signal.SIGKILL)
+        killer = threading.Timer(0.05, lambda: os.kill(first[1], signal.SIGKILL))
+        killer.start()
+        found += services.asked(url, keys[1], range(3, 8))
+        killer.join()
+        until(lambda: len({*services.workers(process.pid)} - {*first}) == 2)
+        started = set(services.below(process.pid))
+        written = services.rows_of(ray)
+    assert process.returncode == 0
+    until(lambda: services.gone(started), 30)
+    with services.serving(tmp_path, ray, "--scale.shards", "2") as (_, url):
+        again = services.asked(url, keys[1], range(8))
+        found += services.asked(url, keys[1], range(8, 12))
+    assert found == expected
+    # known: nothing is charged twice
+    assert not any(sum(charged.values()) for _, _, charged, *_ in again)
+    assert entries(ray) == entries(one)
+    assert services.rows_of(ray) == written  # nothing was taken in again
+    assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape
+
+
+def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """On the page, in public figures; progress in percent, on the custodian's terminal alone."""
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
+    side = replace(parse(args, "serve")[0].private_side(), custodian_dir=str(store))
+    monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
+    opened, keys = custody(side, unsafe=True), Keys(store)
+    app = app_of(side, ServiceConfig(port=0), opened, keys, SeededNoise(1))
+    assert heard == [("taking in private rows (percent)", 100, 100)]
+    token = keys.add("carol", "custodian")
+    with served(Made(app, opened, {})) as url:
+        page = httpx.get(url, auth=("", token), trust_env=False, timeout=60)
+        assert "in 3 shards, backend local" in page.text
+    assert len(heard) == 1

@@ -1,7 +1,6 @@
 """`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the
 same for nothing."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT, check_one_error, predict, receipt, run, stored
+from tests.experiment.checks import PREDICT, predict, receipt, run, stored
 from tests.postgres import Server, address
 
 IND_KNN = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05}
@@ -74,24 +73,6 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     assert not Path("out").exists()
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
-
-
-def test_two_copies_of_a_directory_and_one_anchor(folder: Path, postgres: Server, capsys) -> None:
-    """The copy that asks first goes on, the other one is refused by one line; an anchor may be an
-    address, too."""
-    for number, anchor in enumerate((str(folder / "anchor.json"), address(postgres.schema()))):
-        first, second = (
-            ["--custodian_dir", f"{name}{number}", "--anchor", anchor]
-            for name in ("custody", "copy")
-        )
-        assert predict(*first) == 0
-        shutil.copytree(f"custody{number}", f"copy{number}")
-        np.savez("more.npz", x=tiny.rows(5, 11)[0])
-        assert predict(*second, "--queries", "more.npz") == 0
-        Path("a.npz").unlink()
-        command = [*PREDICT, "--quiet", *first, "--queries", "more.npz"]
-        check_one_error(command, "another copy of it has continued", capsys)
-        assert not Path("a.npz").exists()
 
 
 def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(folder: Path, capsys) -> None:

@@ -97,13 +97,7 @@ def in_frames(place: Path) -> lw.Data:
     return lw.Data((pd.DataFrame(x), list(NAMES[y])), (pd.DataFrame(public), list(names)))
 
 
-def in_lists(place: Path) -> lw.Data:
-    (x, y), (public, truth) = tiny.rows(200, 1), tiny.rows(300, 2)
-    names = np.where(gaps(truth) < 0, None, NAMES[truth])
-    return lw.Data((x, list(NAMES[y])), (public, list(names)))
-
-
-@pytest.mark.parametrize(("make", "held_out"), [(in_folders, 48), (in_frames, 45), (in_lists, 45)])
+@pytest.mark.parametrize(("make", "held_out"), [(in_folders, 48), (in_frames, 45)])
 def test_every_kind_of_data(
     make: Any, held_out: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

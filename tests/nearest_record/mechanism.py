@@ -11,8 +11,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.fields import pure_epsilon
-from labelwall.teacher.noise.scales import less_spent
+from labelwall.teacher.mechanisms.fields import less_spent, pure_epsilon
 from labelwall.wall.messages import Outcome, Value
 
 if TYPE_CHECKING:

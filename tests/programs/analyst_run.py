@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.programs import watched
 
 
-def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
+def main(url: str, analyst: Path, whole: Path, paths: list[str], forbidden: list[str]) -> None:
     from labelwall import pipeline
     from labelwall.experiment.config.settings import load_config
     from labelwall.experiment.run.console import Console
@@ -33,13 +33,10 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     status = pipeline.main(
         ["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"]
     )
-    print(
-        json.dumps(
-            {"status": status, "opened": len(watched.OPENED), "seen": watched.within(forbidden)}
-        )
-    )
+    seen = [path for path in paths for place in forbidden if Path(path).is_relative_to(place)]
+    print(json.dumps({"status": status, "opened": len(paths), "seen": seen}))
 
 
 if __name__ == "__main__":
-    sys.addaudithook(watched.listen)  # before anything else is loaded
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    with watched.recorded() as opened:  # before anything else is loaded
+        main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), opened, sys.argv[4:])

@@ -4,21 +4,29 @@ What child processes open is not recorded.
 """
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-OPENED: list[str] = []
 EVENTS = ("open", "os.listdir", "os.scandir", "sqlite3.connect")
+_opened: list[str] | None = None
 
 
-def listen(event: str, args: tuple[object, ...]) -> None:
-    if event in EVENTS and isinstance(args[0], str | os.PathLike):
-        OPENED.append(os.path.abspath(os.fspath(args[0]).removeprefix("file:").partition("?")[0]))
+def _listen(event: str, args: tuple[object, ...]) -> None:
+    if _opened is not None and event in EVENTS and isinstance(args[0], str | os.PathLike):
+        _opened.append(os.path.abspath(os.fspath(args[0]).removeprefix("file:").partition("?")[0]))
 
 
-def within(folders: Sequence[str]) -> list[str]:
-    """What was opened in one of these folders, or is one of them."""
-    return [
-        path
-        for path in OPENED
-        if any(path == folder or path.startswith(folder + os.sep) for folder in folders)
-    ]
+# A hook can not be removed, so there is one, which only listens inside the block.
+sys.addaudithook(_listen)
+
+
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """`with recorded() as paths:` collects every path that is opened or listed inside the block."""
+    global _opened
+    _opened = []
+    try:
+        yield _opened
+    finally:
+        _opened = None

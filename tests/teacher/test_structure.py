@@ -5,6 +5,8 @@ and fails on its fault. Fresh draws coincide with probability below 2^-100 a com
 import os
 import random
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,15 +16,74 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec
 from tests.ledgers import Watching
 from tests.make import LEDGER, alike, build
 from tests.programs.kill_runner import forked
-from tests.teacher.audits import faulty_teachers as faults
+from tests.seeded_noise import SeededNoise
 
 pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sample_rate=0.5)
 ROWS = np.array([[1.0, 0.1 * i] for i in range(8)] + [[-1.0, 0.0]], dtype=np.float32)
 LABELS = np.arange(9) % 2
+
+
+class SeededEntropy(SeededNoise):
+    """Repeatable draws that pass for the system's."""
+
+    unsafe = False
+
+    def __init__(self) -> None:
+        super().__init__(seed=0)
+
+
+class GlobalEntropy(SystemEntropy):
+    """Noise from numpy's global generator, which anybody may have seeded."""
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        return np.rint(np.random.normal(0, sigma, (len(keys), width))).astype(np.int64)
+
+
+class ForkedEntropy(SystemEntropy):
+    """A generator seeded by the system, once: processes forked afterwards draw alike."""
+
+    def __init__(self) -> None:
+        self._generator = np.random.default_rng()
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        return np.rint(self._generator.normal(0, sigma, (len(keys), width))).astype(np.int64)
+
+
+class CentredByPrivateMean(Teacher):
+    """Centres features by the mean of the private rows."""
+
+    def use_extractor(self, spec: ExtractorSpec) -> None:
+        mean = self.records().inputs.mean(axis=0, dtype=np.float64)
+        super().use_extractor(replace(spec, center=tuple(mean.tolist())))
+
+
+class ChecksAfterRelease(Teacher):
+    """Draws for everyone who is due, then asks the ledger who may have the result."""
+
+    def _settle(
+        self, slot: int, keys: list[str], queries: np.ndarray, inputs: np.ndarray | None = None
+    ) -> None:
+        mechanism, batch = self._mechanisms[slot], keys
+        voters = replace(self._prepared, queries=queries, inputs=inputs)
+        for stage in mechanism.stages:
+            results = self._ledger.state.results
+            due = [i for i in batch if mechanism.next_stage(results.get(i, {})) == stage]
+            drawn = mechanism.draw(
+                stage, voters.select([batch.index(i) for i in due]), due, self._entropy
+            )
+            charge = self._ledger.charge(slot, stage, due)
+            if charge.granted:
+                results = dict(zip(due, drawn.tolist(), strict=True))
+                self._ledger.record(charge, {i: results[i] for i in charge.granted})
 
 
 def charged_first(make, directory):
@@ -37,7 +98,7 @@ def charged_first(make, directory):
     return watching.unpaid == 0 and watching.drawn[SCREEN] <= 30 and watching.drawn[AGGREGATE] <= 5
 
 
-@pytest.mark.parametrize("make", [Teacher, faults.ChecksAfterRelease])
+@pytest.mark.parametrize("make", [Teacher, ChecksAfterRelease])
 def test_charged_first(tmp_path, make):
     assert charged_first(make, tmp_path) == (make is Teacher)
 
@@ -83,10 +144,10 @@ def test_the_systems_entropy_is_fresh(draw):
 @pytest.mark.parametrize(
     ("entropy", "lasting", "draw"),
     [
-        (faults.SeededEntropy, False, _noise),
-        (faults.SeededEntropy, False, _bits),
-        (faults.GlobalEntropy, False, _noise),
-        (faults.ForkedEntropy, True, _noise),
+        (SeededEntropy, False, _noise),
+        (SeededEntropy, False, _bits),
+        (GlobalEntropy, False, _noise),
+        (ForkedEntropy, True, _noise),
     ],
 )
 def test_a_seeded_source_is_seen(entropy, lasting, draw):
@@ -128,6 +189,6 @@ EXTRAS = [[0.0, 1e6], [-1e-3, 0.0], [0.0, 0.0], [1.0, 0.3]]
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-@pytest.mark.parametrize("make", [Teacher, faults.CentredByPrivateMean])
+@pytest.mark.parametrize("make", [Teacher, CentredByPrivateMean])
 def test_row_by_row(tmp_path, make, extra):
     assert row_by_row(make, tmp_path, np.array([extra], dtype=np.float32)) == (make is Teacher)

@@ -14,7 +14,7 @@ from torch import nn
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.preprocessing import Preprocessing
 
 IMAGE, CLASSES = (28, 28, 1), 10
@@ -126,11 +126,16 @@ def test_weights_that_are_not_the_named_networks_are_refused(name, monkeypatch):
         networks.load(_spec())
 
 
+CLASS = DECIDED["class"]
+NAMED = 2 * CLASS, 2 * RELEASED, RELEASED + CLASS, DECIDED["value"] + CLASS
+NESTED = [(f"{name}linear", (12,)) for name in NAMED]
+UNFIT = [("resnet", IMAGE), ("timm/no_such_model", IMAGE), ("mlp", IMAGE), ("linear", IMAGE)]
+
+
 @pytest.mark.parametrize(
-    "name", ["resnet", "timm/no_such_model", "mlp", "linear", "small_cnn", "timm/resnet18"]
+    ("name", "shape"), [*NESTED, *UNFIT, ("small_cnn", (12,)), ("timm/resnet18", (12,))]
 )
-def test_unknown_names_and_unfit_inputs_are_refused(name):
-    shape = (12,) if name in NAMES else IMAGE
+def test_unknown_names_and_unfit_inputs_are_refused(name, shape):
     with pytest.raises(InvalidInput, match="backbone"):
         networks.build(name, input_shape=shape, num_classes=CLASSES)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.commands.configured import parse_cells
 from labelwall.experiment.compare.table import plot, render, summarise
 from tests.experiment.checks import check_one_error
 
@@ -77,13 +76,6 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys) -> N
     assert [p.stem for p in (folder / "out").glob("*.svg")] == ["accuracy_by_epsilon"]
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
-
-
-def test_a_point_may_have_principal_axes_of_its_own(folder: Path) -> None:
-    text = CONFIG.split("  - name: Linear")[0].replace("rounds: [{}]}", "rounds: [{}], whiten: 3}")
-    (folder / "compare.yaml").write_text(text.replace("threads", "whiten: 2\nthreads"))
-    cells, _ = parse_cells([*COMMAND[1:], "--seeds", "0"])
-    assert [cell.config.whiten for cell in cells] == [3, 2]
 
 
 def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys) -> None:

@@ -1,5 +1,5 @@
-"""What labels are worth: foreseen before a round; estimated after it, right on average whatever the
-noise; the better round is kept."""
+"""What labels are worth: estimated after a round, right on average whatever the noise; the better
+round is kept."""
 
 import json
 from dataclasses import asdict
@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from labelwall.experiment.run.entry import foresee
 from labelwall.experiment.run.quality import (
     AGREEMENT,
     COUNTS,
@@ -20,8 +19,6 @@ from labelwall.experiment.run.quality import (
     worse,
 )
 from labelwall.student.held_out import Cleaned
-from labelwall.teacher.mechanisms.sums import ReverseKnn
-from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.matrices import inherit
 
 
@@ -88,17 +85,3 @@ def test_an_estimate_survives_its_json() -> None:
     assert estimate_of({"estimate": json.loads(json.dumps(asdict(estimate)))}) == estimate
     assert estimate_of({"estimate": None}) is estimate_of({}) is None
     assert by_agreement(Cleaned(np.zeros(3))) is None
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "records", "mentioned"),
-    [
-        (PrivateKnn(sigma_screen=75.0), 300, "mechanism.threshold to 45 or less"),
-        (PrivateKnn(sigma_screen=75.0), 6000, None),
-        (ReverseKnn(centroids=150, sigma=44.0), 3000, "mechanism.centroids to 22 or fewer"),
-        (ReverseKnn(centroids=22, sigma=44.0), 3000, None),
-    ],
-)
-def test_a_useless_round_is_foreseen(mechanism, records, mentioned) -> None:
-    reason = foresee(mechanism, records)
-    assert reason is None if mentioned is None else mentioned in str(reason)

@@ -10,7 +10,9 @@ from labelwall.teacher.features.embedder import CHUNK, Embedder, folded_sum, qua
 from labelwall.teacher.features.hog import cell_size
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
-from tests.teacher.features.images import HOG, bars
+from tests.make import bars
+
+HOG = ExtractorSpec("hog", (28, 28, 1), 10)
 
 # --- quantisation ---
 

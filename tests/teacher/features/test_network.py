@@ -9,7 +9,7 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall import networks as backbones
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
-from tests.teacher.features.images import HOG, bars
+from tests.make import bars
 from tests.teacher.search.indexes import DEVICES
 
 
@@ -124,7 +124,8 @@ class _WithoutKernels(_Plain):
 def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(embedder_of):
     with pytest.raises(InvalidInput, match="deterministic kernels"):
         embedder_of(_WithoutKernels(), "cuda")
-    assert Embedder(HOG, device="cuda").device == "cpu"
+    hog = ExtractorSpec("hog", (28, 28, 1), 10)
+    assert Embedder(hog, device="cuda").device == "cpu"
 
 
 @pytest.mark.parametrize("name", ["timm/test_efficientnet"])

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from labelwall.teacher.noise import sampler
+from labelwall.teacher.noise.entropy import MAX_SCALE
 from labelwall.teacher.noise.sampler import (
     BITS,
     CELL_BITS,
@@ -34,7 +35,6 @@ from labelwall.teacher.noise.sampler import (
     recipe,
     uniform_below,
 )
-from labelwall.teacher.noise.scales import MAX_SCALE
 from tests.teacher.noise import oracles
 from tests.teacher.noise.oracles import distribution, real
 

@@ -137,7 +137,7 @@ def test_device_memory_is_bounded_in_the_worst_case():
 @pytest.mark.parametrize("mechanism", tiny.MECHANISMS)
 def test_a_teachers_answers_are_the_processors(tmp_path, monkeypatch, mechanism, device):
     """Raw vectors, whose features no device computes: only the search differs."""
-    records = tiny.records(attributes=mechanism.endswith("attributes"))
+    records = tiny.records_of(mechanism)
     used = []
 
     def on_device(where, features, ids, persons):

@@ -12,12 +12,14 @@ import torch
 from labelwall.teacher.features.network import network_of
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
+from labelwall.wall.networks import NETWORKS
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, network, rows
 from tests.wall.test_wire import BAD
 
+CLASS = DECIDED["class"]
 SQL = "'; DROP TABLE entries; --"
 LABELS = f"labels?extractor={SPEC.sha256()}"
 
@@ -173,3 +175,12 @@ def test_the_table_can_pass(running):
         assert running.call(name, path, method, *sent).status_code == 200
     assert state(running)[2] == before[2] + 2
     assert not network_of(network(), "cpu")._module.training
+
+
+def test_a_service_takes_every_network_by_itself_released_or_as_decisions():
+    taken = set(ServiceConfig().backbones)
+    assert taken == {"hog", "raw", "box", *NETWORKS}
+    for prefix in ("", *DECIDED.values(), RELEASED, CLASS + RELEASED):
+        assert ExtractorSpec(f"{prefix}linear", (4,), 3).network in taken
+    for name in ("timm/resnet18", f"{RELEASED}{CLASS}linear", f"{CLASS}{CLASS}linear"):
+        assert ExtractorSpec(name, (4,), 3).network not in taken

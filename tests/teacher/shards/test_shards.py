@@ -26,17 +26,6 @@ from tests.teacher.shards import tiny
 COUNTS = (1, 2, 5, 16)
 
 
-@pytest.mark.parametrize("name", tiny.MECHANISMS)
-def test_any_number_of_shards_gives_the_same_bytes(tmp_path, name):
-    """For persons; for rows, see the contract of mechanisms."""
-    records = tiny.records(attributes=name.endswith("attributes"), unit="person")
-    expected, *others = (
-        tiny.asked(tiny.ready(tmp_path / str(count), name, records, count, "person"), name)
-        for count in (0, *COUNTS)
-    )
-    assert others == [expected] * len(COUNTS)
-
-
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("n", "m"), [(300, 0), (300, 7), (300, 1000), (3, 7), (4, 7), (7, 7)])
 def test_merged_lists_are_those_of_one_index(tmp_path, count, n, m):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from labelwall.teacher.shards.shards import ShardedIndex, ShardedRows, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import numbered_space
+from labelwall.wall.labels import LabelSpace
 from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
@@ -85,11 +87,15 @@ MECHANISMS: dict[str, AnyMechanism] = {each.kind: each for each in ONE_OF_EACH} 
 }
 
 
+def space_of(name: str) -> LabelSpace:
+    return numbered_space(MECHANISMS[name].label_space, CLASSES)
+
+
 def spec_of(name: str) -> ExtractorSpec:
     """Raw vectors, or a box for the mechanisms that count in balls; with landmarks for radii."""
-    if MECHANISMS[name].query_form.landmarks:
-        return replace(RAW, landmarks=LANDMARKS)
-    return BOX if name.startswith(("radius", "batch")) else RAW
+    plain = BOX if name.startswith(("radius", "batch")) else RAW
+    landmarks = LANDMARKS if MECHANISMS[name].query_form.landmarks else b""
+    return replace(plain, num_classes=space_of(name).outputs, landmarks=landmarks)
 
 
 LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
@@ -107,6 +113,10 @@ def records(n: int = 400, seed: int = 0, attributes: bool = False, unit: Unit = 
     ids = rng.permutation(7 * n)[:n] - n
     records = Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
     return records if unit == "row" else of_persons(records, rng.integers(0, max(1, n // 5), n))
+
+
+def records_of(name: str, n: int = 400, unit: Unit = "row") -> Records:
+    return records(n, attributes=MECHANISMS[name].label_space == "attributes", unit=unit)
 
 
 def of_persons(rows: Records, persons: np.ndarray) -> Records:
@@ -200,11 +210,15 @@ def on_disk(
     )
 
 
-def asked(teacher: Teacher, name: str) -> tuple[object, ...]:
-    """All answers, with receipts, which contain the ledger's head."""
-    if (counting := matrix(MECHANISMS[name])) is not None:
-        answer = teacher.count(counting)
-        assert answer.counts is not None
-        return answer.counts.tolist(), answer.receipt
-    answers = [teacher.answer(Queries(queries(30, seed))) for seed in (1, 2)]
-    return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)
+def ask(teacher: Any, name: str, rows: np.ndarray, seed: int = 2) -> tuple[Any, Any]:
+    """(what was released, the receipt, which contains the ledger's head)."""
+    if (counting := matrix(MECHANISMS[name], seed=seed)) is not None:
+        counted = teacher.count(counting)
+        return np.asarray(counted.counts).tolist(), counted.receipt
+    answers = teacher.answer(Queries(rows))
+    return (answers.labels.tolist(), answers.outcomes.tolist()), answers.receipt
+
+
+def asked(teacher: Teacher, name: str) -> list[object]:
+    """The answers to two calls."""
+    return [ask(teacher, name, queries(30, seed), seed) for seed in (1, 2)]

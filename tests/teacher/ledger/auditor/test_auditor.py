@@ -19,7 +19,6 @@ from labelwall.teacher.ledger.auditor.reading import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch, MissingData
 from labelwall.wall.guarantee import EACH, POOLED, single_analyst
-from labelwall.wall.messages import Queries
 from tests.ledgers import Entry, entries, identities
 from tests.ledgers import write as rechain
 from tests.postgres import rows
@@ -51,14 +50,8 @@ def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path):
 
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
 def test_what_a_teacher_of_any_mechanism_writes_is_consistent(tmp_path, name):
-    mechanism, path = tiny.MECHANISMS[name], tmp_path / "export.sqlite"
-    records = tiny.records(attributes=mechanism.label_space == "attributes")
-    teacher, matrix = tiny.ready(tmp_path, name, records), tiny.matrix(mechanism)
-    for seed in range(2):
-        if matrix is None:
-            teacher.answer(Queries(tiny.queries(10, seed)))
-        else:
-            teacher.count(tiny.matrix(mechanism, seed=seed))
+    path, teacher = tmp_path / "export.sqlite", tiny.ready(tmp_path, name, tiny.records_of(name))
+    tiny.asked(teacher, name)
     teacher._ledger.export(path)
     assert audit(path).problems == ["noise came from a test tape (unsafe): epsilon is infinite"]
     assert sum(audit(path).released.values()) > 0
