@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger import LedgerUrl
+from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.sums import LinearSums, Score, ScoreAttributes, ScoreValue

@@ -38,7 +38,7 @@ from ..linear.measure import (
     unit_inputs,
 )
 from ..linear.model import SURE, LinearModel, Says, fit, stored_fit, with_neighbours
-from .cell_shares import compared
+from ..linear.shift import compared
 from .quality import (
     FOREIGN,
     HIDDEN,
