@@ -21,7 +21,7 @@ from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, RELEASED, ExtractorSpec, Outcome
 from .descent import Doubt, attribute_weights, class_weights
-from .labelled import Labelled
+from .labelled import Labelled, better
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
 from .shift import Shares
 from .values import value_weights
@@ -51,7 +51,7 @@ class LinearModel:
         doubt: how sure the probabilities should be; None where noise hides it.
         records: the noisy number of the records, and its deviation.
         explained: for values, their variance among public rows and its deviation.
-        known: share of public labels that these alone give, cross-validated; 0 where none is known.
+        known: share of the public labels that it gives, cross-validated; 0 where none is known.
         precision: of the weights, in squares of records: their noise's variance is inverse to it.
     """
 
@@ -140,18 +140,25 @@ def fit(
     if how.labels == "value":
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
-        weights, shares, doubt = class_weights(measure, inputs, how, known) or (None, None, None)
+        start = None if known is None or known.complete else known.weights
+        weights, shares, doubt = class_weights(measure, inputs, how, start) or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)
     if weights is None:
         return None
-    records = float(np.mean(measure.counts)), measure.count_noise
+    records, right = (float(np.mean(measure.counts)), measure.count_noise), 0.0
+    foreign = shares is not None and shares.foreign and records[0] > SURE * records[1]
+    if known is not None and not foreign:  # labels of rows unlike the records would mislead
+        hidden = known.complete or doubt is None or doubt[1] <= 0
+        likely = softmax(inputs @ weights, axis=1).mean(axis=0)
+        lost = 0.0 if hidden else 1 - float(likely[known.classes].sum())
+        weights, right = better(known, weights, lost)
+        right, doubt = (right, (1.0, 1.0, 1.0)) if known.complete else (0.0, doubt)
     weights, precision = weights / how.unit, max(records[0], MIN_RECORDS) ** 2
     if earlier is not None:
         kept = KEPT * earlier[1]
         weights = (precision * weights + kept * earlier[0]) / (precision + kept)
         precision += kept
-    right = known.right if known and known.complete else 0.0
     of_labels = how.labels, how.length, weights, shares, doubt, records, explained, right
     return LinearModel(*of_labels, precision)
 
