@@ -41,6 +41,7 @@ NOISE = 3.0
 MOMENTUM = 0.8
 MAX_RATE = 10_000.0  # of a step, where there is hardly any noise
 MAX_ENTRIES = 10_000_000  # of the probabilities of PUBLIC rows that tell the factor of logits
+MAX_SLOPES = 20_000_000  # entries of what tells residuals by probabilities: float64
 FACTORS = 0.0, 3.0  # of logits
 # Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).
 REFINEMENTS = 2  # at most; later ones drift from the classes to the rows' clusters
@@ -154,14 +155,15 @@ def class_weights(
             break
         best = refined
     single = path.first is path.asked[0]
-    doubt = (1.0, 1.0, 1.0) if single else _doubt(path, factor)
+    unasked = single or (how.alike and known is None)  # how sure it is
+    doubt = (1.0, 1.0, 1.0) if unasked else _doubt(path, factor)
     if known is not None:  # sums that are mostly noise would only harm it
         alone = doubt is None or doubt[1] <= 0
         best = known.weights if alone else explained(known, later, best, NOISE * factor)
         if known.complete and not alone:
             # By chance among few labels either can be the worse: their mean hardly is
             best = scaled((known.weights + best) / 2)[0]
-    if single:  # one sum does not tell the shares apart
+    if single or how.alike:  # one sum does not tell the shares apart
         return best, None, doubt
     if doubt is not None and known is not None:  # its own probabilities are right among the labels
         best_factor, low, high = doubt
@@ -177,11 +179,12 @@ def _moment(
     path: Descent, gradient: np.ndarray, deviation: float, asked: Sequence[Gradient]
 ) -> Moment:
     """A mean ``gradient`` of the records at the weights that were ``asked``."""
-    said = [(_softmax(path.inputs @ step.weights), step.clip) for step in asked]
+    rows = path.inputs[: max(1, MAX_SLOPES // gradient.shape[1] ** 2)]
+    said = [(_softmax(rows @ step.weights), step.clip) for step in asked]
     return Moment(
         torch.tensor(gradient - gradient.mean(axis=1, keepdims=True)),
         deviation,
-        torch.tensor(path.inputs),
+        torch.tensor(rows),
         [(torch.tensor(p), torch.tensor(_clipped(p, clip))) for p, clip in said],
     )
 

@@ -144,6 +144,8 @@ def search(
             candidates = PLANNERS[mechanism.kind]
             assert candidates is not None
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
+            if mechanism.charging is Charging.PREPAID and (asked or 0) < worth:
+                continue  # even if all of them were right
             own = replace(goal, worth=worth, asked=asked)
             try:
                 optima.append(candidates.plan(mechanism, own, rows, progress))
