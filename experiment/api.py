@@ -46,21 +46,25 @@ def train(
     """
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
-    from .report.report import write_report
-    from .run import entry
     from .run.places import custodian_place, require_budget, tell_changed_files
-    from .run.run_folder import RunFolder
+    from .run.run_folder import RunFolder, resumed
 
     side, apart = config.private_side(), isolate or config.teacher is not None
+    folder = RunFolder(run_dir)
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian, console.say)
     if config.open:
-        from .plan.search import decided  # takes a second
+        if resumed(config, folder).open:
+            console.say("auto: rehearsing mechanisms and features on public rows")
+        from .plan.search import decided  # torch, whose import takes seconds: after the first line
 
         with console.timed("rehearsal"):
-            config = decided(config, RunFolder(run_dir), custodian, console)
-    announce(config.private_side(), entry.resumed(config, RunFolder(run_dir)), console)
+            config = decided(config, folder, custodian, console)
+    announce(config.private_side(), resumed(config, folder), console)
+    from .report.report import write_report
+    from .run import entry  # as above
+
     summary = entry.run(
         config,
         run_dir,

@@ -9,7 +9,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
-from ..search.int8_matmul import LARGEST, MAX_DIMENSIONS
+from ..search.kernels import LARGEST, MAX_DIMENSIONS
 from .hog import hog_features, hog_scale
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.
