@@ -150,10 +150,10 @@ class StudentModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            # torch.manual_seed takes longer than a small network's step: it asks for every device
-            torch.default_generator.manual_seed(self._step_seed)
-            if self.device.type == "cuda":
-                torch.cuda.manual_seed(self._step_seed)
+            if self.device.type == "cpu":  # all devices' seeds take longer than a small step
+                torch.default_generator.manual_seed(self._step_seed)
+            else:
+                torch.manual_seed(self._step_seed)
             supervised, unlabelled = self._objective(*batch)
         self._note(supervised.detach(), unlabelled.detach())
         return supervised + unlabelled
