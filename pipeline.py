@@ -10,6 +10,7 @@ from .wall.errors import LabelwallError, reason_of
 
 COMMANDS = {
     "run": "ask, train, send features back, for every round; prints the price first",
+    "update": "ask about the private rows as they are now, by the next period of a run's plan",
     "plan": "what a configuration costs, before anything private is read",
     "compare": "run several methods on the same split, students and budgets; one table and a plot",
     "predict": "private answers to a file of queries, with a receipt; no student",
@@ -23,9 +24,10 @@ COMMANDS = {
     "serve": "the teacher as a service: answers over HTTP from one custodian's directory",
     "keys": "who may ask a service: add, list or revoke API keys",
 }
-FILES = ("audit", "classify", "export", "report", "keys")  # their functions are in another file
+# Their functions are in another file.
+FILES = ("update", "audit", "classify", "export", "report", "keys")
 # They read or write private files.
-PRIVATE = ("run", "compare", "predict", "records", "data", "serve", "keys")
+PRIVATE = ("run", "update", "compare", "predict", "records", "data", "serve", "keys")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,10 +7,11 @@ r"""Public rows that differ from the private ones: README's one command, nothing
 The rows are docstrings of four Python packages (the class is the package), as hashed words on 128
 axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
 (npz). 6,000 rows are private, 800 public and 800 test rows, equally many of each class, unless the
-case says otherwise. `--tables` names tables of KEEL (benchmarks/tables.py says how to install them)
-as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public rows'
-deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private
-and test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
+case says otherwise. `column moved` adds two deviations to the public rows' widest column, `column
+shrunk` leaves 0.3 of it. `--tables` names tables of KEEL (benchmarks/tables.py says how to install
+them) as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public
+rows' deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private and
+test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
 
 Columns: logistic regression on the private rows (images: on HOG); the classifier that the last
 round released; the student; its balanced accuracy; its worst class; what the run itself estimates;
@@ -47,7 +48,10 @@ AXES, WORDS, TEXT = 128, 20_000, 300  # of the vectors; known words; characters 
 PRIVATE, HELD, RARE, FEW = 6_000, 800, 0.01, 200  # rows; a rare class's share; few private rows
 IMAGES, TESTED = 20_000, 2_000
 RIVAL_AXES = 8
-CASES = ("alike", "rare", "missing", "moved", "100 public", "200 private", "digits")
+CASES = (
+    *("alike", "rare", "missing", "moved", "column moved", "column shrunk"),
+    *("50 public", "100 public", "400 public", "200 private", "digits"),
+)
 COLUMNS = (
     "without privacy",
     "released",
@@ -87,20 +91,24 @@ def vectors(rows: Rows, case: str, seed: int) -> Split:
     equal = np.full(classes, 1 / classes)
     present = (np.arange(classes) < classes // 2) / (classes // 2)
     test = take(HELD, equal)
-    public = take(100 if case == "100 public" else HELD, present if case == "missing" else equal)
+    pool = int(case.split()[0]) if case.endswith("public") else HELD
+    public = take(pool, present if case == "missing" else equal)
     private = take(FEW if case == "200 private" else PRIVATE, equal)
     if case == "rare":
         last = np.flatnonzero(y[private] == classes - 1)
         few = round(RARE / (1 - RARE) * (len(private) - len(last)))
         private = np.delete(private, last[few:])
-    pool = x[public]
+    rows = x[public]
     if case == "moved":
         away = rng.normal(size=x.shape[1]).astype(np.float32)
-        pool = pool + away * np.linalg.norm(x, axis=1).mean() / 2 / np.linalg.norm(away)
+        rows = rows + away * np.linalg.norm(x, axis=1).mean() / 2 / np.linalg.norm(away)
+    if case.startswith("column"):
+        column = rows[:, x.std(axis=0).argmax()]
+        column[:] = column + 2 * column.std() if case == "column moved" else 0.3 * column
     return {
         "private_x": x[private],
         "private_y": y[private],
-        "public_x": pool,
+        "public_x": rows,
         "test_x": x[test],
         "test_y": y[test],
     }

@@ -31,8 +31,8 @@ import numpy as np
 
 from labelwall.benchmarks.request_fuzz import ask, memory, mutant, seeds, verdict
 from labelwall.benchmarks.service import Setting, opened, serve
-from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.errors import LabelwallError, Refused

@@ -140,7 +140,7 @@ def by_distribution(releases, delta, points=1 << 18):
 
 
 plan = json.load(sys.stdin)
-delta, entries = plan["delta"], [*plan["rounds"], *filter(None, [plan["score"]])]
+delta, entries = plan["delta"], [*plan["rounds"], *plan["scores"]]
 slots = {entry["slot"]: entry for entry in entries}.values()
 used = [(cap, priced(name, r["mechanism"])) for r in slots for name, cap in r["caps"].items()]
 best = min(ORDERS, key=lambda alpha: composed(alpha, used, delta, rough=True))

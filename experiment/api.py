@@ -10,87 +10,24 @@
 """
 
 import html
-import os
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput, LabelwallError, reason_of
+from ..wall.errors import InvalidInput
 from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
-from .data import Data
+from .data import ROWS, Data
 from .model import Model, load
 from .run.console import Console
+from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
-ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
-
-
-def train(
-    config: Config,
-    run_dir: Path,
-    console: Console,
-    isolate: bool = False,
-    loggers: Sequence[Any] = (),
-) -> dict[str, Any]:
-    """Run, or resume, an experiment, and write its report: what summary.json holds.
-
-    The method is chosen first where the configuration leaves it open, then the price is said, then
-    private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
-    """
-    from ..teacher.noise.entropy import SystemEntropy
-    from .plan.show import announce
-    from .run.places import custodian_place, require_budget, tell_changed_files
-    from .run.run_folder import RunFolder, resumed
-
-    side, apart = config.private_side(), isolate or config.teacher is not None
-    folder = RunFolder(run_dir)
-    custodian = custodian_place(side, run_dir)
-    if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian, console.say)
-    if config.open:
-        if resumed(config, folder).open:
-            console.say("auto: rehearsing mechanisms and features on public rows")
-        from .plan.search import decided  # torch, whose import takes seconds: after the first line
-
-        with console.timed("rehearsal"):
-            config = decided(config, folder, custodian, console)
-    announce(config.private_side(), resumed(config, folder), console)
-    from .report.report import write_report
-    from .run import entry  # as above
-
-    summary = entry.run(
-        config,
-        run_dir,
-        entropy=SystemEntropy(),
-        console=console,
-        isolate=isolate,
-        custodian=custodian,
-        loggers=loggers,
-    )
-    if not apart:
-        tell_changed_files(config.data, custodian, console.say)
-    with console.timed("report"):
-        write_report(run_dir)
-    return summary
-
-
-@contextmanager
-def _owner_alone() -> Iterator[None]:
-    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
-    before = os.umask(0o077)
-    try:
-        yield
-    except OSError as error:
-        raise LabelwallError(reason_of(error)) from error
-    finally:
-        os.umask(before)
 
 
 def _configured(
@@ -111,6 +48,7 @@ def fit(
     custody: str | Path | None = None,
     delta: float | None = None,
     expected_records: int | None = None,
+    periods: int | None = None,
     isolate: bool = False,
     quiet: bool = False,
     loggers: Sequence[Any] = (),
@@ -130,6 +68,7 @@ def fit(
             directory is one budget; the epsilons of two over the same records add up.
         delta: probability added to that bound; by default 1e-5, less for many public rows.
         expected_records: a PUBLIC guess of the number of private records.
+        periods: equal parts of the budget: one for this call, and one for each ``Model.update``.
         isolate: the teacher in a process of its own; this one opens no private file.
         quiet: print nothing.
         loggers: of Lightning, which hear the public metrics of the students' trainings.
@@ -140,7 +79,7 @@ def fit(
     BudgetRefused, LedgerMismatch (another plan for the same directory).
     """
     run_dir = place = Path(run_dir)
-    with _owner_alone():
+    with owner_alone():
         if data.in_memory:
             if custody is None:
                 raise InvalidInput("custody", "the custodian's directory, for rows in memory", None)
@@ -150,6 +89,7 @@ def fit(
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
+        budget["periods"] = periods
         config = _configured(data, place, budget, settings)
         train(config, run_dir, Console(quiet=quiet), isolate, loggers)
     return load(run_dir)
@@ -184,6 +124,7 @@ def plan(
     *,
     delta: float | None = None,
     expected_records: int | None = None,
+    periods: int | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Price:
@@ -196,6 +137,7 @@ def plan(
 
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
+        budget["periods"] = periods
         config = _configured(data, Path(scratch), budget, settings, private=False)
         config, shown, text = priced(config, Console(quiet=quiet))
         require_affordable(config.plan())
@@ -270,7 +212,7 @@ def compare(
     from .compare.own import own_cells
 
     out = Path(out)
-    with _owner_alone():
+    with owner_alone():
         place = Path(f"{out}.custodian")
         if data.in_memory:
             make_private(place)

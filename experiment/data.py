@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
 from .config.settings import merged
 
+ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
 PARTS = {
     "private": ("private_x", "private_y"),
     "public": ("public_x", "public_y"),
@@ -82,6 +84,21 @@ class Data:
         if is_texts(_rows_of(self.public)):
             return self._texts(place, private)
         return self._arrays(place, private)
+
+    def replace_private(self, place: Path) -> None:
+        """Write the private rows to ``place`` instead of those that ``options`` wrote there.
+
+        Raises InvalidInput where it wrote none.
+        """
+        writers = {"parquet": self._tables, "csv": self._texts, "npy": self._arrays}
+        there = {path.suffix[1:] for path in place.glob("private*")} & writers.keys()
+        if len(there) != 1:
+            rule = "left out where the private rows are files of your own: change those"
+            raise InvalidInput("private", rule, "rows in memory")
+        with TemporaryDirectory(dir=place) as part:
+            writers[there.pop()](Path(part), True)
+            for path in Path(part).iterdir():
+                path.replace(place / path.name)
 
     @property
     def _label(self) -> dict[str, str]:
@@ -248,7 +265,8 @@ def _unless_same(path: Path) -> Iterator[Path]:
         if path.exists() and path.name.startswith(SPLITS[0]):
             rule = "a directory of these private rows: a record is known by its place among them"
             cure = (
-                "`labelwall records` adds and removes some. The budgets of two directories add up."
+                "`model.update(private=...)` asks about others, where the plan has a period left. "
+                "The budgets of two directories add up."
             )
             raise InvalidInput("custody", rule, "other rows", cure)
         part.replace(path)

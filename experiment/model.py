@@ -10,7 +10,7 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.errors import MissingData
-from .data import is_frame, write_table
+from .data import ROWS, Data, is_frame, write_table
 
 
 class Report:
@@ -77,6 +77,27 @@ class Model:
             raise MissingData(f"`path` must be the folder of a run. Found {str(self.path)!r}.")
         summary: dict[str, Any] = json.loads(place.read_text())
         return summary
+
+    def update(self, private: Any = None, *, person: Any = None, quiet: bool = False) -> "Model":
+        """Ask about the private rows as they are now, by the next period of the run's plan.
+
+        ``private``: all of them, where ``fit`` was given rows in memory, as those of ``Data``, and
+        ``person``; files and folders are read again. A killed call continues. Returns the new
+        model. Raises as ``fit``, and BudgetRefused where no period is left.
+        """
+        from ..wall.datasets.sources import describe
+        from .config.settings import load_config
+        from .run.console import Console
+        from .train import owner_alone, update
+
+        with owner_alone():
+            if private is not None:
+                config = load_config(self.path / "config.yaml")
+                label, names = config.data.label, describe(config.data).labels.names
+                place = Path(config.custodian_dir or "") / ROWS
+                Data(private, label=label, classes=names, person=person).replace_private(place)
+            update(self.path, Console(quiet=quiet))
+        return Model(self.path)
 
     @property
     def report_(self) -> Report:

@@ -21,7 +21,7 @@ from ..wall.errors import LedgerMismatch
 from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
 from .features.cache import forget
-from .ledger import LedgerUrl, Place
+from .ledger.url import LedgerUrl, Place
 from .records.sources import Records
 from .teacher import Teacher
 

@@ -17,10 +17,10 @@ from ..wall.errors import InvalidInput, LedgerMismatch
 from ..wall.files import FORMAT, other_format, whole
 from ..wall.guarantee import POOLED
 from .accounting.plan import Plan
-from .ledger import LedgerUrl, Place
 from .ledger.anchor import Anchor
 from .ledger.database import open_database
 from .ledger.ledger import Ledger
+from .ledger.url import LedgerUrl, Place
 from .private_files import make_private, open_lock
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"

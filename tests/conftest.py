@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
-from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.noise import sampler
 from tests.postgres import Server, new_server
 from tests.programs.watched import recorded

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.messages import ExtractorSpec

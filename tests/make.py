@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records

@@ -20,10 +20,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl, Place
 
 MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
 OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does

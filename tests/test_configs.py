@@ -108,7 +108,7 @@ def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
     config = load_config(ROOT / "configs" / "quickstart.yaml")
     scored = replace(config, evaluate=EvaluateConfig(share=0.2))
     shown = describe_plan(scored.solved())
-    assert shown["score"]["caps"] == {"score": 1}
+    assert shown["scores"][0]["caps"] == {"score": 1}
     assert "score on the private records: slot 1" in render_plan(shown)
     text = json.dumps(shown)
     done = subprocess.run([sys.executable, SCRIPT], input=text, capture_output=True, text=True)

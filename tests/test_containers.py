@@ -10,7 +10,7 @@ import yaml
 
 from labelwall.experiment.commands.configured import OPTIONS
 from labelwall.experiment.config.options import parse
-from labelwall.teacher.ledger import LedgerUrl
+from labelwall.teacher.ledger.url import LedgerUrl
 from tests.experiment import tiny
 
 ROOT = Path(__file__).parents[1]

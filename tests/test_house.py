@@ -47,6 +47,11 @@ def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> No
     assert list(too_long(tmp_path)) == found
 
 
+def test_a_room_s_init_holds_no_program_text() -> None:
+    rooms = [path for name in FOLDERS[:-1] for path in (REPOSITORY / name).rglob("__init__.py")]
+    assert not [path for path in rooms if len(ast.parse(path.read_text()).body) > 1]
+
+
 def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
     found = [sampler.Stream().read(4).hex() for _ in range(2)]
     assert found == ["6fc630eb", "bce58a9e"]

@@ -65,11 +65,11 @@ class Matrix:
             raise InvalidInput(f"{self.kind}.slot", "at least 0", self.slot)
 
     def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
-        """SHA-256 (hex) of the entries in order, the extractor's hash, mechanism and parameters."""
-        entries = self.entries
-        prefix = canonical_json(
-            {"extractor": extractor, "mechanism": mechanism, self.kind: list(entries.shape)}
-        )
+        """SHA-256 (hex) of the entries in order, the slot, the extractor's hash, mechanism and
+        parameters. Another slot may count other records: it pays for the same matrix again.
+        """
+        entries, named = self.entries, {"extractor": extractor, "mechanism": mechanism}
+        prefix = canonical_json({**named, "slot": self.slot, self.kind: list(entries.shape)})
         little = np.ascontiguousarray(entries).astype(entries.dtype.newbyteorder("<"), copy=False)
         return hashlib.sha256(prefix + b"\0" + little.tobytes()).hexdigest()
 

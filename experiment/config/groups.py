@@ -16,6 +16,7 @@ STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
 TIMM = "timm/"  # with a model's name: further features
 Count = Annotated[int, Field(ge=1)]
+MAX_PERIODS = 366
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,13 @@ class BudgetConfig:
     Args:
         epsilon: cap on the certified epsilon (dimensionless, natural logarithm).
         delta: failure probability; fix it without looking at the number of private rows.
+        periods: equal parts of it, a count: one for the records as they are first, and one for each
+            later `labelwall update` of them.
     """
 
     epsilon: float = 1.0
     delta: float = 1e-5
+    periods: Annotated[int, Field(ge=1, le=MAX_PERIODS)] = 1
 
 
 @dataclass(frozen=True)
@@ -210,3 +214,4 @@ class Round:
     once: bool  # whether it has one price, whatever the number of rows
     form: QueryForm  # what its mechanism asks, with the noise that the budget decides
     seed: int  # of its public randomness
+    period: int = 1  # of the records, counted from 1

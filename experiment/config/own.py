@@ -58,6 +58,11 @@ OWN: dict[str, Any] = {
     "delta": option(
         "probability added to that bound (default: 1e-5, less for many public rows)", type=float
     ),
+    "periods": option(
+        "equal parts of the budget, a count: one for the records as they are now, and one for each "
+        "later `labelwall update` (default: 1)",
+        type=int,
+    ),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
         "split's, or the public rows')",
@@ -110,6 +115,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none
+    periods = own.get("periods", 1)
     rounds = 2 if facts.kind == "grey" else 1
     features = {"colour": STAGES, "grey": "hog", "vectors": "raw"}[facts.kind]
     if data["source"] == "folder":
@@ -118,10 +124,10 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     rehearsed = facts.labelled >= MIN_ROWS
     mechanism: dict[str, object] = {"kind": AUTO}
     if not rehearsed:
-        mechanism = default_mechanism(facts, records, epsilon, delta, rounds)
+        mechanism = default_mechanism(facts, records, epsilon, delta, periods * rounds)
     return {
         "data": data | {"classes": list(facts.classes)},
-        "budget": {"epsilon": epsilon, "delta": delta},
+        "budget": {"epsilon": epsilon, "delta": delta, "periods": periods},
         "expected_records": own.get("expected_records"),
         "mechanism": mechanism,
         "rounds": [{}] * rounds,
@@ -139,7 +145,7 @@ def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
         data["text"] = [own["text"]]
     if "data" in own:
         data = rows_of(own, {})
-    budget = {name: own[name] for name in ("epsilon", "delta") if name in own}
+    budget = {name: own[name] for name in ("epsilon", "delta", "periods") if name in own}
     records = {"expected_records"} & own.keys()
     return {"data": data, "budget": budget, **{name: own[name] for name in records}}
 

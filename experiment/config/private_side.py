@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger import LedgerUrl
+from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.sums import Score
@@ -88,6 +88,8 @@ class PrivateSide(Computing):
                 mechanism.require_unit(unit)
             if self.scale.shards:
                 mechanism.require_sharded()
+        if self.budget.periods > 1:
+            self._require_updates()
         if unit == "person":
             self._require_persons()
         if self.open:
@@ -95,6 +97,15 @@ class PrivateSide(Computing):
         _ = self.ledger_url, self.anchor_place  # raise InvalidInput
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
         self.priced()  # caps that the mechanisms have
+
+    def _require_updates(self) -> None:
+        able = [kind for kind, known in MECHANISMS.items() if known.updated and known is not Score]
+        kinds = [m.kind for m in self.mechanisms() if not (m.updated or m.open)]
+        if kinds:
+            rule = f"1 for {kinds[0]}; with more {' or '.join(able)}"
+            raise InvalidInput("budget.periods", rule, self.budget.periods)
+        if self.scale.shards:
+            raise InvalidInput("budget.periods", "1 with scale.shards", self.budget.periods)
 
     def _require_persons(self) -> None:
         where = SOURCES[self.data.source].persons
@@ -136,8 +147,10 @@ class PrivateSide(Computing):
         return any(mechanism.open for mechanism in self.mechanisms())
 
     def mechanism_of(self, number: int) -> AnyMechanism:
-        """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
-        mechanism = self.rounds[number - 1].mechanism or self.mechanism
+        """The mechanism of round ``number``, counted from 1 over all periods, for the unit of
+        privacy.
+        """
+        mechanism = self.rounds[(number - 1) % len(self.rounds)].mechanism or self.mechanism
         return mechanism.for_unit(self.privacy.unit)
 
     def slots(self) -> list[int]:
@@ -165,13 +178,16 @@ class PrivateSide(Computing):
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
+        budget, unit = self.budget, self.privacy.unit
         slots = tuple(entry.slot() for entry in self.solved().priced())
-        return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
+        return Plan(budget.epsilon, budget.delta, slots * budget.periods, unit, budget.periods)
 
     def plan_beside(self, known: Plan) -> Plan:
         """The plan, with those numbers, or the method, of a ledger's that are left open here."""
+        budget, unit = self.budget, self.privacy.unit
         if self.open:
-            return Plan(self.budget.epsilon, self.budget.delta, known.slots, self.privacy.unit)
+            slots = known.slots if known.periods == budget.periods else ()
+            return Plan(budget.epsilon, budget.delta, slots, unit, budget.periods)
         return self.recorded(known).plan()
 
     def solved(self, progress: Progress = no_progress) -> Self:
@@ -181,30 +197,34 @@ class PrivateSide(Computing):
             return self
         from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-        budget = self.budget
-        return self.with_mechanisms(calibrate(priced, budget.epsilon, budget.delta, progress))
+        budget, times = self.budget, self.budget.periods
+        paid = [replace(e, asked=times * e.asked, answered=times * e.answered) for e in priced]
+        return self.with_mechanisms(calibrate(paid, budget.epsilon, budget.delta, progress))
 
     def recorded(self, known: Plan) -> Self:
         """With the missing numbers that a ledger's plan has for the same mechanisms.
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
-        own, unit = self.mechanisms(), self.privacy.unit
-        if len(known.slots) != len(own):
+        own, unit, periods = self.mechanisms(), self.privacy.unit, self.budget.periods
+        if (len(known.slots), known.periods) != (len(own) * periods, periods):
             return self
-        pairs = zip(own, known.slots, strict=True)
+        pairs = zip(own, known.up_to(1).slots, strict=True)
         return self.with_mechanisms([m.recorded(slot.mechanism, unit) for m, slot in pairs])
 
     def asked_rounds(self, seed: int) -> list[Round]:
-        """The rounds as the public side asks them, with the noise that the budget decides.
+        """The rounds of all periods as the public side asks them, with the noise that the budget
+        decides.
 
         ``seed``: of public randomness.
         """
-        solved, rounds = self.solved(), list[Round]()
-        for number, (entry, slot) in enumerate(zip(self.rounds, self.slots(), strict=True), 1):
-            mechanism = solved.mechanism_of(number)
+        solved, rounds, size = self.solved(), list[Round](), len(self.mechanisms())
+        for place in range(self.budget.periods * len(self.rounds)):
+            (period, within), number = divmod(place, len(self.rounds)), place + 1
+            mechanism, entry = solved.mechanism_of(number), self.rounds[within]
             once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
-            rounds.append(Round(number, slot, entry.queries, once, form, seed * 1000 + number))
+            paid, drawn = period * size + self.slots()[within], seed * 1000 + number
+            rounds.append(Round(number, paid, entry.queries, once, form, drawn, period + 1))
         return rounds
 
     def _summed(self, form: QueryForm) -> QueryForm:
@@ -212,13 +232,13 @@ class PrivateSide(Computing):
         several = len(self.teacher) if isinstance(self.teacher, list) else 1
         return replace(form, noise=form.noise and form.noise * math.sqrt(several))
 
-    def asked_score(self) -> Scoring | None:
-        """What the private score is asked by; None without one."""
+    def asked_score(self, period: int = 1) -> Scoring | None:
+        """What a period's private score is asked by; None without one."""
         if not self.scored:
             return None
         mechanisms = self.solved().mechanisms()
         form = self._summed(mechanisms[-1].for_unit(self.privacy.unit).query_form)
-        return Scoring(len(mechanisms) - 1, form, self.evaluate.choose)
+        return Scoring(period * len(mechanisms) - 1, form, self.evaluate.choose)
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
         rounds = [

@@ -12,9 +12,6 @@ the gradients that the records had in the later half of the steps.
 Where noise hides the classes from these gradients, PUBLIC rows tell more of them: the classifier is
 moved half the way to one of Gaussian classes, while that explains the gradients about as well; all
 the way, where there was a single step.
-
-Where PUBLIC rows have labels, the descent begins at the classifier that these give, and sums say
-what that misses. Its end is a prior: the labels and the gradients move it (labelled.py).
 """
 
 import math
@@ -27,7 +24,6 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit, softmax
 
 from ...wall.matrices import FRACTION, MAX_WEIGHT
-from .labelled import Labelled, explained
 from .measure import FitSettings, Gradient, Measurements
 from .moments import Moment
 from .shift import Shares, shifted
@@ -128,13 +124,13 @@ def descend(
 
 
 def class_weights(
-    measure: Measurements, inputs: np.ndarray, how: FitSettings, known: Labelled | None = None
+    measure: Measurements, inputs: np.ndarray, how: FitSettings, start: np.ndarray | None = None
 ) -> tuple[np.ndarray, Shares | None, Doubt | None] | None:
     """Softmax regression: (weights of inputs of length 1, float64 [d + 1, c], for the classes'
     shares among PUBLIC rows; the shares, where they were compared with the records'; how sure its
     probabilities should be).
     """
-    path = descend(measure, inputs, how, None if known is None else known.weights)
+    path = descend(measure, inputs, how, start)
     if path is None:
         return None
     later = _moment(path, path.gradient, path.deviation, path.asked)
@@ -148,30 +144,17 @@ def class_weights(
 
     best, factor = scaled(path.average)
     least = missed(best)
-    for _ in range(REFINEMENTS if known is None else 0):
+    for _ in range(REFINEMENTS if start is None else 0):
         classes, _ = scaled(gaussian_classes(path.inputs, _softmax(path.inputs @ best)))
         refined = classes if how.steps == 1 else scaled((best + classes) / 2)[0]
         if how.steps > 1 and missed(refined) > least + TOLERANCE * path.noise:
             break
         best = refined
-    single = path.first is path.asked[0]
-    unasked = single or (how.alike and known is None)  # how sure it is
-    doubt = (1.0, 1.0, 1.0) if unasked else _doubt(path, factor)
-    if known is not None:  # sums that are mostly noise would only harm it
-        alone = doubt is None or doubt[1] <= 0
-        best = known.weights if alone else explained(known, later, best, NOISE * factor)
-        if known.complete and not alone:
-            # By chance among few labels either can be the worse: their mean hardly is
-            best = scaled((known.weights + best) / 2)[0]
-    if single or how.alike:  # one sum does not tell the shares apart
-        return best, None, doubt
-    if doubt is not None and known is not None:  # its own probabilities are right among the labels
-        best_factor, low, high = doubt
-        doubt = 1.0, low / max(best_factor, 1e-9), high / max(best_factor, 1e-9)
+    if path.first is path.asked[0] or how.alike:  # one sum does not tell the shares apart
+        return best, None, (1.0, 1.0, 1.0)
+    doubt = _doubt(path, factor)
     moments = _moment(path, path.first.mean, path.first.deviation, [path.first]), later
     offsets, shares = shifted(path.inputs @ best, moments)
-    if known is not None and known.complete:  # which tells the public rows' shares better
-        offsets = np.zeros(how.outputs)
     return np.vstack([best[:-1], best[-1] + offsets / inputs[0, -1]]), shares, doubt
 
 

@@ -47,7 +47,7 @@ class Goal:
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds; ``unit``: of privacy.
+    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned.
     """
 
     epsilon: float
@@ -61,6 +61,7 @@ class Goal:
     told: bool = True
     worth: float = 0.0
     unit: Unit = "row"
+    periods: int = 1
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -162,7 +163,8 @@ class Choice(Generic[M]):
 
     def plan(self, goal: Goal) -> Plan:
         """A plan with this mechanism alone."""
-        releases = self.mechanism.releases(self.asked, self.cap)
+        counts = goal.periods * self.asked, goal.periods * self.cap
+        releases = self.mechanism.releases(*counts)
         return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
 
 
@@ -245,7 +247,7 @@ class Rehearser:
 
     def _with_noise(self, mechanism: M, asked: int) -> M:
         """With its noise for the budget, solved once for each price. Raises BudgetRefused."""
-        goal, open_ = self.goal, _shape(mechanism)
+        goal, open_, asked = self.goal, _shape(mechanism), self.goal.periods * asked
         price = repr(open_.with_noise(1.0, asked).releases(asked, asked))
         if price not in self._noise:
             (solved,) = calibrate([Priced(open_, asked, asked)], goal.epsilon, goal.delta)

@@ -23,7 +23,7 @@ from ..config.groups import FirstFeatures, PublicSide, Round
 from ..linear.labelled import Labelled as LabelledRows
 from ..linear.labelled import labelled
 from ..linear.measure import AXES_BY_ROWS
-from ..run.cell_shares import compared
+from ..linear.shift import compared
 from ..run.features import (
     MAX_ROWS,
     extractor_of_round,

@@ -103,6 +103,7 @@ def best_plan(
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
+        periods=config.budget.periods,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -176,6 +177,7 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     """
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
+    fits = [m for m in fits if m.updated or config.budget.periods == 1]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:

@@ -25,7 +25,8 @@ def price_line(plan: Plan) -> str:
     """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
     require_affordable(plan)
     epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
-    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
+    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.up_to(1).releases())
+    caps += f", in each of {plan.periods} periods" if plan.periods > 1 else ""
     unit = for_unit(plan.unit)
     return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
 
@@ -59,22 +60,24 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
     """What `plan --json` prints.
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
-    that the budget decided, and in the same form the score (None without one).
+    that the budget decided, and in the same form the scores, one a period; periods: epsilon of the
+    plan up to each.
     """
-    plan, slots, solved = side.plan(), side.slots(), solved_numbers(side)
+    plan, solved = side.plan(), solved_numbers(side)
     known = certificates(plan)
+    scores = [side.asked_score(period) for period in range(1, plan.periods + 1)]
 
     def entry(slot: int) -> dict[str, object]:
         return {
             "slot": slot,
+            "period": plan.period_of(slot),
             "mechanism": plan.slots[slot].mechanism,
-            "solved": solved[slot],
+            "solved": solved[slot % len(solved)],
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
 
-    rounds = [
-        {"queries": r.queries, **entry(slot)} for r, slot in zip(side.rounds, slots, strict=True)
-    ]
+    rounds = [{"queries": r.queries, **entry(r.slot)} for r in side.asked_rounds(0)]
+    parts = [plan.up_to(period) for period in range(1, plan.periods + 1)]
     return {
         "epsilon": round_up(certified_epsilon(plan)),
         "delta": plan.delta,
@@ -82,7 +85,8 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
         "unit": plan.unit,
         "certificates": {name: round_up(c.epsilon) for name, c in known.items()},
         "rounds": rounds,
-        "score": entry(len(plan.slots) - 1) if side.scored else None,
+        "scores": [entry(score.slot) for score in scores if score is not None],
+        "periods": [round_up(certified_epsilon(part)) for part in parts],
     }
 
 
@@ -94,17 +98,20 @@ def render_plan(shown: dict) -> str:
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
         lines.append(f"  {name:36} {epsilon:8.3f}")
     lines.append("")
-    for number, entry in enumerate(shown["rounds"], start=1):
+    once = [entry for entry in shown["rounds"] if entry["period"] == 1]
+    for number, entry in enumerate(once, start=1):
         caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
         asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
         lines.append(
             f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
         )
-    scores = [shown["score"]] if shown["score"] else []
-    for entry in scores:
+    for entry in shown["scores"][:1]:
         caps = entry["caps"]["score"]
         lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
-    slots = {entry["slot"]: entry["solved"] for entry in [*shown["rounds"], *scores]}
+    if len(shown["periods"]) > 1:
+        lines += ["", "  period, with the same rounds in slots of its own: epsilon up to it"]
+        lines += [f"  {n:8} {epsilon:8.3f}" for n, epsilon in enumerate(shown["periods"], start=1)]
+    slots = {entry["slot"]: entry["solved"] for entry in [*once, *shown["scores"][:1]]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
     if warning := weak(shown["epsilon"]):

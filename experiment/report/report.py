@@ -121,6 +121,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
         "bins": BINS,
         "uneven": uneven(run.summary),
         "untested": untested(run.summary),
+        "periods": run.summary["periods"] if plan.periods > 1 else [],
         "scored": (run.summary.get("private_score") or {}).get("right") is not None,
     }
 

@@ -17,7 +17,7 @@ from .features import PublicFeatures, extractor_of_round, whitened
 from .matrices import ask_matrices, axes_by_count
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
-from .run_folder import COUNTED, FEATURES, RunFolder
+from .run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from .teachers import Answering
 
 
@@ -38,9 +38,21 @@ class Experiment:
     scoring: Scoring | None = None
     loggers: Sequence[Any] = ()  # of Lightning
 
-    def estimates(self, rounds: int) -> list[Estimate | None]:
-        """Those of the first ``rounds`` rounds, all of them finished."""
-        return [estimate_of(self.folder.metrics(n) or {}) for n in range(1, rounds + 1)]
+    def estimates(self, before: Round) -> list[Estimate | None]:
+        """Those of the rounds before this one, all of them finished; None for other periods', whose
+        records were others.
+        """
+        return [
+            estimate_of(self.folder.metrics(earlier.number) or {})
+            if earlier.period == before.period
+            else None
+            for earlier in self.rounds[: before.number - 1]
+        ]
+
+    def kept(self, last: Round) -> int:
+        """The round whose student is kept after this one, which is finished."""
+        own = estimate_of(self.folder.metrics(last.number) or {})
+        return best_round([*self.estimates(last), own])
 
 
 class Asked(NamedTuple):
@@ -59,10 +71,22 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     from public rows, since their last digit may depend on the machine.
     """
     form = experiment.rounds[number - 1].form
+    if (before := _period_before(experiment, number)) is not None:
+        return asking_extractor(experiment, experiment.kept(before))
     if form.axes is None and not form.landmarks:
         return _extractor(experiment, number)
     counted = experiment.folder.round(number) / COUNTED
     return _on_axes(experiment, number, form.axes, COUNTED if counted.exists() else FEATURES)
+
+
+def _period_before(experiment: Experiment, number: int) -> Round | None:
+    """The last round of the period before that of round ``number``; None in the first."""
+    period = experiment.rounds[number - 1].period
+    return max(
+        (earlier for earlier in experiment.rounds if earlier.period < period),
+        key=lambda earlier: earlier.number,
+        default=None,
+    )
 
 
 def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -> ExtractorSpec:
@@ -82,7 +106,7 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
         return spec
     if number == 1:
         return folder.features(lambda: whitened(spec, count, experiment.features.plain))
-    kept = best_round(experiment.estimates(number - 1))
+    kept = best_round(experiment.estimates(experiment.rounds[number - 1]))
     return _extractor(experiment, kept) if kept < number - 1 else folder.load_extractor(number - 1)
 
 
@@ -121,12 +145,19 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
-        asked, extractor = _by_count(experiment, asked, extractor)
+        before = _period_before(experiment, asked.number)
+        if before is None:
+            asked, extractor = _by_count(experiment, asked, extractor)
         features, place = experiment.features.quantised, experiment.folder.round(asked.number)
         rest = None if others is None else features(extractor, others)
         known = _labelled(experiment, extractor)
+        last = None
+        if before is not None:
+            again = asked.number - 1 > before.number  # in this period
+            number = asked.number - 1 if again else experiment.kept(before)
+            last = experiment.folder.round(number) / CLASSIFIER
         answers, estimate = ask_matrices(
-            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known
+            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known, last
         )
         for text in _remarks(estimate, experiment.task.labels.names):
             say(f"{name}: {text}")

@@ -3,6 +3,7 @@
 Rooms below take the parts alone.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import BudgetRefused, InvalidInput
 from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
@@ -24,7 +26,7 @@ from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .places import custodian_place
-from .rounds import run_rounds
+from .rounds import public_digest, run_rounds
 from .run_folder import RunFolder, resumed, write_file
 from .teachers import teacher_of
 from .training import check_student
@@ -39,12 +41,14 @@ def run(
     isolate: bool = False,
     custodian: Path | None = None,
     loggers: Sequence[Any] = (),
+    update: bool = False,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
     No data is read unless the plan is affordable. A killed run continues where it stopped, and pays
     for nothing twice.
 
+    ``update``: the next period is asked, once all that began are finished.
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     ``custodian``: the private side's directory; ``custodian_place`` where it is None. ``loggers``:
     of Lightning, for the students' metrics.
@@ -70,6 +74,7 @@ def run(
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
     with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
+        period = _period(folder, public, update)
         config = _fixed(config, folder, console)
         if not folder.config.exists():
             write_file(folder.config, to_yaml(config))
@@ -77,8 +82,31 @@ def run(
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
         shared = folder, task, public, extractor, features, teacher, console, taught
-        rounds, score = config.asked_rounds(config.seed), config.asked_score()
+        rounds = [r for r in config.asked_rounds(config.seed) if r.period <= period]
+        score = config.asked_score(period)
+        if config.budget.periods > 1:
+            console.say(f"period {period} of {config.budget.periods}")
         return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
+
+
+def _period(folder: RunFolder, public: PublicData, update: bool) -> int:
+    """The last period that the ledger was charged for, or, to ``update`` one that is finished, the
+    next. Raises BudgetRefused where there is none, InvalidInput for other public rows.
+    """
+    plan, state = folder.plan(), folder.ledger_state()
+    last = max((plan.period_of(slot) for slot, _ in state.spent), default=1)
+    known = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    if update and len(known.get("periods", ())) >= last:
+        last += 1
+    if last > plan.periods:
+        raise BudgetRefused(
+            f"no period is left of the {plan.periods} that the plan has (budget.periods). It was "
+            "fixed before the first release; another --custodian_dir opens another budget, and "
+            "both add up."
+        )
+    if last > 1 and known.get("public_sha256") != public_digest(public.inputs):
+        raise InvalidInput("public", "the rows of the first period, in their order", "others")
+    return last
 
 
 def _untested(public: PublicData) -> str:

@@ -37,8 +37,8 @@ from ..linear.measure import (
     carried_axes,
     unit_inputs,
 )
-from ..linear.model import SURE, LinearModel, Says, fit, with_neighbours
-from .cell_shares import compared
+from ..linear.model import SURE, LinearModel, Says, fit, stored_fit, with_neighbours
+from ..linear.shift import compared
 from .quality import (
     FOREIGN,
     HIDDEN,
@@ -71,20 +71,22 @@ def ask_matrices(
     features: np.ndarray,
     rows: np.ndarray | None = None,
     known: Labelled | None = None,
+    last: Path | None = None,
 ) -> tuple[Answers, Estimate | None]:
     """Labels of ``rows`` by what matrices from PUBLIC ``features`` count.
 
     Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
-    ``rows`` is None; labels that are ``known`` are learned, too. The estimate is of the
-    labels of ``features``. Matrices are written to the ``folder`` before they are sent: a resumed
-    round must send the same ones, since others would be charged again. Without a folder it is a
-    rehearsal, which keeps and estimates nothing of a linear model. Raises InvalidInput where there
-    are too few features.
+    ``rows`` is None; labels that are ``known`` are learned, too; ``last``: the file of an earlier
+    period's classifier of these features, which counts as well. The estimate is of the labels of
+    ``features``. Matrices are written to the ``folder`` before they are sent: a resumed round must
+    send the same ones, since others would be charged again. Without a folder it is a rehearsal,
+    which keeps and estimates nothing of a linear model. Raises InvalidInput where there are too few
+    features.
     """
     rows = features if rows is None else rows
     if asked.form.matrix == "cells":
         return _by_cells(count, asked, extractor, folder, features, rows, known)
-    return _by_weights(count, asked, extractor, folder, features, rows, known)
+    return _by_weights(count, asked, extractor, folder, features, rows, known, last)
 
 
 def _stored(
@@ -213,6 +215,7 @@ def _by_weights(
     features: np.ndarray,
     rows: np.ndarray,
     known: Labelled | None,
+    last: Path | None,
 ) -> tuple[Answers, Estimate | None]:
     """``ask_matrices`` by a linear model from the noisy sums of a few steps.
 
@@ -232,7 +235,8 @@ def _by_weights(
     length = unit_length(extractor, features.shape[1])
     noise, steps, gain, alike = form.noise, form.steps, form.gain, folder is None
     how = FitSettings(form.labels, classes, length, noise, form.clip, steps, gain, alike)
-    model = fit(ask, features, how, known)
+    earlier = None if last is None else stored_fit(last, extractor.sha256())
+    model = fit(ask, features, how, known, earlier)
     if model is None:
         labels = numbered_space(form.labels, classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)

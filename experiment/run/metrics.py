@@ -102,6 +102,19 @@ def untested(summary: dict) -> str:
     return f"no test rows, labels {estimate.text() if estimate else 'unknown'}"
 
 
+def period_lines(summary: dict) -> list[str]:
+    """What each period of several spent and came to."""
+    entries = summary["periods"]
+    if len(entries) == 1 and not entries[0]["left"]:
+        return []
+    return [
+        f"period {entry['period']}: epsilon {entry['epsilon']} up to it, {entry['left']} left, "
+        + ("no test rows" if (right := entry["test_accuracy"]) is None else f"test {right:.2%}")
+        + (f"; {text}" if (text := score_text(entry["private_score"])) else "")
+        for entry in entries
+    ]
+
+
 def result_line(summary: dict, run_dir: Path) -> str:
     """A finished run in one line: the student's score, the guarantee, the report's path."""
     errors, accuracy = summary.get("test_errors"), summary["test_accuracy"]

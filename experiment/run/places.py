@@ -89,8 +89,10 @@ def reading(state: LedgerState) -> float:
     return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
 
 
-def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], None]) -> None:
-    """Say where the private rows' file is another than when this was last called.
+def tell_changed_files(
+    data: DataConfig, directory: Path, say: Callable[[str], None], cure: str, asked: bool
+) -> None:
+    """Say where the private rows' file is another than when rows were last ``asked`` about.
 
     Its size and time are for the custodian's eyes, as the directory is.
     """
@@ -100,9 +102,7 @@ def tell_changed_files(data: DataConfig, directory: Path, say: Callable[[str], N
     facts = [path.lstat() for path in (rows, *(rows.rglob("*") if rows.is_dir() else ()))]
     seen = [len(facts), sum(fact.st_size for fact in facts), max(f.st_mtime_ns for f in facts)]
     record = directory / SEEN
-    if record.exists() and record.read_text() != json.dumps(seen):
-        say(
-            "the private files changed since the last run. Answers that were released before "
-            "stay those of the earlier rows; only what is left of the budget sees the new ones."
-        )
-    record.write_text(json.dumps(seen))
+    if asked or not record.exists():
+        record.write_text(json.dumps(seen))
+    elif record.read_text() != json.dumps(seen):
+        say(f"the private files changed; this is the result of the earlier rows. {cure}")

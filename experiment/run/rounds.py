@@ -3,6 +3,7 @@
 Each round is complete on disk before the next one starts.
 """
 
+import hashlib
 import json
 import shutil
 from datetime import UTC, datetime
@@ -46,8 +47,10 @@ def _round(experiment: Experiment, current: Round) -> dict:
             metrics = network or train_round(experiment, current, asked)
         write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
     shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
+    if current.period < experiment.rounds[-1].period:
+        return metrics
     say(round_line(number, metrics, experiment.task.labels))
-    estimates = experiment.estimates(number)
+    estimates = [*experiment.estimates(current), estimate_of(metrics)]
     if (kept := best_round(estimates)) < number:
         labels = [estimate.text() for n in (number, kept) if (estimate := estimates[n - 1])]
         say(
@@ -60,8 +63,7 @@ def _round(experiment: Experiment, current: Round) -> dict:
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     """Write summary.json and the student; ``rounds``: the metrics of all rounds, in order."""
     folder, public = experiment.folder, experiment.public
-    kept = best_round([estimate_of(metrics) for metrics in rounds])
-    kept, score = best_scored(experiment, kept, len(rounds))
+    kept, score = best_scored(experiment, experiment.kept(experiment.rounds[-1]))
     experiment.teacher.export(folder.ledger)
     teacher, state, plan = experiment.teacher, folder.ledger_state(), folder.plan()
     custodians = teacher.described(folder.ledger) if isinstance(teacher, Custodians) else []
@@ -85,6 +87,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "custodians": custodians,
         "seed": experiment.settings.seed,
         "public_rows": len(public.inputs),
+        "public_sha256": public_digest(public.inputs),
+        "periods": _periods(experiment, last, score),
         "test_rows": len(public.test_inputs),
         "held_out": public.held_out,
         "date": json.loads(folder.summary.read_text())["date"] if finished else date,
@@ -93,6 +97,30 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     write_file(folder.student, _described(folder, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
     return summary
+
+
+def public_digest(rows: np.ndarray) -> str:
+    """SHA-256 (hex) of PUBLIC rows in their order."""
+    kind = repr((rows.dtype.str, rows.shape)).encode()
+    return hashlib.sha256(kind + np.ascontiguousarray(rows).tobytes()).hexdigest()
+
+
+def _periods(
+    experiment: Experiment, metrics: dict, score: dict[str, object] | None
+) -> list[dict[str, object]]:
+    """What the periods until now came to, the last one by the ``metrics`` of its kept round."""
+    folder, period = experiment.folder, experiment.rounds[-1].period
+    plan = folder.plan()
+    known = json.loads(folder.summary.read_text())["periods"] if period > 1 else []
+    own = {
+        "period": period,
+        "epsilon": round_up(certified_epsilon(plan.up_to(period))),
+        "left": plan.periods - period,
+        "test_accuracy": metrics["student_accuracy"],
+        "estimate": metrics["estimate"],
+        "private_score": score,
+    }
+    return [*known[: period - 1], own]
 
 
 def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict) -> bytes:

@@ -16,15 +16,15 @@ from .run_folder import write_file
 DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
-def best_scored(
-    experiment: Experiment, kept: int, rounds: int
-) -> tuple[int, dict[str, object] | None]:
+def best_scored(experiment: Experiment, kept: int) -> tuple[int, dict[str, object] | None]:
     """The round whose student is the result, and its score, which the console is told.
 
-    ``kept``: the one that estimates choose, unless scores of all ``rounds`` are to, and are known.
+    ``kept``: the one that estimates choose, unless scores of all the period's rounds are to, and
+    are known.
     """
-    asked = experiment.scoring
-    numbers = range(1, rounds + 1) if asked is not None and asked.choose else [kept]
+    asked, period = experiment.scoring, experiment.rounds[-1].period
+    numbers = [each.number for each in experiment.rounds if each.period == period]
+    numbers = numbers if asked is not None and asked.choose else [kept]
     scores = {number: private_score(experiment, number) for number in numbers}
     shares = {number: score and score["right"] for number, score in scores.items()}
     if len(shares) > 1 and None not in shares.values():
@@ -60,7 +60,8 @@ def private_score(experiment: Experiment, number: int) -> dict[str, object] | No
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(classes))
     each = zip(experiment.task.labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
-    alone = certified_epsilon(replace(plan, slots=(plan.slots[slot],)))
+    scores = tuple(s for s in plan.slots if s.mechanism == plan.slots[slot].mechanism)
+    alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
     least = (share - plan.delta) * math.exp(-certified_epsilon(plan))
     score: dict[str, object] = {

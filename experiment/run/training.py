@@ -94,7 +94,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     """
     started, number = time.perf_counter(), current.number
     folder, public, settings = experiment.folder, experiment.public, experiment.settings
-    worse = worse_rounds([*experiment.estimates(number - 1), asked.estimate])
+    worse = worse_rounds([*experiment.estimates(current), asked.estimate])
     labels, soft = released(folder, number, len(public.inputs), worse)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."

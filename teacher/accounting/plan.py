@@ -55,13 +55,15 @@ class Slot:
 class Plan:
     """(epsilon, delta) under add/remove of one ``unit``, and the list that spends it.
 
-    ``unit``: a row, or all rows of a person.
+    ``unit``: a row, or all rows of a person. ``periods``: equal parts of the slots, in order: that
+    of the first records, then one for each later update of them.
     """
 
     epsilon: float
     delta: float
     slots: tuple[Slot, ...]
     unit: Unit = "row"
+    periods: int = 1
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
@@ -70,6 +72,19 @@ class Plan:
             raise InvalidInput("budget.delta", "between 0 and 1", self.delta)
         if self.unit not in UNITS:
             raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
+        if self.periods < 1 or self.slots != self._first(1) * self.periods:
+            raise InvalidInput("budget.periods", "a number of equal parts", self.periods)
+
+    def _first(self, periods: int) -> tuple[Slot, ...]:
+        return self.slots[: periods * (len(self.slots) // self.periods)]
+
+    def up_to(self, period: int) -> "Plan":
+        """The part of it that the periods up to this one, counted from 1, may spend."""
+        return replace(self, slots=self._first(period), periods=period)
+
+    def period_of(self, slot: int) -> int:
+        """Counted from 1."""
+        return 1 + slot * self.periods // len(self.slots)
 
     def releases(self) -> list[Release]:
         """All releases of all slots, in order."""

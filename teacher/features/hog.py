@@ -1,21 +1,22 @@
 """Histograms of oriented gradients (Dalal and Triggs 2005), scikit-image's to the last bit.
 
-The size of the cells follows from the image's size. numba compiles the loops over the pixels.
+The size of the cells follows from the image's size. Every operation is elementwise, or a sum over
+one block, so that no image's features depend on another one.
 """
 
+import itertools
 import math
 from functools import lru_cache
 
 import numpy as np
-from numba.extending import register_jitable
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ...wall.errors import InvalidInput
-from ..search.loops import compiled
 
 ORIENTATIONS = 9
 BLOCK = 2  # cells of a block, each way
 ENTRIES = BLOCK * BLOCK * ORIENTATIONS  # of a block
-LANES = 8  # partial sums of numpy's pairwise summation
+TOGETHER = 1 << 18  # entries of images in memory together
 MAX_HOG_DIMENSIONS = 4000  # what exact products allow
 # Quantised entries are round(HOG_UNIT sqrt(d) x) for L2-normalised x, whose root mean square is
 # 1 / sqrt(d). The factor is a constant, so it does not depend on private rows. With 7,000 records
@@ -53,10 +54,42 @@ def hog_features(images: np.ndarray) -> np.ndarray:
 
     In colour images each pixel's strongest gradient counts.
     """
-    rows, columns = cell_size(*(shape := images.shape[1:3]))
-    features = np.empty((len(images), _dimensions(shape[0] // rows, shape[1] // columns)))
-    _hog(np.ascontiguousarray(images), rows, columns, *_gradients(), features)
-    return features
+    size = max(1, TOGETHER // images[:1].size) if len(images) else 1
+    starts = range(0, len(images) or 1, size)
+    return np.concatenate([_features(images[start : start + size]) for start in starts])
+
+
+def _features(images: np.ndarray) -> np.ndarray:
+    (count, height, width, _), (lengths, bins) = images.shape, _strongest(images)
+    rows, columns = cell_size(height, width)
+    down, across = height // rows, width // columns
+    cells = np.zeros((count * down * across, ORIENTATIONS), dtype=np.float32)
+    every = np.arange(len(cells))
+    for y, x in itertools.product(range(rows), range(columns)):  # a pixel of each cell
+        pixel = np.s_[:, y : down * rows : rows, x : across * columns : columns]
+        cells[every, bins[pixel].ravel()] += lengths[pixel].ravel()
+    means = (cells / np.float32(rows * columns)).reshape(count, down, across, ORIENTATIONS)
+    windows = sliding_window_view(means, (BLOCK, BLOCK), axis=(1, 2))
+    blocks = np.moveaxis(windows, 3, 5).reshape(-1, ENTRIES).astype(np.float64)
+    for largest in (CLIP, np.inf):  # the norm L2-Hys: the second time nothing is clipped
+        squares = (blocks * blocks).sum(axis=1, keepdims=True)  # a block by itself
+        blocks = np.minimum(blocks / np.sqrt(squares + EPSILON), largest)
+    return blocks.reshape(count, _dimensions(down, across))
+
+
+def _strongest(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Length and orientation's bin of each pixel's gradient, that of the channel with the longest:
+    [n, height, width]. At the image's edge there is no gradient across it.
+    """
+    pixels, (lengths, bins) = images.astype(np.int64), _gradients()
+    down, across = np.full((2, *pixels.shape), 255)
+    down[:, 1:-1] += pixels[:, 2:] - pixels[:, :-2]
+    across[:, :, 1:-1] += pixels[:, :, 2:] - pixels[:, :, :-2]
+    each = lengths[down, across]
+    strongest = each.argmax(axis=3)[..., np.newaxis]
+    found = (np.take_along_axis(of, strongest, axis=3) for of in (each, bins[down, across]))
+    length, orientation = (of[..., 0] for of in found)
+    return length, orientation
 
 
 def _dimensions(cell_rows: int, cell_columns: int) -> int:
@@ -72,92 +105,3 @@ def _gradients() -> tuple[np.ndarray, np.ndarray]:
     down, across = np.mgrid[-255.0:256.0, -255.0:256.0]
     degrees = np.arctan2(down, across) * (180 / np.pi) % 180
     return np.hypot(across, down), (degrees // (180 / ORIENTATIONS)).astype(np.uint8)
-
-
-@compiled
-def _hog(
-    images: np.ndarray,
-    rows: int,
-    columns: int,
-    magnitudes: np.ndarray,
-    bins: np.ndarray,
-    features: np.ndarray,
-) -> None:
-    """``rows``, ``columns``: pixels per cell. ``magnitudes``, ``bins``: of ``_gradients``."""
-    _, height, width, _ = images.shape
-    cells = np.empty((height // rows, width // columns, ORIENTATIONS), dtype=np.float32)
-    for number in range(len(images)):
-        _add_up(images[number], rows, columns, magnitudes, bins, cells)
-        _normalise(cells, np.float32(rows * columns), features[number])
-
-
-@register_jitable
-def _add_up(
-    image: np.ndarray,
-    rows: int,
-    columns: int,
-    magnitudes: np.ndarray,
-    bins: np.ndarray,
-    cells: np.ndarray,
-) -> None:
-    """Sums of the gradients' lengths by cell and bin, each sum rounded to float32.
-
-    Pixels that fill no cell count in none, and at the image's edge there is no gradient across it.
-    """
-    height, width, channels = image.shape
-    down, across, _ = cells.shape
-    for y in range(down):
-        for x in range(across):
-            for orientation in range(ORIENTATIONS):
-                cells[y, x, orientation] = 0
-    for y in range(down * rows):
-        for x in range(across * columns):
-            magnitude, orientation = 0.0, 0
-            for channel in range(channels):
-                high = wide = 255
-                if 0 < y < height - 1:
-                    high += int(image[y + 1, x, channel]) - int(image[y - 1, x, channel])
-                if 0 < x < width - 1:
-                    wide += int(image[y, x + 1, channel]) - int(image[y, x - 1, channel])
-                if magnitudes[high, wide] > magnitude:
-                    magnitude, orientation = magnitudes[high, wide], bins[high, wide]
-            cells[y // rows, x // columns, orientation] += magnitude
-
-
-@register_jitable
-def _normalise(cells: np.ndarray, area: np.float32, features: np.ndarray) -> None:
-    """The blocks of the means ``cells`` / ``area``, each by the norm L2-Hys: divided by its length,
-    clipped, and divided by its length again.
-    """
-    down, across, _ = cells.shape
-    block, place = np.empty(ENTRIES), 0
-    for top in range(down - BLOCK + 1):
-        for left in range(across - BLOCK + 1):
-            entry = 0
-            for row in range(top, top + BLOCK):
-                for column in range(left, left + BLOCK):
-                    for orientation in range(ORIENTATIONS):
-                        block[entry] = cells[row, column, orientation] / area
-                        entry += 1
-            length = _length(block)
-            for entry in range(ENTRIES):
-                block[entry] = min(block[entry] / length, CLIP)
-            length = _length(block)
-            for entry in range(ENTRIES):
-                features[place] = block[entry] / length
-                place += 1
-
-
-@register_jitable
-def _length(block: np.ndarray) -> float:
-    """sqrt(|block|^2 + EPSILON), added up in the order of numpy's pairwise summation."""
-    whole = ENTRIES // LANES * LANES
-    lanes = np.zeros(LANES)
-    for start in range(0, whole, LANES):
-        for lane in range(LANES):
-            lanes[lane] += block[start + lane] * block[start + lane]
-    total = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
-    total += (lanes[4] + lanes[5]) + (lanes[6] + lanes[7])
-    for entry in range(whole, ENTRIES):
-        total += block[entry] * block[entry]
-    return math.sqrt(total + EPSILON)

@@ -59,8 +59,9 @@ import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
 from ...wall.files import FORMAT, other_format
-from . import Place, tables
+from . import tables
 from .database import open_database, write_file
+from .url import Place
 
 T = TypeVar("T")
 

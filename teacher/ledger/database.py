@@ -21,7 +21,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch, MissingData
-from . import LedgerUrl, Place
+from .url import LedgerUrl, Place
 
 Work = Callable[[sa.Connection], None]
 

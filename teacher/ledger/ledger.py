@@ -27,7 +27,7 @@ from ...wall.files import FORMAT
 from ...wall.guarantee import POOLED
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
-from . import Place, tables
+from . import tables
 from .anchor import StoredLedger
 from .database import open_database
 from .individual_budgets import (
@@ -43,6 +43,7 @@ from .individual_budgets import (
 )
 from .state import GENESIS_PREV, LedgerState, entry_hash
 from .tables import private
+from .url import Place
 
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.

@@ -98,6 +98,7 @@ class Mechanism(metaclass=ABCMeta):
         of_persons: values of fields that are null, where the unit of privacy is a person.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
+        updated: whether a plan may keep parts for later periods, with other records (section 23).
     """
 
     label_space: ClassVar[LabelKind] = "class"
@@ -105,6 +106,7 @@ class Mechanism(metaclass=ABCMeta):
     open: ClassVar[bool] = False
     of_persons: ClassVar[Mapping[str, int]] = {}
     persons: ClassVar[bool] = False
+    updated: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Raise InvalidInput for a field out of its range; kinds add rules between fields."""

@@ -14,7 +14,6 @@ import numpy as np
 from ...wall.label_kinds import STEPS, unpack
 from ...wall.matrices import CLIP, COUNT, FRACTION
 from ..search.cpu import ExactIndex
-from ..search.loops import compiled
 
 ROWS = 4096  # records whose gradients are computed together
 PARTS = 1 << 22  # entries of persons' parts in memory together
@@ -95,27 +94,12 @@ RESIDUALS = {"class": class_residuals, "attributes": attribute_residuals, "value
 
 def _softmax(logits: np.ndarray, unit: int) -> np.ndarray:
     """Along the last axis, in multiples of 1/``unit``, to the nearest: int64 like ``logits``."""
-    shares = np.empty(logits.shape, dtype=np.int64)
-    rows = logits.reshape(-1, logits.shape[-1])
-    _fill_shares(rows, exponentials(), unit, shares.reshape(rows.shape))
+    table, shift = exponentials(), FRACTION - STEP
+    behind = logits.max(axis=-1, keepdims=True) - logits  # at least 0
+    powers = table[np.minimum((behind + (1 << shift >> 1)) >> shift, len(table) - 1)]
+    total = powers.sum(axis=-1, keepdims=True)  # from 2^24 to 2^36
+    shares: np.ndarray = (2 * unit * powers + total) // (2 * total)
     return shares
-
-
-@compiled
-def _fill_shares(logits: np.ndarray, table: np.ndarray, unit: int, shares: np.ndarray) -> None:
-    """Fill ``shares``, int64 [n, k], with the softmax of every row."""
-    shift, last = FRACTION - STEP, len(table) - 1
-    half = 1 << shift >> 1
-    for row in range(len(logits)):
-        largest = logits[row].max()
-        total = 0  # from 2^24 to 2^36
-        for column in range(logits.shape[1]):
-            behind = largest - logits[row, column]  # at least 0
-            power = table[min((behind + half) >> shift, last)]
-            shares[row, column] = power
-            total += power
-        for column in range(logits.shape[1]):
-            shares[row, column] = (2 * unit * shares[row, column] + total) // (2 * total)
 
 
 def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:

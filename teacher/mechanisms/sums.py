@@ -117,6 +117,7 @@ class Score(Histogram):
     """
 
     kind: Literal["score"] = "score"
+    updated = True
 
     stages = ("score",)
     sensitivity = 1.0
@@ -253,6 +254,7 @@ class PrivateLinear(LinearSums):
     """A linear classifier: softmax regression by noisy sums (``LinearSums`` has the guarantee)."""
 
     kind: Literal["private_linear"] = "private_linear"
+    updated = True
     steps: int = count(
         30,
         "noisy sums of a round; fewer than ten are poor, but for a single one, which gives "

@@ -69,7 +69,7 @@ def test_changed_private_files_are_told(capsys) -> None:
     assert "private files changed" not in capsys.readouterr().err
     tiny.change(private_x=tiny.rows(200, 1)[0] + 1)
     assert pipeline.main(command) == 0
-    assert "private files changed since the last run" in capsys.readouterr().err
+    assert "the private files changed; this is the result of" in capsys.readouterr().err
 
 
 def test_no_private_rows_do_not_look_like_a_result(capsys) -> None:

@@ -6,8 +6,8 @@ Then the ledger and an earlier copy of it try to continue, in both orders (kill_
 import sys
 from pathlib import Path
 
-from labelwall.teacher.ledger import LedgerUrl, Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl, Place
 from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import created
 from tests.postgres import DATABASE, OWNER, copied, rows, swept

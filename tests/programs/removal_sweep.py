@@ -17,7 +17,7 @@ import numpy as np
 from labelwall.teacher import analysts
 from labelwall.teacher.features import cache as embeddings
 from labelwall.teacher.features.cache import row_digests
-from labelwall.teacher.ledger import Place
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -20,8 +20,8 @@ from socket import socket
 
 import torch
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import listen, server
 from labelwall.wall.client import RemoteTeacher

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
+from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.batch import BATCH, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn

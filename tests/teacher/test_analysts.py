@@ -9,8 +9,8 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import open_custodian
-from labelwall.teacher.ledger import LedgerUrl
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch

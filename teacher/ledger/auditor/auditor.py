@@ -33,6 +33,7 @@ class Finding:
     ``epsilon``: of the recorded plan, None where nothing is certified, against ``adversary``, for
     a ``unit``, a row or a person with all its rows. ``analysts``: of a register, from a name to the
     data set of the analyst's ledger; ``pooled``: the epsilon against all of them together.
+    ``periods``: [releases charged, releases left, epsilon of the plan up to it] of each.
     ``charged``, ``released``: counts, by "slot/release". ``problems``: one line each.
     ``explanation``: the arithmetic from the releases to epsilon, where it was asked for.
     """
@@ -51,6 +52,7 @@ class Finding:
     certificates: dict[str, float] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
+    periods: list[list[float]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     explanation: list[str] = field(default_factory=list)
 
@@ -84,6 +86,9 @@ class Finding:
             lines.append(f"  {name:36} {epsilon:8.3f}")
         for name, count in self.charged.items():
             lines.append(f"  charged {count} x {name}, released {self.released.get(name, 0)}")
+        for number, (spent, left, epsilon) in enumerate(self.periods, start=1):
+            counts = f"{spent:g} releases charged, {left:g} left"
+            lines.append(f"  period {number}: {counts}; epsilon {epsilon:.3f} up to it")
         lines += [f"  problem: {problem}" for problem in self.problems]
         return "\n".join([*lines, f"  head {self.head}", *self.explanation])
 
@@ -210,5 +215,12 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
     finding.certificates = {name: round_up(epsilon) for name, epsilon in epsilons.items()}
     smallest = min(epsilons.values())
     finding.epsilon = round_up(smallest)
+    for period in range(1, plan.periods + 1) if plan.periods > 1 else ():
+        slots = [slot for slot in range(len(plan.slots)) if plan.period_of(slot) == period]
+        names = [(slot, release) for slot in slots for release in plan.slots[slot].releases]
+        spent = sum(finding.charged.get(f"{slot}/{release.name}", 0) for slot, release in names)
+        left = sum(release.cap for _, release in names) - spent
+        epsilon = round_up(certified_epsilon(plan.up_to(period)))
+        finding.periods.append([spent, left, epsilon])
     if not smallest <= plan.epsilon:
         finding.problems.append("the plan's caps cost more than its budget")

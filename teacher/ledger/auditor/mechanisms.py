@@ -279,6 +279,7 @@ class PlanSchema(Schema):
     delta: Annotated[float, Field(gt=0, lt=1)]
     slots: Annotated[list[Slot], Field(min_length=1, max_length=MAX_SLOTS)]
     unit: Literal["row", "person"]
+    periods: integer(1, MAX_SLOTS)  # type: ignore[valid-type]
 
 
 def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
@@ -295,6 +296,9 @@ def check_plan(plan: dict[str, Any]) -> list[list[Priced]]:
                 raise Problem("the mechanism must be one whose price holds for persons")
         except Problem as problem:
             raise Problem(f"slot {place} of the plan: {problem}") from problem
+    first = plan["slots"][: len(restated) // plan["periods"]]
+    if canonical(plan["slots"]) != canonical(first * plan["periods"]):
+        raise Problem("the plan's slots are not so many equal periods as it says")
     return restated
 
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import Place
 from labelwall.teacher.ledger import database as database_file
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import Place
 from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import created, identity, use_extractor
 from tests.postgres import new_server

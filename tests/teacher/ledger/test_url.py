@@ -6,7 +6,7 @@ import pytest
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
-from labelwall.teacher.ledger import LedgerUrl
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import InvalidInput
 

@@ -14,7 +14,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.ledger import LedgerUrl, Place
+from labelwall.teacher.ledger.url import LedgerUrl, Place
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy

@@ -59,7 +59,9 @@ def recorded(mechanism, asked=5, answered=3):
 
 def registry_takes(slot):
     try:
-        plan = Plan.from_json({"epsilon": 1.0, "delta": 0.5, "slots": [slot], "unit": "row"})
+        plan = Plan.from_json(
+            {"epsilon": 1.0, "delta": 0.5, "slots": [slot], "unit": "row", "periods": 1}
+        )
         from_slot(plan.slots[0])
         for release in plan.releases():
             check_release(release)

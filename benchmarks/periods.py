@@ -1,0 +1,96 @@
+r"""Records that arrive in twelve parts, epsilon 2 in all: accuracy by month.
+
+    python benchmarks/periods.py --scratch FOLDER --out FILE
+    python benchmarks/periods.py --scratch FOLDER --out FILE --rows FEATURES.npz
+
+The rows are shift.py's docstrings; `--rows` takes other vectors `x` with classes `y` (npz). 6,000
+are private, of which a twelfth more is there each month; 800 are public and 2,000 test rows, drawn
+by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default.
+
+Columns: the month; the released classifier and the student after `labelwall update`, by a plan of
+twelve periods. Then the same of month one, and of all records once at the end, each with the whole
+epsilon. A line of JSON is appended for each fit.
+"""
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from shift import texts
+
+import labelwall as lw
+from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.wire import SAFETENSORS, decode_extractor
+
+PERIODS, EPSILON = 12, 2.0
+PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
+
+
+def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> Iterator[dict]:
+    """(kind, month, shares of the test rows that are right) of each fit."""
+    rows = np.random.default_rng(seed).permutation(len(x))
+    private, public = rows[:PRIVATE], rows[PRIVATE : PRIVATE + PUBLIC]
+    test = rows[PRIVATE + PUBLIC :][:TEST]
+
+    def fit(name: str, count: int, periods: int) -> lw.Model:
+        for folder in (scratch / name, scratch / f"{name}.custody"):
+            shutil.rmtree(folder, ignore_errors=True)
+        return lw.fit(
+            lw.Data((x[private[:count]], y[private[:count]]), x[public], (x[test], y[test])),
+            EPSILON,
+            periods=periods,
+            run_dir=scratch / name,
+            custody=scratch / f"{name}.custody",
+            mechanism={"kind": "private_linear", "axes": axes},
+            features="raw",
+            student={"doubtful_folds": 0},
+            quiet=True,
+        )
+
+    def line(kind: str, month: int, model: lw.Model) -> dict:
+        features = [model.path / "round_1" / name for name in (COUNTED, FEATURES)]
+        content = next(path for path in features if path.exists()).read_bytes()
+        found = Embedder(decode_extractor(content, SAFETENSORS, len(content))).embed(x[test])[0]
+        last = model.path / f"round_{len(model.summary['rounds'])}" / CLASSIFIER
+        classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
+        right = {"released": classifier, "student": model.summary["test_accuracy"]}
+        return {"kind": kind, "month": month, "seed": seed, "axes": axes, **right}
+
+    yield line("month one", 1, fit("first", PRIVATE // PERIODS, 1))
+    yield line("once", PERIODS, fit("once", PRIVATE, 1))
+    model = fit("periods", PRIVATE // PERIODS, PERIODS)
+    yield line("update", 1, model)
+    for month in range(2, PERIODS + 1):
+        there = private[: PRIVATE * month // PERIODS]
+        model = model.update((x[there], y[there]), quiet=True)
+        yield line("update", month, model)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--axes", type=int, default=64)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    given = parser.parse_args()
+    if given.rows is None:
+        x, y = texts()
+    else:
+        with np.load(given.rows) as stored:
+            x, y = stored["x"].astype(np.float32), stored["y"].astype(np.int64)
+    for seed in given.seeds:
+        for entry in fits(x, y, given.axes, seed, given.scratch):
+            with given.out.open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+            right = f"released {entry['released']:.1%}, student {entry['student']:.1%}"
+            print(f"seed {seed}, {entry['kind']}, month {entry['month']}: {right}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A run from its first step to its report, and the updates that its plan keeps a part for."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..wall.errors import LabelwallError, MissingData, reason_of
+from .config.config import Config
+from .config.settings import load_config
+from .run.console import Console
+from .run.run_folder import RunFolder, resumed
+
+NO_PERIOD = "Its plan has no further period for them (budget.periods)."
+
+
+def train(
+    config: Config,
+    run_dir: Path,
+    console: Console,
+    isolate: bool = False,
+    loggers: Sequence[Any] = (),
+    update: bool = False,
+) -> dict[str, Any]:
+    """Run, or resume, an experiment, and write its report: what summary.json holds.
+
+    ``update``: with the next period, once all that began are finished.
+    The method is chosen first where the configuration leaves it open, then the price is said, then
+    private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
+    """
+    from ..teacher.noise.entropy import SystemEntropy
+    from .plan.show import announce
+    from .run.places import custodian_place, require_budget, tell_changed_files
+
+    folder = RunFolder(run_dir)
+    before = _periods(folder)
+    side, apart = config.private_side(), isolate or config.teacher is not None
+    custodian = custodian_place(side, run_dir)
+    if not apart:  # then another process alone looks into the directory
+        require_budget(side, custodian, console.say)
+    if config.open:
+        if resumed(config, folder).open:
+            console.say("auto: rehearsing mechanisms and features on public rows")
+        from .plan.search import decided  # torch, whose import takes seconds: after the first line
+
+        with console.timed("rehearsal"):
+            config = decided(config, folder, custodian, console)
+    announce(config.private_side(), resumed(config, folder), console)
+    from .report.report import write_report
+    from .run import entry  # as above
+    from .run.metrics import period_lines
+
+    summary = entry.run(
+        config,
+        run_dir,
+        entropy=SystemEntropy(),
+        console=console,
+        isolate=isolate,
+        custodian=custodian,
+        loggers=loggers,
+        update=update,
+    )
+    for line in period_lines(summary):
+        console.say(line)
+    if not apart:
+        asked = _periods(folder) > before
+        left, cure = config.budget.periods - _periods(folder), NO_PERIOD
+        if left:
+            cure = f"`labelwall update --run_dir {run_dir}` asks about them; it is good for {left}."
+        tell_changed_files(config.data, custodian, console.say, cure, asked)
+    with console.timed("report"):
+        write_report(run_dir)
+    return summary
+
+
+def _periods(folder: RunFolder) -> int:
+    """How many are finished."""
+    known = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    return len(known.get("periods", ()))
+
+
+def update(run_dir: Path, console: Console, isolate: bool = False) -> dict[str, Any]:
+    """Ask about the private rows as they are now, by the next period of a run's plan: what
+    summary.json holds.
+
+    A killed update continues, and pays for nothing twice; one that is finished is followed by the
+    next, whether or not rows changed. Raises as ``train``, BudgetRefused where no period is left.
+    """
+    folder = RunFolder(run_dir)
+    if not folder.config.exists():
+        raise MissingData(f"`run_dir` must be the folder of a run. Found {str(run_dir)!r}.")
+    return train(load_config(folder.config), run_dir, console, isolate, update=True)
+
+
+@contextmanager
+def owner_alone() -> Iterator[None]:
+    """Files that are written meanwhile are their owner's alone; OSError is a LabelwallError."""
+    before = os.umask(0o077)
+    try:
+        yield
+    except OSError as error:
+        raise LabelwallError(reason_of(error)) from error
+    finally:
+        os.umask(before)

@@ -1,0 +1,184 @@
+"""Updates: a plan keeps equal parts for records that come and go, and each is spent once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import labelwall as lw
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.errors import BudgetRefused, InvalidInput
+from tests.experiment import tiny
+from tests.experiment.checks import QUICK, check_one_error, run, shown, summary
+from tests.programs import environment
+
+pytestmark = pytest.mark.usefixtures("one_budget")
+ROOT = Path(__file__).parents[2]
+UPDATE = ("update", "--run_dir", "out", "--quiet")
+STEPS = 4
+
+
+def configured(**changed) -> None:
+    settings = {
+        "mechanism": {"kind": "private_linear", "steps": STEPS},
+        "budget": {"epsilon": 8.0, "delta": 1e-5, "periods": 3},
+        "caps": None,
+        "rounds": [{}],
+    }
+    tiny.write(**(settings | changed))
+
+
+def other_rows(count: int = 260) -> None:
+    x, y = tiny.rows(count, 5)
+    tiny.change(private_x=x, private_y=y, private_id=np.arange(count))
+
+
+def spent() -> dict[tuple[int, str], int]:
+    return Ledger(Path("data.npz.custodian/ledger.sqlite")).state.spent
+
+
+@pytest.fixture
+def finished(folder):
+    """A run whose first period is finished, and whose private rows changed then."""
+    configured()
+    assert run(*QUICK) == 0
+    other_rows()
+    return folder
+
+
+def test_each_update_spends_its_own_part_of_one_certificate(finished, capsys):
+    assert spent() == {(0, "sum"): STEPS}
+    assert pipeline.main([*UPDATE]) == 0
+    assert pipeline.main([*UPDATE]) == 0  # of rows that did not change: it spends all the same
+    assert spent() == {(slot, "sum"): STEPS for slot in range(3)}
+    plan, told = Ledger(Path("out/ledger.sqlite")).state.plan, summary()
+    assert plan is not None
+    assert 7.9 < told["epsilon"] <= 8.0
+    assert told["epsilon"] == pytest.approx(certified_epsilon(plan), abs=1e-3)
+    assert [entry["left"] for entry in told["periods"]] == [2, 1, 0]
+    assert len({entry["epsilon"] for entry in told["periods"]}) == 3
+    report = Path("out/report.html").read_text()
+    assert "By period" in report
+    audited = shown(capsys, "audit", "out/ledger.sqlite")
+    assert f"period 3: {STEPS} releases charged, 0 left" in audited
+    check_one_error([*UPDATE], "no period is left of the 3", capsys)
+    assert spent() == {(slot, "sum"): STEPS for slot in range(3)}
+
+
+def test_a_finished_run_says_what_to_type_where_the_private_files_changed(finished, capsys):
+    for _ in range(2):  # until somebody does
+        text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+        assert "`labelwall update --run_dir out` asks about them; it is good for 2." in text
+    assert spent() == {(0, "sum"): STEPS}
+    assert "private files changed" not in shown(capsys, "update", "--run_dir", "out")
+    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert "private files changed" not in text
+
+
+def test_without_periods_it_says_that_none_is_left(folder, capsys):
+    configured(budget={"epsilon": 8.0, "delta": 1e-5})
+    assert run(*QUICK) == 0
+    other_rows()
+    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert "Its plan has no further period" in text
+    check_one_error([*UPDATE], "no period is left of the 1", capsys)
+
+
+@pytest.mark.parametrize("killed_by", ["update", "run"])
+def test_a_killed_update_continues_at_no_second_charge(finished, monkeypatch, killed_by):
+    from labelwall.experiment.run import rounds
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rounds, "train_round", kill)
+        assert pipeline.main([*UPDATE]) == 130
+    assert spent()[1, "sum"] == STEPS  # all sums are paid for, and none is asked again
+    again = [*UPDATE] if killed_by == "update" else ["run", "--config", "config.yaml"]
+    again += [] if killed_by == "update" else ["--run_dir", "out", "--quiet", *QUICK]
+    assert pipeline.main(again) == 0
+    assert spent() == {(0, "sum"): STEPS, (1, "sum"): STEPS}
+    assert len(summary()["periods"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "mentioned"),
+    [
+        ({"mechanism": {"kind": "reverse_knn"}}, "with more private_linear"),
+        ({"budget": {"epsilon": 1.0, "periods": 0}}, "budget.periods"),
+        ({"scale": {"shards": 2}}, "1 with scale.shards"),
+    ],
+)
+def test_what_can_not_be_updated_is_one_line(folder, capsys, changed, mentioned):
+    configured(**changed)
+    check_one_error(["plan", "--config", "config.yaml"], mentioned, capsys)
+
+
+def test_a_folder_without_a_run_and_other_public_rows_are_refused(finished, capsys):
+    check_one_error(["update", "--run_dir", "nowhere"], "must be the folder of a run", capsys)
+    tiny.change(public_x=tiny.rows(40, 9)[0])
+    check_one_error([*UPDATE], "the rows of the first period", capsys)
+    assert spent() == {(0, "sum"): STEPS}
+
+
+def test_the_plan_shows_the_price_by_period_and_an_oracle_agrees(folder, capsys):
+    configured(evaluate={"share": 0.1})
+    text = shown(capsys, "plan", "--config", "config.yaml", "--json")
+    plan = json.loads(text)
+    assert plan["periods"] == sorted(plan["periods"])
+    assert plan["periods"][-1] == plan["epsilon"] <= 8.0
+    assert [entry["slot"] for entry in plan["rounds"]] == [0, 2, 4]
+    assert [entry["slot"] for entry in plan["scores"]] == [1, 3, 5]
+    checked = subprocess.run(
+        [sys.executable, ROOT / "docs" / "check_epsilon.py"],
+        input=text,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(checked.stdout) == pytest.approx(plan["epsilon"], rel=0.01)
+    shown_text = shown(capsys, "plan", "--config", "config.yaml")
+    assert f"1 {plan['periods'][0]:8.3f}" in shown_text
+
+
+def test_a_score_is_bought_in_each_period(folder):
+    configured(evaluate={"share": 0.2})
+    assert run(*QUICK) == 0
+    other_rows()
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == {(0, "sum"): STEPS, (1, "score"): 1, (2, "sum"): STEPS, (3, "score"): 1}
+    assert all(entry["private_score"] is not None for entry in summary()["periods"])
+
+
+def test_rows_in_memory_are_replaced_for_an_update(folder):
+    (x, y), (public, _), test = tiny.rows(200, 1), tiny.rows(40, 2), tiny.rows(30, 3)
+    data = lw.Data((x, y), public, test)
+    settings = yaml.safe_load(tiny.CONFIG)["student"] | {"doubtful_folds": 0}
+    mechanism = {"kind": "private_linear", "steps": STEPS}
+    arguments = {"custody": "custody", "run_dir": "run", "quiet": True, "threads": 1}
+    model = lw.fit(data, 8.0, periods=2, mechanism=mechanism, student=settings, **arguments)
+    more = tiny.rows(300, 7)
+    with pytest.raises(InvalidInput, match=r"model\.update"):
+        lw.fit(
+            lw.Data(more, public, test),
+            8.0,
+            periods=2,
+            mechanism=mechanism,
+            student=settings,
+            **arguments,
+        )
+    updated = model.update(more, quiet=True)
+    assert len(np.load("custody/rows/private_y.npy")) == 300
+    assert [entry["period"] for entry in updated.summary["periods"]] == [1, 2]
+    with pytest.raises(BudgetRefused, match="no period is left"):
+        updated.update(quiet=True)
+    assert load_config(Path("run/config.yaml")).budget.periods == 2
