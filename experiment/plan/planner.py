@@ -47,7 +47,8 @@ class Goal:
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned.
+    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned;
+    ``custodians``: whose sums add up, who have the records together.
     """
 
     epsilon: float
@@ -56,12 +57,12 @@ class Goal:
     queries: int
     rounds: int
     min_accuracy: float = 0.0
-    seed: int = 0
     asked: int | None = None
     told: bool = True
     worth: float = 0.0
     unit: Unit = "row"
     periods: int = 1
+    custodians: int = 1
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""
@@ -173,13 +174,12 @@ class Optimum(Generic[M]):
     """The result of a search.
 
     ``tried``: the chosen one, then the others, best first; ``source``: of the forecasts, for a
-    reader; ``seconds``: of the search.
+    reader.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
     source: str
-    seconds: float = 0.0
 
     @property
     def chosen(self) -> Choice[M]:

@@ -8,7 +8,6 @@ The choice is the one with the most right labels of all public rows, or with the
 import importlib.util
 import json
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ import numpy as np
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
+from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.private_files import make_private
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
@@ -99,11 +99,11 @@ def best_plan(
         queries,
         len(config.rounds),
         min_accuracy,
-        config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
         periods=config.budget.periods,
+        custodians=config.custodians,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -124,7 +124,7 @@ def search(
     Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
     affordable.
     """
-    began, optima = time.monotonic(), list[Optimum[Any]]()
+    optima = list[Optimum[Any]]()
     refused: BudgetRefused | None = None
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
@@ -160,7 +160,7 @@ def search(
     tried = [choice for other in optima for choice in other.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
-    return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
+    return replace(best, tried=tuple(tried))
 
 
 def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:
@@ -178,6 +178,8 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     fits = [m for m in fits if m.updated or config.budget.periods == 1]
+    if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
+        fits = [m for m in fits if isinstance(m, NoisySum)]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:
