@@ -2,10 +2,10 @@ r"""One run with several custodians: services over HTTP, each over a part of the
 
     python benchmarks/custodians.py --scratch FOLDER --out FILE --counts 1 3 10
 
-The rows are those of shift.py: 6,000 private docstrings, 800 public, 800 test rows, divided into
-equal parts by chance, or (`--uneven`) so that one half of each part is of one class. Columns: the
-student's share of right test rows with all custodians, and with the first one alone, at the same
-epsilon for each. A line of JSON is appended for each row.
+The rows are those of shift.py: 6,000 private docstrings, or `--rows` as there, 800 public, 800 test
+rows, divided into equal parts by chance, or (`--uneven`) so that one half of each part is of one
+class. Columns: the student's share of right test rows with all custodians, and with the first one
+alone, at the same epsilon for each. A line of JSON is appended for each row.
 """
 
 import argparse
@@ -82,20 +82,25 @@ def main() -> None:
     )
     parser.add_argument("--scratch", type=Path, required=True, help="folder for runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a row")
+    parser.add_argument("--rows", type=Path, help="npz with x and y; docstrings by default")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 3, 10])
     parser.add_argument("--epsilon", type=float, default=0.5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--uneven", action="store_true", help="classes have uneven shares")
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
-    split, rng = vectors(texts(), "alike", options.seed), np.random.default_rng(options.seed)
+    rows = texts()
+    if options.rows is not None:
+        with np.load(options.rows) as stored:
+            rows = stored["x"], stored["y"]
+    split, rng = vectors(rows, "alike", options.seed), np.random.default_rng(options.seed)
     for count in options.counts:
         with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
             folders = []
-            for number, rows in enumerate(parts(split, count, options.uneven, rng)):
+            for number, places in enumerate(parts(split, count, options.uneven, rng)):
                 folders.append(Path(scratch) / f"custodian_{number}")
                 folders[-1].mkdir()
-                own = {name: split[name][rows] for name in ("private_x", "private_y")}
+                own = {name: split[name][places] for name in ("private_x", "private_y")}
                 np.savez(folders[-1] / "rows.npz", **{**split, **own})  # type: ignore[arg-type]
                 data = {"source": "arrays", "path": str(folders[-1] / "rows.npz")}
                 settings = {**SETTINGS, "data": data, "budget": {"epsilon": options.epsilon}}

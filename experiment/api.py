@@ -46,6 +46,7 @@ def fit(
     *,
     run_dir: str | Path,
     custody: str | Path | None = None,
+    teachers: Sequence[str] = (),
     delta: float | None = None,
     expected_records: int | None = None,
     periods: int | None = None,
@@ -66,6 +67,8 @@ def fit(
         custody: the custodian's directory, PRIVATE: the ledger of these records, and those of them
             that are given in memory; needed for these. Beside the private rows by default. One
             directory is one budget; the epsilons of two over the same records add up.
+        teachers: URLs of custodians' services, who have the private rows: no private row is read
+            here. Keys are in LABELWALL_KEY, separated by commas; budget and settings are theirs.
         delta: probability added to that bound; by default 1e-5, less for many public rows.
         expected_records: a PUBLIC guess of the number of private records.
         periods: equal parts of the budget: one for this call, and one for each ``Model.update``.
@@ -80,7 +83,11 @@ def fit(
     """
     run_dir = place = Path(run_dir)
     with owner_alone():
-        if data.in_memory:
+        if teachers:
+            settings = {"teacher": list(teachers), **settings}
+            place = run_dir / ROWS
+            place.mkdir(parents=True, exist_ok=True)
+        elif data.in_memory:
             if custody is None:
                 raise InvalidInput("custody", "the custodian's directory, for rows in memory", None)
             place = Path(custody) / ROWS
@@ -90,7 +97,7 @@ def fit(
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         budget["periods"] = periods
-        config = _configured(data, place, budget, settings)
+        config = _configured(data, place, budget, settings, private=not teachers)
         train(config, run_dir, Console(quiet=quiet), isolate, loggers)
     return load(run_dir)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..wall.datasets.texts import cleaned
+from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, MissingData
 from .config.own import CURES, SPLITS
 from .config.settings import merged
@@ -22,6 +22,9 @@ PARTS = {
     "public": ("public_x", "public_y"),
     "test": ("test_x", "test_y"),
 }
+
+
+PERSON = "person"  # the column of texts' persons
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,9 +43,12 @@ class Data:
     - data frames of pandas or polars, or tables of ``datasets``: one with a column of labels, or
       (rows, labels).
 
+    ``private`` is None where others have these rows (``fit``'s ``teachers``).
+
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
     labels, in order; those of the test split where it is empty. ``person``: of each private row in
-    memory the id of its person, for ``privacy={"unit": "person"}``.
+    memory the id of its person, for ``privacy={"unit": "person"}``. ``text_features``: what makes
+    numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
     """
 
     private: Any
@@ -51,6 +57,7 @@ class Data:
     label: str = "label"
     classes: Sequence[Any] = ()
     person: Any = None
+    text_features: str = HASHED
 
     def __repr__(self) -> str:
         return "Data(private=..., public=..., test=...)"
@@ -76,7 +83,7 @@ class Data:
                 if not isinstance(value, str | Path):
                     raise InvalidInput(name, "a path, as private is", type(value).__name__)
             return {name: str(value) for name, value in given.items()} | self._label
-        for name in SPLITS[:2]:
+        for name in SPLITS[0 if private else 1 : 2]:
             if getattr(self, name) is None:
                 raise InvalidInput(name, "given", None, CURES[name])
         if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
@@ -105,18 +112,20 @@ class Data:
         return {} if self.label == "label" else {"label": self.label}
 
     def _tables(self, place: Path, private: bool) -> dict[str, Any]:
-        given = [name for name in SPLITS if getattr(self, name) is not None]
+        given = self._given()
         for name in given[0 if private else 1 :]:
             write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
         return {name: str(place / f"{name}.parquet") for name in given} | self._label
 
+    def _given(self) -> list[str]:
+        """The splits that there are; private rows may be elsewhere, where nobody writes them."""
+        return [n for n in SPLITS if n == SPLITS[0] or getattr(self, n) is not None]
+
     def _texts(self, place: Path, private: bool) -> dict[str, Any]:
-        if self.person is not None:
-            rule = "a column of a data frame, for texts, which data.person names"
-            raise InvalidInput("person", rule, "ids apart")
-        given = [name for name in SPLITS if getattr(self, name) is not None]
+        given = self._given()
         for name in given[0 if private else 1 :]:
-            _write_texts(name, *_pair(getattr(self, name)), place / f"{name}.csv")
+            persons = self.person if name == SPLITS[0] else None
+            _write_texts(name, *_pair(getattr(self, name)), persons, place / f"{name}.csv")
         return {**{name: str(place / f"{name}.csv") for name in given}, "text": "text"}
 
     def _arrays(self, place: Path, private: bool) -> dict[str, Any]:
@@ -133,9 +142,13 @@ class Data:
         return {"data": str(place)}
 
     def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings with the classes' names, where they are known."""
-        names = self.names()
-        return merged({"data": {"classes": names}}, settings) if names else settings
+        """Settings with the classes' names, where they are known, and a text's person."""
+        known: dict[str, Any] = {"classes": names} if (names := self.names()) else {}
+        if self.person is not None and self.in_memory and is_texts(_rows_of(self.public)):
+            known["person"] = PERSON
+        if self.text_features != HASHED:
+            known["text_features"] = self.text_features
+        return merged({"data": known}, settings) if known else settings
 
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
@@ -208,14 +221,16 @@ def _write_array(name: str, values: Any, path: Path) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def _write_texts(name: str, texts: Any, labels: Any, path: Path) -> None:
+def _write_texts(name: str, texts: Any, labels: Any, persons: Any, path: Path) -> None:
     """A CSV file, a line for each row: a text's own line breaks become spaces."""
     if labels is None and name != "public":
         raise InvalidInput(name, "a pair: texts and their labels", "texts alone")
     given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
-    given |= {} if labels is None else {"label": list(labels)}
-    if len(given["text"]) != len(given.get("label", given["text"])):
-        raise InvalidInput(name, "one label for each text", "another count")
+    more = {"label": labels, PERSON: persons}
+    given |= {column: list(cells) for column, cells in more.items() if cells is not None}
+    for column, known in given.items():
+        if len(known) != len(given["text"]):
+            raise InvalidInput(name, f"one {column} for each text", "another count")
     with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(given)

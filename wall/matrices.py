@@ -134,6 +134,15 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
     return nearest
 
 
+def products(features: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Of each row, int8 [n, d], with each centre, int8 [m, d]: int64 [n, m], exact as above."""
+    wide, found = centers.T.astype(np.float32), np.empty((len(features), len(centers)), np.int64)
+    for start in range(0, len(features), BATCH_ROWS):
+        batch = slice(start, start + BATCH_ROWS)
+        found[batch] = features[batch].astype(np.float32) @ wide
+    return found
+
+
 def inherit(
     counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
 ) -> tuple[np.ndarray, np.ndarray]:

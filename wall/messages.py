@@ -14,7 +14,8 @@ from .guarantee import POOLED, Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 
-RELEASED, DECIDED = "released/", "decided/"  # before a network's name (wall/networks.py)
+RELEASED = "released/"  # before a network's name (wall/networks.py), as these by kind of labels:
+DECIDED = {"class": "decided/", "attributes": "decided_attributes/", "value": "decided_value/"}
 ABSTAINED = -1  # label of every query without a released class, for any reason
 
 
@@ -150,7 +151,8 @@ class ExtractorSpec:
     @property
     def network(self) -> str:
         """The backbone's name without what its features became."""
-        return self.backbone.removeprefix(DECIDED).removeprefix(RELEASED)
+        decided = (known for known in DECIDED.values() if self.backbone.startswith(known))
+        return self.backbone.removeprefix(next(decided, "")).removeprefix(RELEASED)
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k] of integers, None if empty."""

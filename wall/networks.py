@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
-from .matrices import MAX_ENTRY
 from .messages import DECIDED, RELEASED, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -56,17 +55,19 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
 
     ``name``: one of NETWORKS, "timm/" and the name of a timm model, or "pretrained/" and such a
     name: images are enlarged to its weights' size; or "released/" and any of these: features
-    shifted, turned and of length 1, for a released head; or "decided/" and any of all: one feature
-    a class, 1 for the class that it predicts, else 0.
+    shifted, turned and of length 1, for a released head; or a word of DECIDED and any of all: what
+    it predicts.
     """
     if name.startswith((TIMM, PRETRAINED)):
         return _timm(name, input_shape, num_classes)
-    prefix = next((known for known in (DECIDED, RELEASED) if name.startswith(known)), "")
-    if prefix and not name.removeprefix(prefix).startswith((DECIDED, prefix)):
+    decided = tuple(DECIDED.values())
+    prefix = next((known for known in (*decided, RELEASED) if name.startswith(known)), "")
+    if prefix and not name.removeprefix(prefix).startswith((*decided, prefix)):
         inner = build(name.removeprefix(prefix), input_shape=input_shape, num_classes=num_classes)
         if prefix == RELEASED:
             return _released(inner, num_classes)
-        return Backbone(nn.Sequential(inner, _Decision()), num_classes, num_classes)
+        width = 2 if prefix == DECIDED["value"] else num_classes
+        return Backbone(nn.Sequential(inner, _Decision(prefix)), width, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -259,20 +260,21 @@ def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 class _Decision(nn.Module):
-    """1 for the largest logit of a row, 0 for all others."""
+    """Of classes 1 for the largest logit of a row, 0 for all others; of attributes 1 for a positive
+    one, else -1; a value from -1 to 1, with what makes the row's length 1.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.prefix == DECIDED["value"]:
+            value = x.clamp(-1, 1)
+            return torch.cat([value, (1 - value**2).sqrt()], dim=1)
+        if self.prefix == DECIDED["attributes"]:
+            return torch.where(x > 0, 1.0, -1.0)
         return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
-
-
-def decided(spec: ExtractorSpec) -> ExtractorSpec:
-    """An extractor of a network's decisions, exact: quantised, 63 for the class and 0 elsewhere."""
-    name, shape, classes = DECIDED + spec.backbone, spec.input_shape, spec.num_classes
-    with torch.random.fork_rng(devices=[]):
-        network = build(name, input_shape=shape, num_classes=classes)
-    network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
-    weights = to_safetensors(network)
-    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
 
 
 class _Fourier(nn.Linear):

@@ -64,13 +64,14 @@ class CapsConfig:
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """A private score: how many private records the result predicts right, with noise, by class.
+    """A private score: how many private records the result predicts right, with noise, by class or
+    attribute; of values the mean squared error.
 
     Args:
-        share: share of the budget that pays for it (of its Renyi divergence), for classes alone; 0:
-            no score.
-        choose: whether it chooses the result among the students of all rounds, each of which is
-            scored, and paid for; else the result alone is scored.
+        share: share of the budget that pays for it (of its Renyi divergence); 0: no score.
+        choose: whether it chooses the result among the students of all rounds and the classifiers
+            that noisy sums leave, each of which is scored, and paid for; else the result alone is
+            scored.
         sigma: scale of the noise on every count (records); null: what the budget asks for.
     """
 
@@ -176,7 +177,8 @@ class PublicSide(FirstFeatures, Computing):
         seed: public randomness alone (which queries, network initialisation, batches); never the
             noise.
         expected_records: a PUBLIC guess of the number of private records (a count), for plans and
-            warnings; the published split's or the public rows' when null.
+            warnings, those of several custodians together; the published split's or the public
+            rows' when null.
     """
 
     data: DataConfig

@@ -13,7 +13,7 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from ...teacher.mechanisms.sums import Score
+from ...teacher.mechanisms.sums import LinearSums, Score, ScoreAttributes, ScoreValue
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.config import SOURCES, DataConfig
@@ -29,6 +29,8 @@ from .groups import (
     RoundConfig,
     Scoring,
 )
+
+SCORES = {known.label_space: known for known in (Score, ScoreAttributes, ScoreValue)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +82,8 @@ class PrivateSide(Computing):
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
             scores = isinstance(mechanism, Score)
             if not mechanism.open and (mechanism.label_space != labels or scores):
-                fit = {kind: known for kind, known in MECHANISMS.items() if known is not Score}
-                kinds = [kind for kind, known in fit.items() if known.label_space == labels]
+                fit = (known for known in MECHANISMS.values() if not issubclass(known, Score))
+                kinds = [str(known.kind) for known in fit if known.label_space == labels]
                 rule = f"one of {', '.join(kinds)} for data.labels: {labels}"
                 raise InvalidInput("mechanism.kind", rule, mechanism.kind)
             if not mechanism.open:
@@ -169,12 +171,13 @@ class PrivateSide(Computing):
     def mechanisms(self) -> list[AnyMechanism]:
         """The mechanism of each slot of the plan, in order, as it is given."""
         asking = [rounds[0].mechanism or self.mechanism for rounds in self._paid()]
-        return [*asking, Score(sigma=self.evaluate.sigma)] if self.scored else asking
+        score = SCORES[self.data.labels](sigma=self.evaluate.sigma)
+        return [*asking, score] if self.scored else asking
 
     @property
     def scored(self) -> bool:
         """Whether the last slot of the plan pays for a private score."""
-        return self.evaluate.share > 0 and self.data.labels == "class"
+        return self.evaluate.share > 0
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
@@ -229,8 +232,12 @@ class PrivateSide(Computing):
 
     def _summed(self, form: QueryForm) -> QueryForm:
         """With the noise of the sum over all custodians, each of whom adds as much."""
-        several = len(self.teacher) if isinstance(self.teacher, list) else 1
-        return replace(form, noise=form.noise and form.noise * math.sqrt(several))
+        return replace(form, noise=form.noise and form.noise * math.sqrt(self.custodians))
+
+    @property
+    def custodians(self) -> int:
+        """How many are asked."""
+        return len(self.teacher) if isinstance(self.teacher, list) else 1
 
     def asked_score(self, period: int = 1) -> Scoring | None:
         """What a period's private score is asked by; None without one."""
@@ -258,7 +265,10 @@ class PrivateSide(Computing):
             return [self._priced(rounds) for rounds in self._paid()]
         score, share = self.mechanisms()[-1].for_unit(self.privacy.unit), self.evaluate.share
         priced = [self._priced(rounds) for rounds in self._paid()]
-        models = len(self.rounds) if self.evaluate.choose else 1
+        models = 1
+        if self.evaluate.choose:  # sums leave a classifier beside the student
+            asked = (self.mechanism_of(number + 1) for number in range(len(self.rounds)))
+            models = sum(2 if isinstance(mechanism, LinearSums) else 1 for mechanism in asked)
         rest = [replace(entry, share=entry.share * (1 - share)) for entry in priced]
         return [*rest, Priced(score, models, models, share)]
 

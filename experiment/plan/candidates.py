@@ -248,4 +248,6 @@ PLANNERS: dict[str, Candidates[Any] | None] = {
     "private_knn_attributes": None,
     "gnmax_attributes": None,
     "score": None,
+    "score_attributes": None,
+    "score_value": None,
 }

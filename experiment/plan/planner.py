@@ -47,7 +47,8 @@ class Goal:
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned.
+    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned;
+    ``custodians``: whose sums add up, who have the records together.
     """
 
     epsilon: float
@@ -62,6 +63,7 @@ class Goal:
     worth: float = 0.0
     unit: Unit = "row"
     periods: int = 1
+    custodians: int = 1
 
     def check(self) -> None:
         """Raise InvalidInput for too few records or queries, or no share as ``min_accuracy``."""

@@ -16,6 +16,7 @@ import numpy as np
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.ind_knn import IndKnn
+from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_truth
@@ -85,7 +86,7 @@ class Rehearsal:
         self.settings, self._task, self._progress = settings, task, progress
         self._inputs = public, labelled.inputs
         self.labelled, self._records, self._scratch = labelled, goal.expected_records, scratch
-        self._unit = goal.unit
+        self._unit, self._custodians = goal.unit, goal.custodians
         self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._voting: dict[object, ScaledVoters] = {}
         self._alone: dict[object, LabelledRows | None] = {}
@@ -167,6 +168,8 @@ class Rehearsal:
     ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
         mechanism = mechanism.for_unit(self._unit)
+        if isinstance(mechanism, NoisySum):
+            mechanism = mechanism.summed(self._custodians)
         rng = np.random.default_rng([self.settings.seed, number])
         if mechanism.query_form.matrix is None:
             asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng, queries)

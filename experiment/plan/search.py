@@ -20,6 +20,7 @@ import numpy as np
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS
+from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.private_files import make_private
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
@@ -106,6 +107,7 @@ def best_plan(
         bool(config.records(0)),
         unit=config.privacy.unit,
         periods=config.budget.periods,
+        custodians=config.custodians,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
     best = planned_config(config, optimum.chosen)
@@ -178,6 +180,8 @@ def mechanisms_for(config: Config) -> list[Mechanism]:
     planned = (MECHANISMS[kind]() for kind, plan in PLANNERS.items() if plan is not None)
     fits: list[Mechanism] = [m for m in planned if m.label_space == config.data.labels]
     fits = [m for m in fits if m.updated or config.budget.periods == 1]
+    if config.custodians > 1:  # how right the votes of each alone are, no rehearsal tells
+        fits = [m for m in fits if isinstance(m, NoisySum)]
     among = getattr(config.mechanism, "among", None)
     mechanisms = [m for m in fits if among in (None, m.kind)]
     if not mechanisms:

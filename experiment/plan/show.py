@@ -61,7 +61,7 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
 
     epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
     that the budget decided, and in the same form the scores, one a period; periods: epsilon of the
-    plan up to each.
+    plan up to each; custodians: how many.
     """
     plan, solved = side.plan(), solved_numbers(side)
     known = certificates(plan)
@@ -87,6 +87,7 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
         "rounds": rounds,
         "scores": [entry(score.slot) for score in scores if score is not None],
         "periods": [round_up(certified_epsilon(part)) for part in parts],
+        "custodians": side.custodians,
     }
 
 
@@ -108,6 +109,9 @@ def render_plan(shown: dict) -> str:
     for entry in shown["scores"][:1]:
         caps = entry["caps"]["score"]
         lines.append(f"  score on the private records: slot {entry['slot']} (models: {caps})")
+    if (several := shown["custodians"]) > 1:
+        times = f"{math.sqrt(several):.2f} times the noise of one's"
+        lines.append(f"  {several} custodians, each with this budget: their sum has {times}")
     if len(shown["periods"]) > 1:
         lines += ["", "  period, with the same rounds in slots of its own: epsilon up to it"]
         lines += [f"  {n:8} {epsilon:8.3f}" for n, epsilon in enumerate(shown["periods"], start=1)]

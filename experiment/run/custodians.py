@@ -4,50 +4,87 @@ Each adds its own noise, so that none trusts another. Records are disjoint, so e
 own; a record that two of them have costs the sum.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.ledger import Ledger
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...wall.client import RemoteTeacher
 from ...wall.errors import LabelwallError, Refused, TeacherFailed
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
+from .run_folder import write_file
 
 T = TypeVar("T")
+UNKNOWN = {"dataset": None, "ledger_head": None, "epsilon": None}
 
 
 class Custodians:
-    """Every call asks all of them at once: counts and sums add up, labels are the most frequent
-    ones, values the means.
+    """Every call asks all of them at once: counts and sums add up, labels are those that most
+    custodians give, or most neighbours by Ind-KNN's released counts; values the means.
 
     One that can not be reached, refuses or fails is left out from then on, and ``say`` hears why;
     one whose cap is reached adds nothing. Which ones take part is public. Raises the first one's
     error where none is left.
 
-    ``teachers``: by URL, in the settings' order; ``kind``: of the labels.
+    ``teachers``: by URL, in the settings' order; ``plan``: of each; ``kind``: of the labels;
+    ``gone``: who is left out, by URL, with the reason; ``place``: the file that remembers it, so
+    that a resumed run adds up the same ones.
     """
 
     def __init__(
-        self, teachers: Mapping[str, RemoteTeacher], kind: str, say: Callable[[str], None]
+        self,
+        teachers: Mapping[str, RemoteTeacher],
+        plan: Plan,
+        kind: str,
+        say: Callable[[str], None],
+        gone: Mapping[str, str],
+        place: Path,
     ) -> None:
-        self._teachers, self._kind, self._say = dict(teachers), kind, say
-        self._left_out = dict[str, str]()
+        self._teachers, self._plan, self._kind, self._say = dict(teachers), plan, kind, say
+        self._place, self._left_out, self._extractor = place, dict[str, str](), ""
+        self._leave_out(gone)
 
     def use_extractor(self, spec: ExtractorSpec) -> None:
+        self._extractor = spec.sha256()
         self._all(lambda teacher: teacher.use_extractor(spec))
 
     def answer(self, queries: Queries) -> Answers:
-        replies = self._all(lambda teacher: teacher.answer(queries))
+        def one(teacher: RemoteTeacher) -> tuple[Answers, np.ndarray]:
+            reply = teacher.answer(queries)
+            return reply, self._neighbours(teacher, queries)
+
+        replies, weights = zip(*self._all(one), strict=True)
         outcomes = np.stack([reply.outcomes for reply in replies])
-        labels = agreed([reply.labels for reply in replies], self._kind)
+        labels = agreed([reply.labels for reply in replies], self._kind, weights)
         return Answers(labels, outcomes.min(axis=0), _joined([r.receipt for r in replies]))
+
+    def _neighbours(self, teacher: RemoteTeacher, queries: Queries) -> np.ndarray:
+        """The noisy numbers of neighbours that a custodian's ledger released beside its labels,
+        at least 1: int64 [n]; 1 where it releases none.
+        """
+        weights = np.ones(len(queries.inputs), dtype=np.int64)
+        mechanism = self._plan.slots[queries.slot].mechanism
+        if mechanism["kind"] != IndKnn.kind:
+            return weights
+        with TemporaryDirectory() as scratch:
+            teacher.export(copy := Path(scratch) / "ledger.sqlite")
+            results = Ledger(copy).state.results
+        for row, identity in enumerate(queries.identities(self._extractor, mechanism)):
+            released = results.get(identity, {}).get(IndKnn.stages[0])
+            if isinstance(released, list):
+                weights[row] = max(1, released[0])
+        return weights
 
     def count(self, matrix: Matrix) -> NoisyCounts:
         replies = self._all(lambda teacher: teacher.count(matrix))
@@ -67,8 +104,11 @@ class Custodians:
         """By the ledgers that were exported beside ``path``, for each: teacher (URL), dataset,
         ledger_head, epsilon (certified; None where its noise is unsafe), left_out (why, or None).
         """
-        known = []
+        known = list[dict[str, Any]]()
         for url, place in zip(self._teachers, _places(path, len(self._teachers)), strict=True):
+            if not place.exists():  # never reached
+                known.append({**UNKNOWN, "teacher": url, "left_out": self._left_out.get(url)})
+                continue
             state = Ledger(place).state
             assert state.plan is not None
             epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
@@ -82,6 +122,13 @@ class Custodians:
                 }
             )
         return known
+
+    def _leave_out(self, why: Mapping[str, str]) -> None:
+        for url, reason in why.items():
+            self._left_out[url] = reason
+            self._say(f"{url} is left out from here on: {reason}")
+        if why:
+            write_file(self._place, json.dumps(self._left_out, indent=2))
 
     def _all(self, call: Callable[[RemoteTeacher], T]) -> list[T]:
         asked = [url for url in self._teachers if url not in self._left_out]
@@ -97,9 +144,7 @@ class Custodians:
         errors = {u: r for u, r in replies.items() if isinstance(r, Refused | TeacherFailed)}
         if len(errors) == len(asked):
             raise next(iter(errors.values()))
-        for url, error in errors.items():
-            self._left_out[url] = str(error)
-            self._say(f"{url} is left out from here on: {error}")
+        self._leave_out({url: str(error) for url, error in errors.items()})
         return [r for r in replies.values() if not isinstance(r, Refused | TeacherFailed)]
 
 
@@ -108,16 +153,23 @@ def _places(path: Path, count: int) -> list[Path]:
     return [path, *others]
 
 
-def agreed(labels: Sequence[np.ndarray], kind: str) -> np.ndarray:
+def agreed(
+    labels: Sequence[np.ndarray], kind: str, weights: Sequence[np.ndarray] = ()
+) -> np.ndarray:
     """The label of each row, and attribute, that most custodians give, the lowest of equal ones; of
     values the mean, rounded; -1 where none gives one. Arrays int64 of one shape.
+
+    ``weights``: of each custodian's labels, int64 [n] by row; 1 where there are none.
     """
     given = np.stack(labels)
     said = given != ABSTAINED
     if kind == "value":
         mean = np.rint(np.where(said, given, 0).sum(axis=0) / np.maximum(said.sum(axis=0), 1))
     else:
-        votes = [(given == label).sum(axis=0) for label in range(int(given.max(initial=0)) + 1)]
+        heavy = np.stack(weights or [np.ones(len(each)) for each in labels])
+        heavy = heavy.reshape(*heavy.shape, *[1] * (given.ndim - 2))
+        every = range(int(given.max(initial=0)) + 1)
+        votes = [((given == label) * heavy).sum(axis=0) for label in every]
         mean = np.argmax(votes, axis=0)
     return np.where(said.any(axis=0), mean, ABSTAINED).astype(np.int64)
 

@@ -76,7 +76,8 @@ def run(
     directory = custodian or custodian_place(config, run_dir)
     side = replace(config.private_side(), custodian_dir=str(directory))
     known = folder.ledger_state().dataset if folder.ledger.exists() else None
-    with teacher_of(side, task, entropy, console, known, isolate=isolate) as teacher:
+    shared = side, task, entropy, console, known
+    with teacher_of(*shared, left_out=folder.left_out, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
         period = _period(folder, public, update)
         config = _fixed(config, folder, console)
@@ -85,12 +86,12 @@ def run(
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        shared = folder, task, public, extractor, features, teacher, console, taught
+        rest = folder, task, public, extractor, features, teacher, console, taught
         rounds = [r for r in config.asked_rounds(config.seed) if r.period <= period]
         score = config.asked_score(period)
         if config.budget.periods > 1:
             console.say(f"period {period} of {config.budget.periods}")
-        return run_rounds(Experiment(settings, rounds, *shared, score, loggers))
+        return run_rounds(Experiment(settings, rounds, *rest, score, loggers))
 
 
 def _period(folder: RunFolder, public: PublicData, update: bool) -> int:

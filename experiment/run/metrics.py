@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,28 +24,37 @@ SELDOM = 0.5  # share of right rows of a class below which it is named
 def round_metrics(experiment: Experiment, asked: Asked, outputs: np.ndarray) -> dict:
     """A round's metrics. ``outputs``: of its student for the test rows, float32 [n, c]."""
     space, public = experiment.task.labels, experiment.public
-    answers, predicted, labels = asked.answers, space.predict(outputs), asked.answers.labels
-    scores = {"student": space.score(predicted, public.test_labels)}
-    scores["label"] = dict.fromkeys(scores["student"])
+    answers, labels = asked.answers, asked.answers.labels
+    score = dict.fromkeys(space.score(public.test_labels, public.test_labels))
     if public.labels is not None:
         truth = public.labels[asked.rows]
         known = has_truth(truth)
         released = space.decode(labels[known])
-        scores["label"] = space.score(released, truth[known], labels[known] != ABSTAINED)
-    certainty = space.certainty(space.probabilities(outputs))
-    right = predicted == public.test_labels if certainty.size else certainty
+        score = space.score(released, truth[known], labels[known] != ABSTAINED)
     return {
         "asked": len(asked.rows),
         "answered": int(has_label(labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **{f"{name}_{key}": score[key] for name, score in scores.items() for key in score},
-        "confusion": space.confusion(public.test_labels, predicted).tolist(),
-        "calibration_error": calibration_error(certainty, right),
+        **{f"label_{key}": value for key, value in score.items()},
+        **student_metrics(experiment, outputs),
         "estimate": asked.estimate and asdict(asked.estimate),
         "extractor": asked.extractor.backbone,
         "epsilon_reading": reading(experiment.folder.ledger_state()),
         "ledger_head": answers.receipt.ledger_head,
+    }
+
+
+def student_metrics(experiment: Experiment, outputs: np.ndarray) -> dict[str, Any]:
+    """Those of ``round_metrics`` that are of the student alone."""
+    space, truth = experiment.task.labels, experiment.public.test_labels
+    predicted = space.predict(outputs)
+    certainty = space.certainty(space.probabilities(outputs))
+    right = predicted == truth if certainty.size else certainty
+    return {
+        **{f"student_{key}": value for key, value in space.score(predicted, truth).items()},
+        "confusion": space.confusion(truth, predicted).tolist(),
+        "calibration_error": calibration_error(certainty, right),
     }
 
 

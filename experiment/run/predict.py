@@ -1,5 +1,6 @@
 """`predict`: private answers to a file of queries, with a receipt and without a student."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +20,7 @@ from ..config.groups import PublicSide
 from ..config.private_side import PrivateSide
 from .asking import Experiment, ask
 from .console import Console
+from .entry import NOT_IDENTITY
 from .features import PublicFeatures, extractor_of_round, first_extractor, whitened
 from .run_folder import RunFolder, write_arrays
 from .teachers import teacher_of
@@ -36,7 +38,7 @@ def predict(
     """Answer the rows of an npz file with the first round's mechanism and features.
 
     A mechanism that counts by matrices is asked as that round asks, with public rows; any number of
-    queries is then labelled for nothing. The matrices are kept in ``out``.fit.
+    queries is then labelled for nothing. The matrices are kept in ``out``.fit, by settings.
 
     ``queries``: an npz file with ``x``, rows like the data set's public inputs. ``out`` is an npz
     file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n])
@@ -59,7 +61,8 @@ def predict(
     features = PublicFeatures(settings, rows, console.progress)
     folder = RunFolder(out.with_suffix(".fit"))
     folder.ledger = out.with_suffix(".ledger.sqlite")
-    with teacher_of(side, task, entropy, console) as teacher:
+    left_out = out.with_suffix(".left_out.json")
+    with teacher_of(side, task, entropy, console, left_out=left_out) as teacher:
         teacher.export(folder.ledger)
         plan = folder.plan()
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
@@ -70,6 +73,8 @@ def predict(
             teacher.use_extractor(extractor)
             answers = teacher.answer(Queries(asked, side.slots()[0]))
         else:
+            decided = [plan.slots[side.slots()[0]].mechanism, folder.ledger_state().dataset]
+            folder.path /= _identity(settings, public.inputs, *decided)
             folder.create()
             current = side.recorded(plan).asked_rounds(settings.seed)[0]
             known = public.labels if settings.taught else None
@@ -79,6 +84,13 @@ def predict(
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})
     return answers
+
+
+def _identity(settings: PublicSide, public: np.ndarray, *others: object) -> str:
+    """A name for what matrices depend on: settings, PUBLIC rows and ``others``."""
+    kept = {name: v for name, v in asdict(settings).items() if name not in NOT_IDENTITY}
+    text = json.dumps([kept, *others], sort_keys=True).encode()
+    return hashlib.sha256(text + np.ascontiguousarray(public).tobytes()).hexdigest()[:16]
 
 
 def _write(out: Path, answers: Answers, task: Task, certified: dict[str, float | None]) -> None:

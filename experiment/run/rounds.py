@@ -16,14 +16,15 @@ from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.tables import encoding
 from ...wall.labels import LabelSpace
+from ...wall.messages import ExtractorSpec
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
 from .custodians import Custodians
 from .metrics import by_class, round_line
 from .quality import best_round, estimate_of
 from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
-from .scoring import best_scored
-from .training import train_round, untaught
+from .scoring import STUDENT, best_scored
+from .training import retold, train_round, untaught
 
 
 def run_rounds(experiment: Experiment) -> dict[str, object]:
@@ -63,7 +64,11 @@ def _round(experiment: Experiment, current: Round) -> dict:
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     """Write summary.json and the student; ``rounds``: the metrics of all rounds, in order."""
     folder, public = experiment.folder, experiment.public
-    kept, score = best_scored(experiment, experiment.kept(experiment.rounds[-1]))
+    best = best_scored(experiment, experiment.kept(experiment.rounds[-1]))
+    kept = best.number
+    if best.name != STUDENT:
+        rounds[kept - 1] |= retold(experiment, best.spec)
+        write_file(folder.round(kept) / METRICS, json.dumps(rounds[kept - 1], indent=2))
     experiment.teacher.export(folder.ledger)
     teacher, state, plan = experiment.teacher, folder.ledger_state(), folder.plan()
     custodians = teacher.described(folder.ledger) if isinstance(teacher, Custodians) else []
@@ -83,18 +88,18 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "rounds": [{k: v for k, v in entry.items() if k != "confusion"} for entry in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
-        "private_score": score,
+        "private_score": best.score,
         "custodians": custodians,
         "seed": experiment.settings.seed,
         "public_rows": len(public.inputs),
         "public_sha256": public_digest(public.inputs),
-        "periods": _periods(experiment, last, score),
+        "periods": _periods(experiment, last, best.score),
         "test_rows": len(public.test_inputs),
         "held_out": public.held_out,
         "date": json.loads(folder.summary.read_text())["date"] if finished else date,
     }
     data, labels = experiment.settings.data, experiment.task.labels
-    write_file(folder.student, _described(folder, data, labels, summary))
+    write_file(folder.student, _described(folder, best.spec, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
     return summary
 
@@ -123,13 +128,14 @@ def _periods(
     return [*known[: period - 1], own]
 
 
-def _described(folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict) -> bytes:
-    """The kept round's student with its metadata: a safetensors file.
+def _described(
+    folder: RunFolder, spec: ExtractorSpec, data: DataConfig, labels: LabelSpace, summary: dict
+) -> bytes:
+    """The kept model with its metadata: a safetensors file.
 
     ``summary``: what summary.json holds. All of it is public, so nothing is charged.
     """
     kept, plan = summary["best_round"], folder.plan()
-    spec = folder.load_extractor(kept)
     names = ("epsilon", "delta", "adversary", "ledger_head", "dataset", "unit")
     known = {name: summary[name] for name in names}
     privacy = Privacy(certificate=smallest_certified(plan), **known)

@@ -51,6 +51,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"  # resolved
         self.ledger = path / "ledger.sqlite"
+        self.left_out = path / "left_out.json"  # of several custodians
         self.summary = path / "summary.json"
         self.student = path / "student.safetensors"
         self.report = path / "report.html"

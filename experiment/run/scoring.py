@@ -2,81 +2,142 @@
 
 import json
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+import safetensors.torch
+import torch
 
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
-from ...wall.networks import decided
-from .asking import Experiment
-from .run_folder import write_file
+from ...wall.messages import DECIDED, ExtractorSpec
+from ...wall.networks import build, to_safetensors
+from ..linear.model import as_network
+from .asking import Experiment, asking_extractor
+from .run_folder import CLASSIFIER, write_file
 
+STUDENT = "student"
 DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
-def best_scored(experiment: Experiment, kept: int) -> tuple[int, dict[str, object] | None]:
-    """The round whose student is the result, and its score, which the console is told.
+class Scored(NamedTuple):
+    """A model of round ``number``, and its private score."""
 
-    ``kept``: the one that estimates choose, unless scores of all the period's rounds are to, and
-    are known.
+    number: int
+    name: str  # STUDENT, or what it is
+    spec: ExtractorSpec
+    score: dict[str, Any] | None
+
+    @property
+    def right(self) -> float | None:
+        return self.score["right"] if self.score else None
+
+
+def best_scored(experiment: Experiment, kept: int) -> Scored:
+    """The model that is the result, with its score, which the console is told.
+
+    ``kept``: the round that estimates choose, whose student it is unless scores of the models of
+    all the period's rounds are to choose, and are known.
     """
     asked, period = experiment.scoring, experiment.rounds[-1].period
+    every = asked is not None and asked.choose
     numbers = [each.number for each in experiment.rounds if each.period == period]
-    numbers = numbers if asked is not None and asked.choose else [kept]
-    scores = {number: private_score(experiment, number) for number in numbers}
-    shares = {number: score and score["right"] for number, score in scores.items()}
-    if len(shares) > 1 and None not in shares.values():
-        kept = max(shares, key=lambda number: (shares[number], number))
-    if text := score_text(scores[kept]):
-        experiment.console.say(f"round {kept}'s student {text}")
-    return kept, scores[kept]
+    models = _models(experiment, numbers if every else [kept], classifiers=every)
+    scored = [each._replace(score=private_score(experiment, each)) for each in models]
+    best = next(each for each in scored if each.number == kept)
+    if all(each.right is not None for each in scored):
+        best = max(scored, key=lambda each: (each.right, each.number, each.name))
+    if text := score_text(best.score):
+        experiment.console.say(f"round {best.number}'s {best.name} {text}")
+    return best
 
 
-def private_score(experiment: Experiment, number: int) -> dict[str, object] | None:
-    """The score of round ``number``'s student, as summary.json holds it; None where the run buys
-    none, or a cap refuses it.
+def _models(experiment: Experiment, rounds: Iterable[int], classifiers: bool) -> Iterator[Scored]:
+    folder = experiment.folder
+    for number in rounds:
+        yield Scored(number, STUDENT, folder.load_extractor(number), None)
+        path = folder.round(number) / CLASSIFIER
+        if classifiers and path.exists():
+            network = as_network(path, asking_extractor(experiment, number))
+            if network is not None:
+                yield Scored(number, "released classifier", network, None)
 
-    right (share of the private records, in 0..1, None where noise hides it), error (its standard
-    error, of the noise), by_class (name -> [right, error], where counts carry them), epsilon (of
-    all scores of the plan by themselves), least (of fresh records from the same source the mean
-    share of right ones that the guarantee by itself promises).
+
+def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | None:
+    """A model's score, as summary.json holds it; None where the run buys none, or a cap refuses it.
+
+    right (share of the private records, or of their attributes, in 0..1, None where noise hides it;
+    for values 1 less the mean squared error over that of a quarter of the range), error (its
+    standard error, of the noise), by_class (name of a class or attribute -> [right, error], where
+    counts carry them), epsilon (of all scores of the plan by themselves), least (what the guarantee
+    by itself promises of ``right`` for fresh records from the same source, in the mean), rmse (of
+    values: it, its standard error, and the largest for fresh records, in their unit).
     """
     if experiment.scoring is None:
         return None
-    path = experiment.folder.round(number) / "score.json"
+    path = experiment.folder.round(model.number) / f"{model.name.replace(' ', '_')}_score.json"
     if path.exists():
         return json.loads(path.read_text())  # type: ignore[no-any-return]
     slot, form = experiment.scoring.slot, experiment.scoring.form
-    classes, teacher = experiment.task.num_classes, experiment.teacher
-    student = decided(experiment.folder.load_extractor(number))
-    teacher.use_extractor(student)
-    cells = MAX_ENTRY * np.eye(classes, dtype=np.int8)  # the decision for each class
+    labels, teacher = experiment.task.labels, experiment.teacher
+    outputs = labels.outputs
+    teacher.use_extractor(decided(model.spec, labels.kind))
+    features = 2 if labels.kind == "value" else outputs
+    cells = MAX_ENTRY * np.eye(outputs, features, dtype=np.int8)  # the decision for each output
     counts = teacher.count(Cells(cells, slot)).counts
     if counts is None or form.noise is None:
         return None
-    right, wrong = counts.reshape(2, classes) / form.parts
-    share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(classes))
-    each = zip(experiment.task.labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
+    right, wrong = counts.reshape(2, outputs) / form.parts
+    share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(outputs))
+    each = zip(labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
     scores = tuple(s for s in plan.slots if s.mechanism == plan.slots[slot].mechanism)
     alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
-    least = (share - plan.delta) * math.exp(-certified_epsilon(plan))
-    score: dict[str, object] = {
+    least = promised(float(share), certified_epsilon(plan), plan.delta)
+    score: dict[str, Any] = {
         "right": round(float(share), 4) if known else None,
         "error": round(float(error), 4) if known else None,
         "by_class": {
             name: [round(float(part), 4), round(float(doubt), 4)]
             for name, part, doubt in each
-            if doubt <= DOUBT
+            if doubt <= DOUBT and labels.kind != "value"
         },
         "epsilon": round_up(alone),
-        "least": round(max(float(least), 0.0), 4) if known else None,
+        "least": round(least, 4) if known else None,
     }
+    if known and labels.kind == "value":
+        squares = np.array([1 - share, 1 - share + error, 1 - least]).clip(0, 1)
+        rmse, above, most = np.sqrt(squares) * (labels.bounds[1] - labels.bounds[0]) / 4
+        score["rmse"] = [float(f"{value:.4g}") for value in (rmse, above - rmse, most)]
     write_file(path, json.dumps(score, indent=2))
     return score
+
+
+def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
+    """An extractor of a network's decisions. ``kind``: of its labels.
+
+    Quantised, 63 for the class and 0 elsewhere; for attributes as large as it can be, with the
+    sign; for a value 63 times it, rounded.
+    """
+    name, shape, classes = DECIDED[kind] + spec.backbone, spec.input_shape, spec.num_classes
+    with torch.random.fork_rng(devices=[]):
+        network = build(name, input_shape=shape, num_classes=classes)
+    network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
+    weights = to_safetensors(network)
+    return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
+
+
+def promised(share: float, epsilon: float, delta: float) -> float:
+    """The share of right answers on fresh records that the guarantee promises in the mean, of one
+    on the records (docs/privacy.md, section 13): right ones are not much rarer, wrong ones not much
+    more frequent.
+    """
+    factor = math.exp(min(epsilon, 700.0))
+    return max((share - delta) / factor, 1 - factor * (1 - share) - delta, 0.0)
 
 
 def noisy_shares(
@@ -102,5 +163,14 @@ def score_text(score: dict | None) -> str:
     bought = f"(released at epsilon {score['epsilon']})"
     if score["right"] is None:
         return f"on the private records: unknown, the noise hides it {bought}"
-    right, error = 100 * score["right"], 100 * score["error"]
-    return f"on the private records: {right:.1f}% +- {error:.1f} right {bought}"
+    if "rmse" in score:
+        rmse, error, most = score["rmse"]
+        return (
+            f"on the private records: RMSE {rmse:.4g} +- {error:.2g}, on fresh ones at most "
+            f"{most:.4g} {bought}"
+        )
+    right, error, least = (100 * score[name] for name in ("right", "error", "least"))
+    return (
+        f"on the private records: {right:.1f}% +- {error:.1f} right, at most {right - least:.1f} "
+        f"points more than on fresh ones {bought}"
+    )

@@ -1,5 +1,6 @@
 """The teacher of a run: in this process, in a child process, or behind a URL; one interface."""
 
+import json
 import math
 import os
 import secrets
@@ -20,7 +21,7 @@ from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
 from ...wall.client import RemoteTeacher
 from ...wall.datasets.config import Task
-from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
@@ -59,13 +60,16 @@ def teacher_of(
     console: Console,
     dataset: str | None = None,
     *,
+    left_out: Path,
     isolate: bool = False,
 ) -> Iterator[Answering]:
     """The teacher that the private side's settings name.
 
     With a URL it is that service, with a list of them all of these. Otherwise it works on the
     custodian's directory: in this process, or, to ``isolate`` it, in a child process, which has no
-    other settings. ``dataset``: to which the (first one's) ledger belongs, where that is known.
+    other settings. ``dataset``: to which the (first one's) ledger belongs, where that is known: one
+    of several that can not be reached is then left out, as ``Custodians`` says. ``left_out``: the
+    file that remembers this.
 
     Raises InvalidInput for a URL together with ``isolate`` and without a key; LedgerMismatch where
     the teacher has another plan, kind of entropy or data set.
@@ -82,18 +86,31 @@ def teacher_of(
         raise InvalidInput("data.split", rule, side.data.split)
     named = child(to_yaml(side)) if isolate else nullcontext(_keys(side.teacher))
     with named as keys, ExitStack() as stack:
-        remotes = dict[str, RemoteTeacher]()
+        remotes, plan = dict[str, RemoteTeacher](), None
+        gone: dict[str, str] = json.loads(left_out.read_text()) if left_out.exists() else {}
         for url, key in keys.items():
             remotes[url] = remote = RemoteTeacher(url, key, progress=console.progress)
             stack.enter_context(closing(remote))
+            if url in gone:
+                continue
+            try:
+                budget = remote.budget()
+            except Refused as error:
+                if dataset is None or len(keys) == 1:
+                    raise
+                gone[url] = str(error)
+                continue
+            plan = Plan.from_json(budget["plan"])
             known = dataset if len(remotes) == 1 else None
-            _require_same(remote.budget(), side, known, entropy.unsafe, console)
+            _require_same(budget, side, known, entropy.unsafe, console)
         if len(remotes) == 1:
             yield remote
             return
+        if plan is None:
+            raise LabelwallError(f"every custodian is left out: {'; '.join(gone.values())}")
         times = math.sqrt(len(remotes))
         console.say(f"{len(remotes)} custodians: a sum has {times:.2f} times the noise of one's")
-        yield Custodians(remotes, task.labels.kind, console.say)
+        yield Custodians(remotes, plan, task.labels.kind, console.say, gone, left_out)
 
 
 def _keys(teacher: str | list[str] | None) -> dict[str, str]:

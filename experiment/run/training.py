@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,11 @@ from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
-from .metrics import round_metrics
+from .metrics import round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
 
+UNTAUGHT: dict[str, Any] = {"dropped": 0, "seconds": 0.0}
 Taught = tuple[Pool, np.ndarray, np.ndarray | None]  # rows, labels, probabilities
 
 
@@ -149,7 +151,12 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
     folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
     metrics = round_metrics(experiment, asked, outputs(network, public.test_inputs))
-    return metrics | {"dropped": 0, "seconds": 0.0}
+    return metrics | UNTAUGHT
+
+
+def retold(experiment: Experiment, network: ExtractorSpec) -> dict:
+    """Of a finished round's metrics those that change with its classifier as the student."""
+    return student_metrics(experiment, outputs(network, experiment.public.test_inputs)) | UNTAUGHT
 
 
 def released(

@@ -38,7 +38,7 @@ ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
     "private_radius": (votes.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
     "ind_knn": (conversations.conversations, conversations.probes),
     "reverse_knn": (sums.cells, _cells),
-    "score": (sums.cells, _with(sigma=2.0)),
+    **dict.fromkeys(sums.SCORES, (sums.cells, _with(sigma=2.0))),
     "private_linear": _linear,
     "naive_knn": (votes.votes, _with(k=2, sigma_vote=2.0)),
     "lnmax": (votes.votes, _with(teachers=2, scale=2.0)),

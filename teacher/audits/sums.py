@@ -20,6 +20,7 @@ from ..search.cpu import ExactIndex
 from ..search.int8_matmul import LARGEST
 from .harness import EMPTY, OUTCOMES, Case, Pair, drawn_case, of_unit, sum_codes
 
+SCORES = "score", "score_attributes", "score_value"
 # (outputs, the record's label) by label space: the last class, all attributes, the upper bound.
 RECORD = {"class": (2, 1), "attributes": (8, (1 << 8) - 1), "value": (1, STEPS)}
 FEATURES = np.full((1, 8), 63, dtype=np.int8)  # of the record: almost three times as long
@@ -33,22 +34,27 @@ _KEY = bytes(32)
 
 
 def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
-    """One histogram: a record adds 1 to ``neighbours`` entries whatever the others are."""
-    (stage,), near = mechanism.stages, 1 if isinstance(mechanism, Score) else mechanism.neighbours
-    deviation = mechanism.noise * math.sqrt(near)
+    """One histogram, of nobody and of one record, which adds the same whatever the others are."""
+    (stage,), (outputs, label) = mechanism.stages, RECORD[mechanism.label_space]
     # the record is at 0: the first cells have its votes, or the last class's if it is right there
-    centers = np.minimum(np.arange(near + 1), 63).astype(np.int8)[None, :, None]
-    centers = centers[:, ::-1] if isinstance(mechanism, Score) else centers
+    score = isinstance(mechanism, Score)
+    count = outputs if isinstance(mechanism, Score) else mechanism.neighbours + 1
+    centers = np.minimum(np.arange(count), 63).astype(np.int8)[None, :: -1 if score else 1, None]
 
     def side(pair: Pair, added: bool) -> Voters:
-        index = ExactIndex(np.zeros((int(added), 1), dtype=np.int8), np.arange(int(added)))
-        return of_unit(
-            Voters(index, pair.labels(added), pair.num_classes, centers), unit, alike=True
-        )
+        ids = np.arange(int(added))
+        index = ExactIndex(np.zeros((len(ids), 1), dtype=np.int8), ids)
+        voters = Voters(index, np.full(len(ids), label), outputs, centers)
+        return of_unit(voters, unit, alike=True)
+
+    record, grid = side(EMPTY, True), mechanism.grid
+    if isinstance(mechanism, Score):
+        (vector,) = record.right_votes(mechanism.label_space, grid)
+    else:
+        (vector,) = record.cell_votes(mechanism.neighbours, grid)
 
     def codes(counts: np.ndarray, pair: Pair) -> np.ndarray:
-        own = counts.reshape(-1, near + 1, pair.num_classes)[:, :near, -1]
-        return sum_codes(own.sum(axis=1), deviation)
+        return sum_codes(counts @ vector, mechanism.noise * float(np.linalg.norm(vector)))
 
     return [drawn_case(mechanism, stage, [EMPTY], side, codes, mechanism.releases(1, 1))]
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from .config import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
@@ -48,7 +48,7 @@ def train_privately(
     epsilon: float,
     delta: float,
     seed: int,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
 ) -> PrivateModel:
     """Train on PRIVATE ``inputs`` and int64 [n] ``labels``, (epsilon, delta)-DP by record.
 
@@ -114,7 +114,7 @@ def _descend(
     rate: float,
     steps: int,
     multiplier: float,
-    progress: TaskProgress | None,
+    progress: TaskProgress,
 ) -> None:
     """Run DP-SGD on ``network`` in place. A step without records still adds noise."""
     from opacus import GradSampleModule
@@ -139,6 +139,5 @@ def _descend(
                     parameter.grad_sample = torch.zeros(0, *parameter.shape)
             optimizer.step()
             optimizer.zero_grad()
-        if progress is not None:
-            progress(step + 1, steps)
+        progress(step + 1, steps)
     wrapped.to_standard_module()

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.preprocessing import Preprocessing
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from ..features.cache import row_digests
 from ..records.sources import Records
 from .linear_ensemble import shard_numbers
@@ -52,7 +52,7 @@ class CnnEnsemble:
         key: bytes,
         directory: Path,
         workers: int = 1,
-        progress: TaskProgress | None = None,
+        progress: TaskProgress = no_progress,
     ) -> None:
         shape = records.inputs.shape[1:]
         if len(shape) != 3 or min(shape[:2]) < 8:
@@ -115,7 +115,7 @@ def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list
 
 
 def _load_or_train(
-    jobs: list[Job], directory: Path, workers: int, progress: TaskProgress | None
+    jobs: list[Job], directory: Path, workers: int, progress: TaskProgress
 ) -> list[Weights]:
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -129,8 +129,7 @@ def _load_or_train(
     for done, (job, weights) in enumerate(_train(missing, workers), start=1):
         _save(folder / job.name, job.digest, weights)
         trained[job.name] = weights
-        if progress is not None:
-            progress(len(jobs) - len(missing) + done, len(jobs))
+        progress(len(jobs) - len(missing) + done, len(jobs))
     return [each for job in jobs if (each := trained[job.name]) is not None]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from ..noise import sampler
 from ..search.int8_matmul import LARGEST
 
@@ -112,7 +112,7 @@ def train_ensemble(
     num_classes: int,
     teachers: int,
     key: bytes,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
 ) -> Ensemble:
     """``teachers`` classifiers of records in memory.
 
@@ -137,12 +137,11 @@ def train_by_shard(
     dimensions: int,
     num_classes: int,
     teachers: int,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
 ) -> Ensemble:
     """As ``train_ensemble``, with one shard's records in memory at a time."""
     weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
     for number in range(teachers):
         weights[number] = fit(*records_of(number), num_classes)
-        if progress is not None:
-            progress(number + 1, teachers)
+        progress(number + 1, teachers)
     return Ensemble(weights)

@@ -8,9 +8,9 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from ..search.int8_matmul import LARGEST, MAX_DIMENSIONS
-from .hog import hog_features, hog_scale
+from .hog import HOG_UNIT, hog_features
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.
 RAW_UNIT = 16.0
@@ -55,7 +55,7 @@ class Embedder:
         self._workers = workers if network.threads else 1
 
     def embed(
-        self, inputs: np.ndarray, progress: TaskProgress | None = None
+        self, inputs: np.ndarray, progress: TaskProgress = no_progress
     ) -> tuple[np.ndarray, np.ndarray]:
         """(int8 [n, d], bool [n]): features, and whether they are finite.
 
@@ -67,7 +67,7 @@ class Embedder:
             return quantise_box(self._checked(inputs), self.spec.mean, self.spec.std)
         return integers(self.spec, self.features(inputs, progress))
 
-    def features(self, inputs: np.ndarray, progress: TaskProgress | None = None) -> np.ndarray:
+    def features(self, inputs: np.ndarray, progress: TaskProgress = no_progress) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
         if self.spec.backbone in _VECTORS:
             return self._checked(inputs)
@@ -78,8 +78,7 @@ class Embedder:
         jobs = self._workers if len(tasks) > 1 else 1
         for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(tasks):
             parts.append(part)
-            if progress is not None:
-                progress(min(len(parts) * CHUNK, total), total)
+            progress(min(len(parts) * CHUNK, total), total)
         return np.concatenate(parts)
 
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
@@ -102,7 +101,7 @@ def unit_length(spec: ExtractorSpec, dimensions: int) -> float:
     if spec.backbone == "raw":
         # At least 63: up to 63 no entry of a unit vector clips.
         return max(LARGEST, RAW_UNIT * math.sqrt(dimensions)) * spec.scale
-    return (hog_scale(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
+    return (HOG_UNIT * math.sqrt(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
 
 
 def integers(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

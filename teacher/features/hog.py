@@ -5,7 +5,6 @@ one block, so that no image's features depend on another one.
 """
 
 import itertools
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -42,11 +41,6 @@ def cell_size(height: int, width: int) -> tuple[int, int]:
         # Coarsen the finer direction, or both.
         rows, columns = rows + (down >= across), columns + (across >= down)
     return rows, columns
-
-
-def hog_scale(dimensions: int) -> float:
-    """The fixed quantisation scale for L2-normalised vectors of ``dimensions`` entries."""
-    return HOG_UNIT * math.sqrt(dimensions)
 
 
 def hog_features(images: np.ndarray) -> np.ndarray:

@@ -18,7 +18,15 @@ from .base import Mechanism
 from .batch import BatchKnn, RadiusNeighbours
 from .fields import describe
 from .ind_knn import IndKnn
-from .sums import PrivateLinear, PrivateLinearAttributes, PrivateLinearValue, ReverseKnn, Score
+from .sums import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+    ReverseKnn,
+    Score,
+    ScoreAttributes,
+    ScoreValue,
+)
 from .values import PrivateKnnMean, PrivateKnnMedian
 from .votes import ConfidentGnmax, Gnmax, Lnmax, NaiveKnn, PrivateKnn, PrivateRadius
 
@@ -41,6 +49,8 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnnMedian,
     PrivateLinearValue,
     Score,
+    ScoreAttributes,
+    ScoreValue,
 )
 
 for _known in REGISTERED:

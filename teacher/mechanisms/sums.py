@@ -65,6 +65,12 @@ class NoisySum(Mechanism):
         """A sum moves by its sensitivity."""
         return self.with_values(**{self.noise_field: more_noise(level * self.sensitivity)})
 
+    def summed(self, custodians: int) -> Self:
+        """With the noise of the sum over so many custodians, each of whom adds all of it."""
+        noise = self.require(self.noise_field) * math.sqrt(custodians)
+        bare: Self = replace(self, **{self.noise_field: None})
+        return bare.with_values(**{self.noise_field: noise})
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy sums; each of them is answered."""
         priced = {
@@ -112,8 +118,8 @@ class Score(Histogram):
 
     The features are the model's decisions, and the cells those of the classes in their order: a
     record's prediction is its nearest cell. Guarantee: that of ``NoisySum``. A record adds 1 to one
-    count and changes nothing else, so the L2 sensitivity is 1 for any number of classes. Settings
-    name it by ``evaluate``.
+    count and changes nothing else, so the L2 sensitivity is 1 for any number of classes. The kinds
+    for other labels divide this 1. Settings name them by ``evaluate``.
     """
 
     kind: Literal["score"] = "score"
@@ -127,8 +133,35 @@ class Score(Histogram):
         return QueryForm(centroids=0, noise=self.sigma, parts=self.grid)
 
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Right predictions by class, then wrong ones: int64 [n_queries, 2 * n_classes]."""
-        return voters.right_votes(self.grid)
+        """Right predictions by output, then wrong ones: int64 [n_queries, 2 * outputs]."""
+        return voters.right_votes(self.label_space, self.grid)
+
+
+def _shared() -> Any:
+    return count(MAX_PARTS, "counts are multiples of 1 / parts of what a record adds", MAX_PARTS)
+
+
+@dataclass(frozen=True)
+class ScoreAttributes(Score):
+    """How many records of each attribute a PUBLIC model predicts right, and how many wrong.
+
+    A record moves a count of each of c attributes by the same, 1 / sqrt(c) or a little less.
+    """
+
+    kind: Literal["score_attributes"] = "score_attributes"  # type: ignore[assignment]
+    parts: int | None = _shared()
+    label_space = "attributes"
+
+
+@dataclass(frozen=True)
+class ScoreValue(Score):
+    """How large a PUBLIC model's squared errors are: a record adds e to one count and 1 - e to the
+    other, with e in 0..1 the square of its error over a quarter of the range, at most 1.
+    """
+
+    kind: Literal["score_value"] = "score_value"  # type: ignore[assignment]
+    parts: int | None = _shared()
+    label_space = "value"
 
 
 @dataclass(frozen=True)

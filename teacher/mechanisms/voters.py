@@ -8,6 +8,7 @@ counts all records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...wall.matrices import bias, nearest_cells, residual_unit
+from ...wall.label_kinds import STEPS, unpack
+from ...wall.matrices import MAX_ENTRY, bias, nearest_cells, products, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
@@ -132,8 +134,8 @@ class Voters:
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
 
-    def right_votes(self, parts: int = 1) -> np.ndarray:
-        return self._total(right_votes, self.queries, self.num_classes, parts)
+    def right_votes(self, space: str, parts: int) -> np.ndarray:
+        return self._total(right_votes, self.queries, space, self.num_classes, parts)
 
     def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
         """``gradient_sums``, int64 [n_queries, (d + 1) * c + 1], at the records' length."""
@@ -185,34 +187,69 @@ def cell_votes(
 
 
 def right_votes(
-    cells: np.ndarray, num_classes: int, parts: int, index: ExactIndex, labels: np.ndarray
+    cells: np.ndarray,
+    space: str,
+    outputs: int,
+    parts: int,
+    index: ExactIndex,
+    labels: np.ndarray,
 ) -> np.ndarray:
-    """Records whose nearest cell has the number of their label, by class, then all others by class:
-    int64 [n_queries, 2 * n_classes], of persons as in ``cell_votes``.
+    """What records add to the right predictions of each output, then to the wrong ones: int64
+    [n_queries, 2 * outputs], a record or a person a vector no longer than ``parts``.
 
-    ``cells``: int8 [n_queries, n_classes, d], in the order of the classes.
+    A class is right where the nearest cell has its number, an attribute where the product with its
+    cell is positive just if it is present; ballots, as in ``cell_votes``. Of values, whose product
+    with the only cell is from -1 to 1 in 63^2, ``missed`` is wrong and the rest of ``parts`` right;
+    a person has its rows' mean, rounded down.
+
+    ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
     """
-    votes = np.zeros((len(cells), 2 * num_classes), dtype=np.int64)
+    votes = np.zeros((len(cells), 2 * outputs), dtype=np.int64)
     for counts, centers in zip(votes, cells, strict=True):
-        wrong = nearest_cells(index.features, centers, 1) != labels[:, None]
-        _cast(counts, wrong * num_classes + labels[:, None], index.persons, parts)
+        if space == "value":
+            wrong = missed(products(index.features, centers)[:, 0], labels, parts)
+            if index.persons is not None:
+                _, person, rows = np.unique(index.persons, return_inverse=True, return_counts=True)
+                wrong = np.bincount(person, wrong).astype(np.int64) // rows
+            counts[:] = (parts - wrong).sum(), wrong.sum()
+        elif space == "attributes":
+            present = products(index.features, centers) > 0
+            ballots = (present != unpack(labels, outputs)) * outputs + np.arange(outputs)
+            _cast(counts, ballots, index.persons, parts, outputs)
+        else:
+            no = nearest_cells(index.features, centers, 1) != labels[:, None]
+            _cast(counts, no * outputs + labels[:, None], index.persons, parts)
     return votes
 
 
-def _cast(counts: np.ndarray, ballots: np.ndarray, persons: np.ndarray | None, parts: int) -> None:
-    """Add the ``ballots`` of all rows, int64 [n_records, m], to ``counts``."""
-    cast = (ballots, parts) if persons is None else shared_votes(ballots, persons, parts)
-    np.add.at(counts, *cast)
+def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
+    """Squared errors of values, int64 [n] in 0..parts, which stands for half a half range or more.
+
+    ``predicted``: int64 [n], half ranges from the middle in 63^2; ``steps``: int64 [n], codes.
+    """
+    unit = MAX_ENTRY**2
+    limit = unit * STEPS // 2  # half a half range, below 2^23; its square times parts is < 2^59
+    apart = np.clip(predicted, -unit, unit) * STEPS - (2 * steps - STEPS) * unit
+    return np.minimum(np.abs(apart), limit) ** 2 * parts // limit**2
+
+
+def _cast(
+    counts: np.ndarray, ballots: np.ndarray, persons: np.ndarray | None, parts: int, among: int = 1
+) -> None:
+    """Add the ``ballots`` of all rows, int64 [n_records, m], to ``counts``; arguments as below."""
+    cast = ballots, math.isqrt(parts**2 // among)
+    np.add.at(counts, *(cast if persons is None else shared_votes(ballots, persons, parts, among)))
 
 
 def shared_votes(
-    ballots: np.ndarray, persons: np.ndarray, parts: int
+    ballots: np.ndarray, persons: np.ndarray, parts: int, among: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """The ballots that persons cast, and the parts of a vote that each of these gets.
 
     A ballot gets parts times the square root of the share of the person's rows that cast it,
     rounded down: with m ballots a row the squares of a person add up to parts^2 m at most, as those
-    of a single row do, and many ballots get more together than few.
+    of a single row do, and many ballots get more together than few. ``among``: ballots of a row by
+    which these squares are divided.
 
     ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
     1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
@@ -221,7 +258,7 @@ def shared_votes(
     span = int(ballots.max(initial=0)) + 1
     cast, times = np.unique(person[:, np.newaxis] * span + ballots, return_counts=True)
     # At most parts^2 <= 2^24, so that the float64 root, rounded down, is exact.
-    return cast % span, np.sqrt(times * parts**2 // rows[cast // span]).astype(np.int64)
+    return cast % span, np.sqrt(times * parts**2 // (among * rows[cast // span])).astype(np.int64)
 
 
 def one_row_each(

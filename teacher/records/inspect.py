@@ -10,7 +10,7 @@ import numpy as np
 from ...wall.datasets.config import DataConfig, Task
 from ...wall.datasets.sources import describe
 from ...wall.guarantee import Unit
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from .sources import (
     NO_ID,
     NO_PERSON,
@@ -40,7 +40,7 @@ def preview(
     config: DataConfig,
     k: int = 1,
     sample_rate: float = 1.0,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
     unit: Unit = "row",
 ) -> str:
     """Read the private rows as a run would, and count them in a text; its first line says PRIVATE.

@@ -21,7 +21,7 @@ from ...wall.datasets.sources import PUBLISHED
 from ...wall.datasets.tables import ID, encoding, one_file, read_table, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
-from ...wall.progress import TaskProgress
+from ...wall.progress import TaskProgress, no_progress
 from .persons import NOBODY, codes_in, codes_of, places, row_ids
 
 INPUTS, LABELS, IDS, PERSONS = "private_x", "private_y", "private_id", "private_person"  # of an npz
@@ -98,7 +98,7 @@ Read = Callable[[slice], Ingested]
 
 
 def open_records(
-    config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
+    config: DataConfig, task: Task, progress: TaskProgress = no_progress, unit: Unit = "row"
 ) -> Records:
     """The private rows of a data set without bad rows: the only way to them.
 
@@ -117,10 +117,14 @@ def open_records(
 
 
 def ingest(
-    config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
+    config: DataConfig, task: Task, progress: TaskProgress = no_progress, unit: Unit = "row"
 ) -> Ingested:
     """Read and judge the private rows, as open_records does."""
-    whole = _quietly(_blocks(config, task, None, 0, unit, _percent(progress)))
+
+    def percent(done: int, total: int) -> None:
+        progress(100 * done // total, 100)
+
+    whole = _quietly(_blocks(config, task, None, 0, unit, percent))
     assert whole is not None
     return whole[2]
 
@@ -152,7 +156,7 @@ def _quietly(blocks: Blocks) -> tuple[int, int, Ingested] | None:
 def ingest_more(
     rows: Path,
     task: Task,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
     unit: Unit = "row",
     person: str = "",
 ) -> Ingested:
@@ -195,17 +199,13 @@ def received(columns: Mapping[str, np.ndarray]) -> Records:
     return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
-def _percent(progress: TaskProgress | None) -> TaskProgress | None:
-    return None if progress is None else lambda done, total: progress(100 * done // total, 100)
-
-
 def _blocks(
     config: DataConfig,
     task: Task,
     size: int | None,
     start: int,
     unit: Unit,
-    progress: TaskProgress | None = None,
+    progress: TaskProgress = no_progress,
 ) -> Blocks:
     """All rows from ``start`` on in blocks of ``size``; in one block, maybe empty, where None."""
     if config.source == "folder":
@@ -222,7 +222,7 @@ def _blocks(
         yield stop, total, read(slice(first, stop))
 
 
-def _published(config: DataConfig, task: Task, progress: TaskProgress | None) -> tuple[int, Read]:
+def _published(config: DataConfig, task: Task, progress: TaskProgress) -> tuple[int, Read]:
     rows = PUBLISHED[config.source].private_rows(config)
 
     def read(part: slice) -> Ingested:
@@ -232,9 +232,7 @@ def _published(config: DataConfig, task: Task, progress: TaskProgress | None) ->
     return len(rows.ids), read
 
 
-def _folder(
-    config: DataConfig, task: Task, unit: Unit, progress: TaskProgress | None
-) -> tuple[int, Read]:
+def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) -> tuple[int, Read]:
     root = readers.require_folder("data.private", config.private)
     files = list_files(root)
     paths = [path for path in files if readers.is_image(path)]

@@ -56,20 +56,12 @@ def test_radius_exports_arrays(load, run, tmp_path: Path) -> None:
         }
 
 
-def test_regression(load, tmp_path: Path) -> None:
-    """400 rows in place of the diamonds, few queries; its configuration reads its export."""
+def test_regression_exports_what_its_configuration_reads(load, tmp_path: Path) -> None:
+    """400 rows in place of the diamonds."""
     (module,) = load("regression")
     x = np.random.default_rng(0).uniform(-1, 1, (400, 4)).astype(np.float32)
     values = 11.0 + 3.0 * x[:, 0].astype(np.float64)
-    module.__dict__.update(diamonds=lambda: (x, values), PRIVATE=300, PUBLIC=60, QUERIES=20)
-    module.__dict__.update(MEANS=module.MEANS[:1], MEDIANS=module.MEDIANS[:1])
-    head, _, reference, *rest = list(module.lines(1))
-    assert head == "| answers to 20 queries | epsilon | answered | RMSE | MAE | R2 |"
-    assert float(reference.split("|")[4]) < 1.0  # without privacy; the values' deviation is 1.7
-    names = [line.split("|")[1].strip() for line in rest]
-    assert names[:3] == ["mean", "median", "median, screened"]
-    assert len(names) == 7  # a linear regression at four budgets
-    assert all(line.split("|")[3].strip() == "100%" for line in rest[:2])
+    module.__dict__.update(diamonds=lambda: (x, values), PRIVATE=300, PUBLIC=60)
     module.export(tmp_path / "diamonds.npz")
     options = ["--config", str(ROOT / "configs" / "compare_diamonds.yaml"), "--out", "x"]
     cells, _ = parse_cells([*options, "--data.path", str(tmp_path / "diamonds.npz")])

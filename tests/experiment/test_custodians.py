@@ -4,22 +4,34 @@ import json
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import labelwall as lw
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.custodians import Custodians
 from labelwall.experiment.run.entry import run
-from labelwall.experiment.run.teachers import KEY
+from labelwall.experiment.run.serving import app_of
+from labelwall.experiment.run.teachers import KEY, custody
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.errors import Refused
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from tests.experiment import tiny
 from tests.experiment.shard_services import PROGRAM, placed_config, token
 from tests.experiment.test_cluster import free_ports
 from tests.programs import environment
 from tests.seeded_noise import SeededNoise
+from tests.teacher.service.tiny import Made, served
 
 SUMS = {"kind": "private_linear", "steps": 2, "noise_multiplier": 0.5}
 OTHERS = {
@@ -28,6 +40,15 @@ OTHERS = {
     "caps": None,
     "evaluate": {"share": 0.1, "sigma": 2.0},
 }
+
+
+def private(folder: Path, number: int) -> None:
+    """60 private rows of its own in the folder's data.npz."""
+    with np.load(folder / "data.npz") as stored:
+        arrays = dict(stored)
+    x, y = tiny.rows(60, 50 + number)
+    arrays |= {"private_x": x, "private_y": y, "private_id": np.arange(60)}
+    np.savez(folder / "data.npz", **arrays)
 
 
 def start(folder: Path, port: int) -> subprocess.Popen[str]:
@@ -49,11 +70,7 @@ def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch)
     for number in range(3):
         folders.append(tmp_path / f"custodian_{number}")
         tiny.write(folders[-1], **OTHERS)
-        with np.load(folders[-1] / "data.npz") as stored:
-            arrays = dict(stored)
-        x, y = tiny.rows(60, 50 + number)
-        arrays |= {"private_x": x, "private_y": y, "private_id": np.arange(60)}
-        np.savez(folders[-1] / "data.npz", **arrays)
+        private(folders[-1], number)
         keys.append(token(folders[-1] / "store"))
     monkeypatch.setenv(KEY, ",".join(keys))
     services = [start(folder, port) for folder, port in zip(folders, ports, strict=True)]
@@ -91,3 +108,53 @@ def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch)
     assert [entry["left_out"] for entry in summary["custodians"]] == [None] * 3
     assert summary["test_accuracy"] > 0.5
     assert summary["private_score"]["right"] is None or summary["private_score"]["right"] > 0.4
+
+
+@contextmanager
+def services(tmp_path: Path, count: int) -> Iterator[tuple[list[str], list[str]]]:
+    """URLs and keys of services in threads, each over its own 60 rows."""
+    with ExitStack() as stack:
+        urls, keys = [], []
+        for number in range(count):
+            folder, store = tmp_path / f"custodian_{number}", tmp_path / f"store_{number}"
+            tiny.write(folder, **OTHERS)
+            private(folder, number)
+            keys.append(token(store))
+            side = replace(placed_config(folder).private_side(), custodian_dir=str(store))
+            opened = custody(side, unsafe=False)
+            made = app_of(side, ServiceConfig(port=0), opened, Keys(store), SystemEntropy())
+            urls.append(stack.enter_context(served(Made(made, opened, {}))))
+        yield urls, keys
+
+
+def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path, monkeypatch):
+    """It is asked no more, also where it is back; the others are charged once."""
+    public, test = tiny.rows(40, 2), tiny.rows(30, 3)
+    data = lw.Data(None, public[0], test)
+    settings = {**OTHERS, "student": {"steps": 20, "doubtful_folds": 0}, "caps": {}}
+    settings["mechanism"] = {**SUMS, "axes": None}  # in the place of own data's default
+    with services(tmp_path, 2) as (urls, keys):
+        monkeypatch.setenv(KEY, ",".join(keys))
+        how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
+        count, calls = RemoteTeacher.count, Counter[str]()
+
+        def failing(remote: RemoteTeacher, matrix: Matrix) -> NoisyCounts:
+            url = str(remote._http.base_url)[:-4]
+            calls[url] += 1
+            if url == urls[1] and calls[url] == 2:
+                raise Refused("unreachable", "down")
+            if sum(calls.values()) == 6:
+                raise KeyboardInterrupt
+            return count(remote, matrix)
+
+        monkeypatch.setattr(RemoteTeacher, "count", failing)
+        with pytest.raises(KeyboardInterrupt):
+            lw.fit(data, 1000.0, **how)
+        model = lw.fit(data, 1000.0, **how)
+    assert calls[urls[1]] == 2
+    first, second = model.summary["custodians"]
+    assert (first["left_out"], second["left_out"]) == (None, "down")
+    names = ("ledger.sqlite", "ledger_2.sqlite")
+    charged = [audit(tmp_path / "run" / name).charged.get("0/sum", 0) for name in names]
+    assert charged == [4, 0]  # the second copy is of the start
+    assert not list((tmp_path / "run").rglob("private*"))

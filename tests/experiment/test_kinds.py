@@ -2,9 +2,10 @@
 nothing, reported, predicted and compared."""
 
 import json
+import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labelwall import pipeline
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import train
+from labelwall.student.model import load
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.label_kinds import STEPS, AttributeLabels, ValueLabels, errors
 from labelwall.wall.messages import ABSTAINED
@@ -65,6 +67,13 @@ def sums(kind: str, *rest: Any) -> Kind:
     return Kind(settings, {"0/sum": 4}, {"sum": 2}, *rest)
 
 
+def scored(kind: str, *rest: Any) -> Kind:
+    """Of both rounds' students and released classifiers."""
+    plain = sums(kind, *rest)
+    settings = f"evaluate: {{share: 0.05, sigma: 0.5, choose: true}}\n{plain.settings}"
+    return replace(plain, settings=settings, released=plain.released | {"1/score": 4})
+
+
 def screened(mechanism: str, good: float = 0.5) -> Kind:
     settings = f"mechanism: {{{mechanism}, threshold: 4, {VOTES}}}\n{ASKED}"
     return Kind(settings, {"0/screen": 24}, {"screen": 9}, good)
@@ -72,8 +81,8 @@ def screened(mechanism: str, good: float = 0.5) -> Kind:
 
 KINDS = {
     "sums": sums("private_linear"),
-    "sums of attributes": sums("private_linear_attributes", 0.75, bits, ATTRIBUTES),
-    "sums of values": sums("private_linear_value", 0.5, value, VALUES),
+    "sums of attributes": scored("private_linear_attributes", 0.75, bits, ATTRIBUTES),
+    "sums of values": scored("private_linear_value", 0.5, value, VALUES),
     "histograms": Kind(
         "mechanism: {kind: reverse_knn, centroids: 6, neighbours: 1, sigma: 0.5, margin: 3}\n"
         + SOME,
@@ -173,6 +182,33 @@ def test_a_run_is_planned_audited_reported_and_resumed_for_nothing(name: str, ca
     assert write_report(Path("out")).read_text() == page
 
 
+SCORED = ["histograms and a score", "sums of attributes", "sums of values"]
+
+
+@pytest.mark.parametrize("unit", ["row", "person"])
+@pytest.mark.parametrize("name", SCORED)
+def test_the_score_is_that_of_the_model_on_the_private_rows(name: str, unit: str) -> None:
+    """With hardly any noise; persons with two rows each, alike or not."""
+    (x, classes), score = tiny.rows(200, 1), "{share: 0.05, sigma: 0.1, choose: true}"
+    kind = write(name, privacy=f"{{unit: {unit}}}", evaluate=score)
+    if unit == "person":
+        tiny.change(private_person=np.array([f"p{row % 100}" for row in range(200)]))
+    assert checks.run() == 0
+    told, model = checks.summary(), load("out/student.safetensors")
+    known, predicted, truth = told["private_score"], model.predict(x), kind.truth(x, classes)
+    if kind.truth is value:
+        truth = truth.clip(-10, 30)
+        missed = np.minimum(np.abs(predicted - truth), 10.0)  # a quarter of the range
+        assert known["rmse"][0] == pytest.approx(math.sqrt((missed**2).mean()), rel=0.03)
+    else:
+        assert known["right"] == pytest.approx((predicted == truth).mean(), abs=0.05)
+    assert known["least"] < known["right"]
+    assert checks.run() == 0
+    assert checks.summary()["private_score"] == known
+    assert "On the private records" in RunFolder(Path("out")).card.read_text()
+    assert audit(Path("out/ledger.sqlite")).problems == []
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_queries_are_answered_once_and_known_then(name: str) -> None:
     """The file of queries teaches nothing but its answers; axes and cells are of public rows."""
@@ -191,6 +227,17 @@ def test_queries_are_answered_once_and_known_then(name: str) -> None:
     assert checks.predict() == 0
     assert set(checks.receipt()["charged"].values()) == {0}
     assert np.array_equal(checks.stored("a.npz")["labels"], first["labels"])
+
+
+def test_predictions_by_other_settings_have_matrices_of_their_own() -> None:
+    """Another seed has other cells, which are asked about; what is known stays free."""
+    write("histograms")
+    np.savez("q.npz", x=tiny.rows(9, 7)[0])
+    charged = []
+    for seed in ("0", "5", "0", "5"):
+        assert checks.predict("--seed", seed) == 0
+        charged.append(checks.receipt()["charged"]["histogram"])
+    assert charged == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["sums", "sums of attributes"])

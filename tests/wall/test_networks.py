@@ -126,7 +126,9 @@ def test_weights_that_are_not_the_named_networks_are_refused(name, monkeypatch):
         networks.load(_spec())
 
 
-NESTED = [(f"{name}linear", (12,)) for name in (2 * DECIDED, 2 * RELEASED, RELEASED + DECIDED)]
+CLASS = DECIDED["class"]
+NAMED = 2 * CLASS, 2 * RELEASED, RELEASED + CLASS, DECIDED["value"] + CLASS
+NESTED = [(f"{name}linear", (12,)) for name in NAMED]
 UNFIT = [("resnet", IMAGE), ("timm/no_such_model", IMAGE), ("mlp", IMAGE), ("linear", IMAGE)]
 
 

@@ -31,7 +31,7 @@ def describe(config: DataConfig) -> Task:
     return Task(space, _inputs(config, "public_x").shape[1:])
 
 
-def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     inputs, labels, path = _inputs(config, "public_x"), None, require_arrays(config.path)
     if has_member(path, "public_y"):
         labels = _public_labels(config, len(inputs))

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space
 from ..labels import LabelSpace, has_truth
-from ..progress import TaskProgress
+from ..progress import TaskProgress, no_progress
 from .config import DataConfig, PublicData, Task, no_names, no_rows
 from .folders import constant_order, list_files
 from .tables import read_lines
@@ -62,7 +62,7 @@ def class_of(path: str, class_names: Sequence[str]) -> int:
 
 
 def read_images(
-    root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress | None = None
+    root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress = no_progress
 ) -> Images:
     """Decode images; never raises for what a file holds, and each depends on its own file alone.
 
@@ -86,8 +86,7 @@ def read_images(
     tasks = (delayed(decode_chunk)(start) for start in starts)
     finished = Parallel(n_jobs=min(8, cpu_count()), prefer="threads", return_as="generator")(tasks)
     for done, _ in enumerate(finished, start=1):
-        if progress:
-            progress(min(done * CHUNK, len(paths)), len(paths))
+        progress(min(done * CHUNK, len(paths)), len(paths))
     return images
 
 
@@ -154,7 +153,7 @@ def describe(config: DataConfig) -> Task:
     return Task(space, (config.image_size, config.image_size, config.channels))
 
 
-def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     """The PUBLIC folders, each in a constant order that mixes the classes. Raises InvalidInput,
     which names the damaged images of both, MissingData.
     """

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InvalidInput, MissingData
 from ..label_kinds import label_space, pack
 from ..labels import has_truth
-from ..progress import TaskProgress
+from ..progress import TaskProgress, no_progress
 from . import arrays, readers, tables
 from .config import DataConfig, Labels, PublicData, Task
 from .folders import constant_order
@@ -86,7 +86,7 @@ class Rows:
         return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], public)
 
     def images(
-        self, part: slice, size: int, progress: TaskProgress | None
+        self, part: slice, size: int, progress: TaskProgress
     ) -> tuple[np.ndarray, np.ndarray]:
         """(uint8 [n, h, w, c]; bool [n], whether an image can be read) of a part of the rows."""
         chosen = self.inputs[part]
@@ -109,7 +109,7 @@ class Published:
         shape = self.shape or (config.image_size, config.image_size, 3)
         return Task(label_space(config.labels, self.names[config.labels]), shape)
 
-    def read_public(self, config: DataConfig, progress: TaskProgress | None) -> PublicData:
+    def read_public(self, config: DataConfig, progress: TaskProgress) -> PublicData:
         """The PUBLIC rows. Raises InvalidInput, MissingData."""
         rows = self._one_side(config, False)
         pixels, readable = rows.images(slice(None), config.image_size, progress)
@@ -258,7 +258,7 @@ def describe(config: DataConfig) -> Task:
     return _READERS[config.source].describe(config)
 
 
-def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> PublicData:
     """The public rows and the public test split. ``progress`` hears of images that are decoded.
     Raises InvalidInput (which names damaged image files, since they are public), MissingData.
     """

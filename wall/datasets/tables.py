@@ -188,7 +188,7 @@ def describe(config: DataConfig) -> Task:
     return Task(space, (len(encoding(config).mean),))
 
 
-def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     """The PUBLIC rows. Raises InvalidInput, MissingData."""
     space, known_columns = describe(config).labels, encoding(config)
     inputs, labels = [], list[np.ndarray | None]()

@@ -31,6 +31,7 @@ from .reading import (
 from .results import VOTE, Results
 
 Fields = Mapping[str, Any]
+LARGEST_NOISE = 1e9  # of the curves' range
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
 CLASSES, ATTRIBUTES = range(2, MAX_CLASSES + 1), range(1, MOST_ATTRIBUTES + 1)
 ONE_VALUE = range(1, 2)
@@ -107,13 +108,14 @@ def _cells(f: Fields, name: str = "histogram") -> list[Priced]:
     _require(f["neighbours"] <= f["centroids"], "neighbours must be at most centroids")
     vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
+    _require(noise <= LARGEST_NOISE, "sigma times parts must be in the curves' range")
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sample_rate": 1.0}
     noisy = results.histogram(f["centroids"], noise, vote * LARGEST_COUNT)
     return [Priced(name, "gaussian", parameters, noisy)]
 
 
 def _score(f: Fields) -> list[Priced]:
-    """A record adds 1 to one of 2 counts a class, a person a vector of length 1: section 13."""
+    """A record or a person adds a vector of length 1 to 2 counts an output: section 13."""
     return _cells({**f, "centroids": 2, "neighbours": 1}, "score")
 
 
@@ -196,7 +198,7 @@ def number(low: float, high: float) -> Any:
     return Annotated[float, Field(ge=low, le=high)]
 
 
-NOISE = number(1e-3, 1e9)  # the curves' range
+NOISE = number(1e-3, LARGEST_NOISE)
 SMALLER_NOISE = number(1e-3, 1e5)
 TEACHERS = {"teachers": integer(1, 10_000)}
 EPSILON = {"epsilon": number(1e-6, 1e3)}
@@ -216,6 +218,7 @@ STEPS_OF_SUMS = "steps clip axes gain"
 VOTES = {"sigma": NOISE, "parts": integer(1, 4096) | None}
 CELLS = {"centroids": integer(1, MAX_CELLS), "neighbours": integer(1, 64), **VOTES}
 
+SCORES = "score", "score_attributes", "score_value"
 KINDS: dict[str, Known] = {
     "private_knn": Known(
         {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _screened("k"), "screen_ratio"
@@ -231,7 +234,7 @@ KINDS: dict[str, Known] = {
         "kernel threshold bandwidth near sigma_label tables bits hash_seed reuse",
     ),
     "reverse_knn": Known(CELLS, _cells, "margin row_neighbours"),
-    "score": Known(VOTES, _score),
+    **dict.fromkeys(SCORES, Known(VOTES, _score)),
     "private_linear": Known(LINEAR, _sums(CLASSES), f"{STEPS_OF_SUMS} margin"),
     "naive_knn": Known(WINNER, _winner, "k"),
     "lnmax": Known({"scale": NOISE}, _laplace, "teachers classifier"),
@@ -262,7 +265,8 @@ KINDS: dict[str, Known] = {
 PERSONS = frozenset(
     (
         *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
-        *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "score", "radius", "batch_knn"),
+        *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "radius", "batch_knn"),
+        *SCORES,
         *("private_linear", "private_linear_attributes", "private_linear_value"),
         *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
     )

@@ -1,15 +1,23 @@
 """Several custodians as one teacher: sums, labels, ledgers, and those that drop out."""
 
+import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from labelwall.experiment.run.custodians import Custodians, agreed
+from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.wall.errors import LabelwallError, Refused, TeacherFailed
 from labelwall.wall.matrices import Cells, NoisyCounts
 from labelwall.wall.messages import Answers, Queries, Receipt
+from tests.make import plan_of
+from tests.teacher.shards import tiny
 
+SUMS, NOBODY = ReverseKnn(centroids=2, sigma=1.0), dict[str, str]()
 CELLS = Cells(np.zeros((2, 3), dtype=np.int8))
 
 
@@ -36,10 +44,18 @@ class Fake:
         return Answers(np.full(rows, label), np.full(rows, outcome, np.uint8), receipt)
 
 
-def asked(*fakes: Fake) -> tuple[Custodians, list[str]]:
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def asked(
+    *fakes: Any, mechanism: Any = SUMS, gone: Mapping[str, str] = NOBODY
+) -> tuple[Custodians, list[str]]:
     heard = list[str]()
-    named = {f"https://c{number}.example": fake for number, fake in enumerate(fakes)}
-    return Custodians(named, "class", heard.append), heard  # type: ignore[arg-type]
+    named: Any = {f"https://c{number}.example": fake for number, fake in enumerate(fakes)}
+    plan, place = plan_of(mechanism, 9), Path("left_out.json")
+    return Custodians(named, plan, "class", heard.append, gone, place), heard
 
 
 def test_counts_add_up_and_one_without_budget_adds_nothing() -> None:
@@ -68,6 +84,13 @@ def test_one_that_drops_out_is_named_once_and_asked_no_more(error: Exception) ->
     assert "c1.example is left out" in heard[0]
     with pytest.raises(type(error)):
         asked(Fake(1, until=0, error=error))[0].count(CELLS)
+    known = json.loads(Path("left_out.json").read_text())  # what a resumed run begins with
+    assert known == {"https://c1.example": str(error)}
+    again, heard = asked(Fake(3), Fake(4), gone=known)
+    total = again.count(CELLS).counts
+    assert total is not None
+    assert total[0, 0] == 3
+    assert len(heard) == 1
 
 
 def test_labels_are_the_most_frequent_and_values_the_mean() -> None:
@@ -81,6 +104,27 @@ def test_labels_are_the_most_frequent_and_values_the_mean() -> None:
     assert agreed(given, "value").tolist() == [2, 1, 3, -1]
     bits = [np.array([[1, 0, -1]]), np.array([[1, 1, -1]])]
     assert agreed(bits, "attributes").tolist() == [[1, 0, -1]]
+
+
+def test_labels_of_ind_knn_weigh_as_many_neighbours_as_were_released() -> None:
+    mechanism, sizes = tiny.MECHANISMS["ind_knn"], (60, 300)
+    teachers = [
+        tiny.ready(Path(f"c{n}"), "ind_knn", tiny.records(size, seed=n))
+        for n, size in enumerate(sizes)
+    ]
+    several, rows = asked(*teachers, mechanism=mechanism)[0], tiny.queries(30)
+    several.use_extractor(tiny.RAW)
+    told = several.answer(Queries(rows)).labels
+    identities = Queries(rows).identities(tiny.RAW.sha256(), mechanism.fields())
+    differ = 0
+    for place, identity in enumerate(identities):
+        released = [t._ledger.state.results[identity]["individual_budgets"] for t in teachers]
+        votes = Counter[int]()
+        for count, label in released:
+            votes[label] += max(1, count)
+        assert votes[int(told[place])] == max(votes.values())
+        differ += len(votes) > 1
+    assert differ
 
 
 def test_ledgers_lie_beside_one_another(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from labelwall.teacher.mechanisms.attributes import COUNTS, GRID, PrivateKnnAttr
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, MIN_NEIGHBOURS, IndKnn
-from labelwall.teacher.mechanisms.sums import LinearSums, ReverseKnn
+from labelwall.teacher.mechanisms.sums import LinearSums, NoisySum, ReverseKnn
 from labelwall.teacher.mechanisms.values import MEAN, RANGE, PrivateKnnMean, Regression
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -211,15 +211,16 @@ class SilentFirst(CountedExactly):
     silent = 0
 
 
-class Twice(LinearSums):
+class Twice(NoisySum):
     """A record adds its part twice and is accounted for once."""
 
     def sums(self, *rest: Any) -> np.ndarray:
         return 2 * super().sums(*rest)
 
 
-def of_kind(fault: type[LinearSums], kind: type[LinearSums]) -> LinearSums:
-    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(noise_multiplier=1.0)
+def of_kind(fault: type[NoisySum], kind: type[NoisySum]) -> Any:
+    noise = {kind.noise_field: 1.0}
+    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(**noise)
 
 
 def missing_clip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +302,9 @@ def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voters_module, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
+    monkeypatch.setattr(
+        voters_module, "shared_votes", lambda cast, _, parts, *rest: (cast.ravel(), parts)
+    )
 
 
 def unclipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:

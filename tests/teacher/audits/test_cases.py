@@ -27,6 +27,8 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
     ReverseKnn,
     Score,
+    ScoreAttributes,
+    ScoreValue,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -47,6 +49,7 @@ pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
 KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
+SCORES = (Score, ScoreAttributes, ScoreValue)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 # Parameters at which the audit sees much in few trials.
@@ -89,7 +92,7 @@ PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     ),
     "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
     "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
-    "score": (Score(sigma=2.0).for_unit("person"), ()),
+    **{str(kind.kind): (kind(sigma=2.0).for_unit("person"), ()) for kind in SCORES},
     "private_linear": (PrivateLinear(noise_multiplier=1.0).for_unit("person"), ()),
     "averages": (PrivateLinear(noise_multiplier=1.0), ()),
     "attributes_sums": (PrivateLinearAttributes(noise_multiplier=1.0).for_unit("person"), ()),
@@ -254,7 +257,14 @@ FAULTS: dict[str, Fault] = {
     "reverse_knn: half the noise": Fault(drawing(CELLS), 20_000),
     "reverse_knn: silent": Fault(faults.SilentCells(**vars(CELLS)), 20_000),
     "reverse_knn: every cell": Fault(faults.EveryCell(**vars(CELLS)), 20_000),
-    "score: half the noise": Fault(drawing(Score(sigma=1.0)), 20_000),
+    **{
+        f"{kind.kind}: {name}": Fault(mechanism, 20_000)
+        for kind in SCORES
+        for name, mechanism in {
+            "half the noise": drawing(kind(sigma=1.0)),
+            "twice": of_kind(faults.Twice, kind),
+        }.items()
+    },
     **{
         f"{kind.kind}: {name}": Fault(mechanism, 8000, slow=name != "twice" and kind in KINDS[1:])
         for kind in KINDS

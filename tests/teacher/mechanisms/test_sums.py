@@ -1,6 +1,7 @@
 """Noisy sums: what a record adds, by brute force; prices by exact laws; one charge a matrix."""
 
 import math
+from fractions import Fraction as F
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from hypothesis.extra.numpy import arrays
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
+from labelwall.teacher.mechanisms.sums import MAX_PARTS, PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import (
     CLIP,
     COUNT,
@@ -79,8 +81,43 @@ def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data):
             rows = ExactIndex(features[own], np.arange(own.sum()), persons[own])
             expected = np.floor(parts * np.sqrt(votes / max(own.sum(), 1)))
             assert np.linalg.norm(expected) <= parts
-        drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes(parts)[0]
+        drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes("class", parts)[0]
         assert drawn.tolist() == expected.tolist()
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data):
+    """By brute force in Fractions, of rows and of persons; no vector is longer than ``parts``."""
+    space = data.draw(st.sampled_from(["attributes", "value"]))
+    n, parts = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([1, 100, MAX_PARTS]))
+    outputs = 1 if space == "value" else CLASSES
+    features = data.draw(arrays(np.int8, (n, 3), elements=few))
+    codes = st.sampled_from([0, 1, 1000, STEPS]) if outputs == 1 else st.integers(0, 7)
+    labels = data.draw(arrays(np.int64, n, elements=codes))
+    persons = data.draw(st.none() | arrays(np.int64, n, elements=st.integers(0, 2)))
+    cells = 63 * np.eye(outputs, 3, dtype=np.int8)
+    expected = np.zeros(2 * outputs, dtype=int)
+    groups = [[row] for row in range(n)]
+    if persons is not None:
+        groups = [np.flatnonzero(persons == p).tolist() for p in np.unique(persons)]
+    for rows in groups:
+        if space == "value":
+            squares = [
+                min(1, (F(int(features[r, 0]), 63) - F(int(labels[r]), STEPS) * 2 + 1) ** 2 * 4)
+                for r in rows
+            ]
+            wrong = sum(math.floor(square * parts) for square in squares) // len(rows)
+            own = np.array([parts - wrong, wrong])
+        else:
+            right = [[(features[r, j] > 0) == (labels[r] >> j & 1) for j in range(3)] for r in rows]
+            cast = np.concatenate([np.sum(right, axis=0), len(rows) - np.sum(right, axis=0)])
+            own = np.array([math.isqrt(k * parts**2 // (3 * len(rows))) for k in cast.tolist()])
+        assert (own**2).sum() <= parts**2
+        expected += own
+    index = ExactIndex(features, np.arange(n), persons)
+    drawn = Voters(index, labels, outputs, cells[None]).right_votes(space, parts)[0]
+    assert drawn.tolist() == expected.tolist()
 
 
 def weights(seed):

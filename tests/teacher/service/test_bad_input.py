@@ -19,6 +19,7 @@ from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, network, rows
 from tests.wall.test_wire import BAD
 
+CLASS = DECIDED["class"]
 SQL = "'; DROP TABLE entries; --"
 LABELS = f"labels?extractor={SPEC.sha256()}"
 
@@ -179,7 +180,7 @@ def test_the_table_can_pass(running):
 def test_a_service_takes_every_network_by_itself_released_or_as_decisions():
     taken = set(ServiceConfig().backbones)
     assert taken == {"hog", "raw", "box", *NETWORKS}
-    for prefix in ("", DECIDED, RELEASED, DECIDED + RELEASED):
+    for prefix in ("", *DECIDED.values(), RELEASED, CLASS + RELEASED):
         assert ExtractorSpec(f"{prefix}linear", (4,), 3).network in taken
-    for name in ("timm/resnet18", f"{RELEASED}{DECIDED}linear", f"{DECIDED}{DECIDED}linear"):
+    for name in ("timm/resnet18", f"{RELEASED}{CLASS}linear", f"{CLASS}{CLASS}linear"):
         assert ExtractorSpec(name, (4,), 3).network not in taken

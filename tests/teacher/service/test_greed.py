@@ -8,15 +8,19 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
+from labelwall.experiment.run.scoring import decided
 from labelwall.teacher.features import cache
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.sums import Score
 from labelwall.teacher.service import callers, extractors
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.queue import Job
 from labelwall.wall.errors import Refused
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
@@ -212,3 +216,24 @@ def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(made, monkeypat
         for _ in range(2):
             with pytest.raises(Refused, match="seconds for a row"):
                 ann.use_extractor(network())
+
+
+def test_own_models_that_are_scored_are_charged_each_and_stop_at_the_cap(tmp_path):
+    """So little can be climbed: the same model costs nothing and gets the same noise, a new one its
+    charge, and past the cap there is no score, for no other caller either.
+    """
+    made = tiny.make(tmp_path, mechanism=Score(sigma=2.0), asked=3, answered=3)
+    classes = Cells(63 * np.eye(tiny.CLASSES, dtype=np.int8))
+    own = [decided(network(**{"head.bias": torch.eye(3)[k % 3] * k}), "class") for k in range(5)]
+    with clients(made, "ann", "bob") as (ann, bob):
+        scores = []
+        for model in [own[0], *own]:
+            ann.use_extractor(model)
+            scores.append(ann.count(classes))
+        assert [score.receipt.charged["score"] for score in scores] == [1, 0, 1, 1, 0, 0]
+        assert np.array_equal(scores[0].counts, scores[1].counts)
+        assert [score.counts is None for score in scores] == [False] * 4 + [True] * 2
+        bob.use_extractor(own[4])
+        assert bob.count(classes).counts is None
+    finding = audit(tmp_path / "ledger.sqlite")
+    assert (finding.problems, finding.charged) == ([], {"0/score": 3})

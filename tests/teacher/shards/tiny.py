@@ -21,6 +21,8 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
     ReverseKnn,
     Score,
+    ScoreAttributes,
+    ScoreValue,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import (
@@ -68,6 +70,8 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
     Score(sigma=2.0),
+    ScoreAttributes(sigma=2.0),
+    ScoreValue(sigma=2.0),
     PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
     PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
     PrivateLinearValue(noise_multiplier=2.0),

@@ -33,6 +33,8 @@ from labelwall.teacher.mechanisms.sums import (
     PrivateLinearValue,
     ReverseKnn,
     Score,
+    ScoreAttributes,
+    ScoreValue,
 )
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.wall.errors import InvalidInput, LabelwallError
@@ -181,6 +183,8 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
         [[-617] * 3, [10**12 + 617] * 6], [[-618] * 3, [10**12 + 618] * 3, [0] * 4, 5, []],
     ),
     (Score(sigma=44.0), "score", [[-617] * 4], [[-618] * 4, [0] * 5, 5, []]),
+    (ScoreAttributes(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
+    (ScoreValue(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
     (PrivateLinear(**SUMS), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
     (PrivateLinearAttributes(**SUMS), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
     (PrivateLinearValue(**SUMS), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
