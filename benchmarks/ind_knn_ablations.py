@@ -50,7 +50,7 @@ class Setting:
 
         def choose() -> dict[str, object]:
             goal = self.validation, rows, [epsilon], asked
-            (choice,) = choose_ind_knn(KERNELS, *goal, seed=options.seed)
+            (choice,) = choose_ind_knn(KERNELS, *goal)
             return choice.mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))

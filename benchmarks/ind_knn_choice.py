@@ -59,7 +59,7 @@ class Chosen:
 def choose(validation: Split, records: int, options: argparse.Namespace) -> Chosen:
     """Choose all mechanisms on public rows; every candidate gets the same noise."""
     asked, seed = options.queries, options.seed
-    choices = choose_ind_knn(KERNELS, validation, records, options.epsilons, asked, seed=seed)
+    choices = choose_ind_knn(KERNELS, validation, records, options.epsilons, asked)
     polls = [choose_poll(validation, records, each, asked, seed) for each in options.epsilons]
     return Chosen([(choice.mechanism, choice.accuracy) for choice in choices], polls)
 
@@ -70,14 +70,10 @@ def choose_ind_knn(
     records: int,
     epsilons: Sequence[float],
     asked: int,
-    *,
-    seed: int,
 ) -> list[Choice[IndKnn]]:
     """The best kernel, threshold and noise for each epsilon."""
     rows = validation.features, validation.labels, CLASSES
-    goals = [
-        Goal(epsilon, DELTA, records, asked, 1, seed=seed, asked=asked) for epsilon in epsilons
-    ]
+    goals = [Goal(epsilon, DELTA, records, asked, 1, asked=asked) for epsilon in epsilons]
     return [
         max((planned_votes(kernel, *rows, goal) for kernel in kernels), key=lambda c: c.accuracy)
         for goal in goals

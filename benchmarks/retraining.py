@@ -138,7 +138,7 @@ def report(options: argparse.Namespace) -> None:
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
         rows = validation, options.private
-        (chosen,) = choose_ind_knn(KERNELS, *rows, *asked, seed=options.seed)
+        (chosen,) = choose_ind_knn(KERNELS, *rows, *asked)
         return chosen.mechanism.fields()
 
     mechanism = IndKnn(**kept(options.results, "choice", choice))

@@ -103,6 +103,15 @@ def test_the_script_is_short_and_needs_numpy_and_scipy_alone() -> None:
     assert imported == {"json", "math", "sys", "numpy", "scipy"}
 
 
+def test_plan_says_what_the_noise_of_several_custodians_costs() -> None:
+    config = load_config(ROOT / "configs" / "quickstart.yaml").solved()
+    alone = describe_plan(config)
+    shown = describe_plan(replace(config, teacher=["https://a.example", "https://b.example"]))
+    assert "2 custodians, each with this budget: their sum has 1.41" in render_plan(shown)
+    assert "custodians" not in render_plan(alone)
+    assert shown == alone | {"custodians": 2}  # the price is each one's own
+
+
 def test_a_private_score_is_priced_and_shown(tmp_path: Path) -> None:
     """Also by the script, beside the rounds."""
     config = load_config(ROOT / "configs" / "quickstart.yaml")

@@ -57,7 +57,6 @@ class Goal:
     queries: int
     rounds: int
     min_accuracy: float = 0.0
-    seed: int = 0
     asked: int | None = None
     told: bool = True
     worth: float = 0.0
@@ -175,13 +174,12 @@ class Optimum(Generic[M]):
     """The result of a search.
 
     ``tried``: the chosen one, then the others, best first; ``source``: of the forecasts, for a
-    reader; ``seconds``: of the search.
+    reader.
     """
 
     goal: Goal
     tried: tuple[Choice[M], ...]
     source: str
-    seconds: float = 0.0
 
     @property
     def chosen(self) -> Choice[M]:

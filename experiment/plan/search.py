@@ -8,7 +8,6 @@ The choice is the one with the most right labels of all public rows, or with the
 import importlib.util
 import json
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -102,7 +101,6 @@ def best_plan(
         queries,
         len(config.rounds),
         min_accuracy,
-        config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.records(0)),
         unit=config.privacy.unit,
@@ -128,7 +126,7 @@ def search(
     Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
     affordable.
     """
-    began, optima = time.monotonic(), list[Optimum[Any]]()
+    optima = list[Optimum[Any]]()
     refused: BudgetRefused | None = None
     with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
         prepared = [
@@ -162,7 +160,7 @@ def search(
     tried = [choice for other in optima for choice in other.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))
-    return replace(best, tried=tuple(tried), seconds=time.monotonic() - began)
+    return replace(best, tried=tuple(tried))
 
 
 def _numbers(mechanism: Mechanism, goal: Goal) -> list[int | None]:

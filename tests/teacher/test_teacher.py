@@ -1,14 +1,17 @@
 """The life of a query: charge, draw, record, answer; asked again, the same answer for nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from labelwall.teacher.mechanisms.votes import PrivateKnn
+from labelwall.teacher.mechanisms.votes import LANDMARKS, PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
 from tests.make import ZeroNoise, plan_of, teach
+from tests.teacher.shards import tiny
 
 DIMENSIONS, CLASSES = 6, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -72,3 +75,21 @@ def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path):
     teacher(tmp_path, SystemEntropy())
     with pytest.raises(InvalidInput, match="test tape"):
         teacher(tmp_path, ZeroNoise())
+
+
+@pytest.mark.parametrize(
+    "landmarks",
+    [
+        b"",
+        b"\x01" * (tiny.DIMENSIONS + 1),
+        b"\x7f" * 3,
+        b"\x01" * (tiny.DIMENSIONS * (LANDMARKS + 1)),
+    ],
+)
+def test_without_public_rows_or_with_many_nothing_is_charged(tmp_path, landmarks):
+    made = tiny.ready(tmp_path, "private_radius", tiny.records())
+    made.use_extractor(replace(tiny.RAW, landmarks=landmarks))
+    before = made._ledger.state.head
+    with pytest.raises(InvalidInput, match=r"`extractor.landmarks` must be "):
+        made.answer(Queries(tiny.queries()))
+    assert made._ledger.state.head == before

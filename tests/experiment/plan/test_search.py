@@ -185,6 +185,8 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
     )
     kinds = {choice.mechanism.kind for choice in found.tried}
     assert kinds == {"private_linear_value", "private_knn_mean", "private_knn_median"}
+    several = replace(config, teacher=["https://a.example", "https://b.example"])
+    assert [each.kind for each in auto.mechanisms_for(several)] == ["private_linear_value"]
     best = found.chosen
     assert best.mechanism.kind == "private_linear_value"
     assert 0.7 < best.accuracy == best.worth < 1

@@ -120,6 +120,12 @@ def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data)
     assert drawn.tolist() == expected.tolist()
 
 
+def test_custodians_noise_adds_up_within_the_fields_range() -> None:
+    for mechanism in (HISTOGRAM, SUM):
+        assert mechanism.summed(4).noise == pytest.approx(2 * mechanism.noise)
+    assert PrivateLinear(noise_multiplier=800.0).summed(9).noise_multiplier == 900
+
+
 def weights(seed):
     shape = DIMENSIONS + 1, CLASSES
     return np.random.default_rng(seed).integers(-500, 501, shape).astype(np.int16)

@@ -109,3 +109,19 @@ def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
     assert (after.sum(axis=1) <= k).all()
     one_by_one = [_world_votes(rows, labels, ids, queries[:1], k, gamma, tape, way)[0]]
     np.testing.assert_array_equal(one_by_one, after[:1])
+
+
+def test_a_sample_keeps_each_record_alone(monkeypatch):
+    """The tape's bits, record by record; in blocks of any size; all records where gamma is 1."""
+    rng, tape, keys = np.random.default_rng(1), SeededNoise(2), ["a", "b", "c"]
+    counts = rng.integers(0, 40, (3, 4))
+    expected = np.zeros_like(counts)
+    for query, key in enumerate(keys):
+        for label in range(4):
+            own = ((label << 32) + np.arange(counts[query, label]))[None]
+            expected[query, label] = tape.inclusion(0.3, [key], "screen", own).sum()
+    for entries in (1 << 20, 21):
+        monkeypatch.setattr(poisson_sampling, "PREFIX_ENTRIES", entries)
+        assert (poisson_sampling.thinned(counts, 0.3, keys, "screen", tape) == expected).all()
+    assert (poisson_sampling.thinned(counts, 1.0, keys, "screen", tape) == counts).all()
+    assert poisson_sampling.thinned(counts[:0], 0.3, [], "screen", tape).shape == (0, 4)

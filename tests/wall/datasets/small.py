@@ -23,6 +23,12 @@ TRUTH = {
 }
 
 
+def cells(*values: object) -> np.ndarray:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
 def write_arrays(path: Path, labels: Any = "class", **changed: np.ndarray | None) -> DataConfig:
     """Six vectors of 3 numbers in each split, in an npz file or else in a folder of npy files.
 

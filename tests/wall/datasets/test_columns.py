@@ -9,6 +9,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from labelwall.wall.datasets.columns import Column, encoding_of
 from labelwall.wall.errors import InvalidInput
+from tests.wall.datasets.small import cells
 
 CELLS = st.one_of(
     st.none(),
@@ -17,12 +18,6 @@ CELLS = st.one_of(
     st.text(max_size=3),
     st.lists(st.integers(), max_size=3),
 )
-
-
-def cells(*values: object) -> np.ndarray:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
 
 
 def test_numbers_and_categories_are_those_of_scikit_learn() -> None:

@@ -20,13 +20,7 @@ from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.datasets.texts import cleaned, n_grams, sentence_vectors
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
-from tests.wall.datasets.small import PUBLIC_TEXTS, write_text_folders
-
-
-def cells(*values: object) -> np.ndarray:
-    column = np.empty(len(values), dtype=object)
-    column[:] = values
-    return column
+from tests.wall.datasets.small import PUBLIC_TEXTS, cells, write_text_folders
 
 
 def test_vectors_are_those_of_scikit_learn() -> None:
