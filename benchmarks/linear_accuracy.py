@@ -48,7 +48,7 @@ from labelwall.teacher.mechanisms.sums import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.int8_matmul import LARGEST
+from labelwall.teacher.search.kernels import LARGEST
 from labelwall.wall.datasets.sources import CLOTHES_ATTRIBUTES, clothes_codes
 from labelwall.wall.label_kinds import numbered_space
 

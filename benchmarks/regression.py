@@ -39,7 +39,7 @@ from labelwall.teacher.mechanisms.values import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.int8_matmul import LARGEST
+from labelwall.teacher.search.kernels import LARGEST
 from labelwall.wall.datasets.folders import constant_order
 from labelwall.wall.errors import MissingData
 from labelwall.wall.label_kinds import ValueLabels, errors

@@ -87,7 +87,8 @@ def medians(
 
 def bare_product(features: np.ndarray) -> Callable[[np.ndarray], None]:
     """All int8 products of a batch, and nothing done with them."""
-    from labelwall.teacher.search.int8_matmul import best_product, minus_twice
+    from labelwall.teacher.search.int8_matmul import best_product
+    from labelwall.teacher.search.kernels import minus_twice
 
     product, out = best_product(), np.empty(BATCH * PART, dtype=np.int32)
 

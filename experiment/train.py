@@ -10,7 +10,7 @@ from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
 from .run.console import Console
-from .run.run_folder import RunFolder
+from .run.run_folder import RunFolder, resumed
 
 NO_PERIOD = "Its plan has no further period for them (budget.periods)."
 
@@ -31,9 +31,6 @@ def train(
     """
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
-    from .report.report import write_report
-    from .run import entry
-    from .run.metrics import period_lines
     from .run.places import custodian_place, require_budget, tell_changed_files
 
     folder = RunFolder(run_dir)
@@ -43,11 +40,17 @@ def train(
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian, console.say)
     if config.open:
-        from .plan.search import decided  # takes a second
+        if resumed(config, folder).open:
+            console.say("auto: rehearsing mechanisms and features on public rows")
+        from .plan.search import decided  # torch, whose import takes seconds: after the first line
 
         with console.timed("rehearsal"):
             config = decided(config, folder, custodian, console)
-    announce(config.private_side(), entry.resumed(config, folder), console)
+    announce(config.private_side(), resumed(config, folder), console)
+    from .report.report import write_report
+    from .run import entry  # as above
+    from .run.metrics import period_lines
+
     summary = entry.run(
         config,
         run_dir,

@@ -89,8 +89,7 @@ class Steps(Dataset[Batch]):
         self._part = slice(device, None, devices)
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
-        weight = 1 / np.bincount(strata)[strata]
-        self._share = weight / weight.sum()
+        self._below = np.cumsum(1 / np.bincount(strata)[strata])
 
     def __len__(self) -> int:
         return self._count
@@ -99,8 +98,10 @@ class Steps(Dataset[Batch]):
         if position >= self._count:
             raise IndexError(position)
         rng = np.random.default_rng([self._seed, self._first + position])
-        labelled = rng.choice(self._labelled, self._config.batch_labelled, p=self._share)
-        unlabelled = self._config.batch_unlabelled
+        drawn = self._below[-1] * rng.random(self._config.batch_labelled)
+        labelled = self._labelled[np.searchsorted(self._below, drawn, side="right")]
+        supervised = self._config.objective == "supervised"  # which learns nothing of the others
+        unlabelled = 0 if supervised else self._config.batch_unlabelled
         everyone = rng.choice(len(self._x), unlabelled, replace=len(self._x) < unlabelled)
         labelled, everyone = labelled[self._part], everyone[self._part]
         return (

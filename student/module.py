@@ -150,7 +150,10 @@ class StudentModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._step_seed)
+            if self.device.type == "cpu":  # all devices' seeds take longer than a small step
+                torch.default_generator.manual_seed(self._step_seed)
+            else:
+                torch.manual_seed(self._step_seed)
             supervised, unlabelled = self._objective(*batch)
         self._note(supervised.detach(), unlabelled.detach())
         return supervised + unlabelled
@@ -232,9 +235,10 @@ class StudentModule(pl.LightningModule):
         forget the start.
         """
         decay = min(EMA_DECAY, (1 + self.global_step) / (10 + self.global_step))
-        for mean, value in zip(
-            self.average.state_dict().values(), self.network.state_dict().values(), strict=True
-        ):
+        averages, values = (
+            (*network.parameters(), *network.buffers()) for network in (self.average, self.network)
+        )
+        for mean, value in zip(averages, values, strict=True):
             if mean.is_floating_point():
                 mean.lerp_(value, 1 - decay)
             else:

@@ -16,7 +16,7 @@ from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.features.embedder import Embedder
 from ...teacher.records.sources import open_records
-from ...teacher.search.int8_matmul import LARGEST
+from ...teacher.search.kernels import LARGEST
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput

@@ -37,6 +37,7 @@ NOISE = 3.0
 MOMENTUM = 0.8
 MAX_RATE = 10_000.0  # of a step, where there is hardly any noise
 MAX_ENTRIES = 10_000_000  # of the probabilities of PUBLIC rows that tell the factor of logits
+MAX_SLOPES = 20_000_000  # entries of what tells residuals by probabilities: float64
 FACTORS = 0.0, 3.0  # of logits
 # Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).
 REFINEMENTS = 2  # at most; later ones drift from the classes to the rows' clusters
@@ -149,10 +150,9 @@ def class_weights(
         if how.steps > 1 and missed(refined) > least + TOLERANCE * path.noise:
             break
         best = refined
-    single = path.first is path.asked[0]
-    doubt = (1.0, 1.0, 1.0) if single else _doubt(path, factor)
-    if single:  # one sum does not tell the shares apart
-        return best, None, doubt
+    if path.first is path.asked[0] or how.alike:  # one sum does not tell the shares apart
+        return best, None, (1.0, 1.0, 1.0)
+    doubt = _doubt(path, factor)
     moments = _moment(path, path.first.mean, path.first.deviation, [path.first]), later
     offsets, shares = shifted(path.inputs @ best, moments)
     return np.vstack([best[:-1], best[-1] + offsets / inputs[0, -1]]), shares, doubt
@@ -162,11 +162,12 @@ def _moment(
     path: Descent, gradient: np.ndarray, deviation: float, asked: Sequence[Gradient]
 ) -> Moment:
     """A mean ``gradient`` of the records at the weights that were ``asked``."""
-    said = [(_softmax(path.inputs @ step.weights), step.clip) for step in asked]
+    rows = path.inputs[: max(1, MAX_SLOPES // gradient.shape[1] ** 2)]
+    said = [(_softmax(rows @ step.weights), step.clip) for step in asked]
     return Moment(
         torch.tensor(gradient - gradient.mean(axis=1, keepdims=True)),
         deviation,
-        torch.tensor(path.inputs),
+        torch.tensor(rows),
         [(torch.tensor(p), torch.tensor(_clipped(p, clip))) for p, clip in said],
     )
 

@@ -39,6 +39,7 @@ class FitSettings:
         clip: limit of a record's residual.
         steps: number of sums.
         gain: with more than 1 a sum's count is of weighted records.
+        alike: whether the records have the shares of the classes that public rows have.
     """
 
     labels: str
@@ -48,6 +49,7 @@ class FitSettings:
     clip: float
     steps: int
     gain: int = 1
+    alike: bool = False
 
     @property
     def unit(self) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ class Moment:
 
     def first(self, rows: int) -> "Moment":
         """By the first of the public rows."""
+        if rows >= len(self.inputs):
+            return self
         asked = [(p[:rows], kept[:rows]) for p, kept in self.asked]
         return replace(self, inputs=self.inputs[:rows], asked=asked)
 
@@ -35,13 +38,15 @@ class Moment:
         """How many public rows slopes are computed from."""
         return max(1, MAX_ENTRIES // (self.gradient.shape[1] * len(self.asked)))
 
+    @cached_property
+    def slopes(self) -> torch.Tensor:
+        """A row's mean residual is this times how likely its labels are: float64 [n, c, c]."""
+        p, kept = (torch.stack(part, dim=2) for part in zip(*self.asked, strict=True))
+        return (p @ kept.mT - torch.diag_embed(kept.sum(dim=2))) / len(self.asked)
+
     def residuals(self, likely: torch.Tensor) -> torch.Tensor:
         """Mean residuals of public rows, where ``likely`` [n, c] weighs each label."""
-        total = torch.zeros_like(likely)
-        for p, kept in self.asked:
-            part = likely * kept
-            total = total + p * part.sum(dim=1, keepdim=True) - part
-        return total / len(self.asked)
+        return (self.slopes * likely[:, None, :]).sum(dim=2)
 
     def missed(self, likely: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
         """Squared distance of the gradient by labels that are so ``likely`` from the records'."""

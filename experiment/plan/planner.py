@@ -214,6 +214,15 @@ class Rehearser:
             raise refused
         return sorted(choices, key=self.order)
 
+    def halved(self, last: list[Choice[M]], draws: range) -> list[Choice[M]]:
+        """The same, best first: half of them are left each time that their draws are doubled."""
+        beaten = list[Choice[M]]()
+        for share in (4, 2, 1):
+            last = self.each([(c.view, c.mechanism) for c in last], draws[: len(draws) // share])
+            kept = len(last) if share == 1 else (len(last) + 1) // 2
+            last, beaten = last[:kept], last[kept:] + beaten
+        return last + beaten
+
     def order(self, choice: Choice[Any]) -> tuple[bool, float]:
         """The best comes first: of those that are accurate enough, where any is."""
         return choice.accuracy < self.goal.min_accuracy, -choice.worth
@@ -283,13 +292,13 @@ class Candidates(Generic[M]):
         coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
         draws, fresh = range(self.times), range(self.times, (1 + FRESH) * self.times)
         tried = rehearser.each(coarse, draws[:1])
-        if self.times > 1:
+        hopeful = bool(tried) and tried[0].worth >= HOPE * goal.worth
+        if self.times > 1 and hopeful:
             best = [(choice.view, choice.mechanism) for choice in tried[:HALVED]]
             tried = rehearser.each(best, draws) + tried[HALVED:]
         if not tried:
             rule = f"such that {mechanism.kind} can be rehearsed on them"
             raise InvalidInput("features", rule, [str(view) for view in public.views()])
-        hopeful = tried[0].worth >= HOPE * goal.worth
         for around in self.around if hopeful else ():
             known = {(entry.view, _shape(entry.mechanism)) for entry in tried}
             near = dict.fromkeys(
@@ -299,13 +308,17 @@ class Candidates(Generic[M]):
             )
             tried += rehearser.each([each for each in near if each not in known], draws)
             tried.sort(key=rehearser.order)
-        final = FINAL if hopeful else 1
-        last = [(choice.view, choice.mechanism) for choice in tried[:final]]
-        chosen, *others = _counting_first(goal, rehearser.each(last, fresh)) + tried[final:]
+        if hopeful:
+            last = _counting_first(goal, rehearser.halved(tried[:FINAL], fresh))
+        else:
+            last = rehearser.each([(tried[0].view, tried[0].mechanism)], fresh[: 2 * self.times])
+        chosen, *others = last + tried[len(last) :]
         if chosen.accuracy < goal.min_accuracy:
             others.insert(0, chosen)
             chosen = self._strict(rehearser, chosen, fresh)
-        return Optimum(goal, (rehearser.fitted(chosen), *others), public.source)
+        if hopeful:  # the certificate of another would decide nothing
+            chosen = rehearser.fitted(chosen)
+        return Optimum(goal, (chosen, *others), public.source)
 
     def _strict(self, rehearser: Rehearser, chosen: Choice[M], fresh: range) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""

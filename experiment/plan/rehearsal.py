@@ -4,9 +4,6 @@ A part of the labelled public rows stands for the records (stand_ins.py), the ot
 labels are right. The mechanism's own code counts and draws, the run's own code fits and labels.
 """
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,6 +87,7 @@ class Rehearsal:
         self._known: dict[object, tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._voting: dict[object, ScaledVoters] = {}
         self._alone: dict[object, LabelledRows | None] = {}
+        self._scores: dict[object, tuple[float, float]] = {}
         self._box = settings.box if settings.features == "box" else []
         order = np.random.default_rng(settings.seed).permutation(len(labelled.labels))
         self._folds, self._few = order % FOLDS, order < MAX_NEIGHBOURS
@@ -141,7 +139,7 @@ class Rehearsal:
         return self._task.labels.encode("labels", self.labelled.labels)
 
     def score(self, view: View, mechanism: Mechanism, draws: range, asked: int) -> Score:
-        """See ``PublicRows.rehearse``. Deterministic."""
+        """See ``PublicRows.rehearse``. Deterministic, so that no draw is repeated."""
         folds = [self._fold(view, mechanism, number, asked) for number in draws]
         answered, scores = np.array(folds).T
         spread = float(scores.std(ddof=1)) if len(draws) > 1 else 0.0
@@ -167,6 +165,8 @@ class Rehearsal:
         self, view: View, mechanism: Mechanism, number: int, queries: int
     ) -> tuple[float, float]:
         """(share of rows with a label, how good these are) of one rehearsal."""
+        if (key := (view, mechanism, number, queries)) in self._scores:
+            return self._scores[key]
         mechanism = mechanism.for_unit(self._unit)
         if isinstance(mechanism, NoisySum):
             mechanism = mechanism.summed(self._custodians)
@@ -178,7 +178,9 @@ class Rehearsal:
         space, has = self._task.labels, labels != ABSTAINED
         score = space.score(space.decode(labels), self.labelled.labels[asked], has)
         errors = score.get("errors")  # of values
-        return float(has.mean()), float(errors["r2"] if errors else score["accuracy"] or 0.0)
+        good = float(errors["r2"] if errors else score["accuracy"] or 0.0)
+        self._scores[key] = float(has.mean()), good
+        return self._scores[key]
 
     def _by_matrices(
         self, view: View, mechanism: Mechanism, fold: int, rng: np.random.Generator
@@ -191,12 +193,10 @@ class Rehearsal:
         teacher = RehearsingTeacher(mechanism, records, labels, classes, length, self._records, rng)
         form, seed = mechanism.query_form, self.settings.seed * 1000 + 1
         current = Round(1, 0, None, True, form, seed)
-        with self._folder(view, form.centroids) as folder:
-            # What these rows tell is told without records, too.
-            known = self._taught(view, form, fold) if self.settings.taught else None
-            answers, _ = ask_matrices(
-                teacher.count, current, spec, folder, public, rows[asked], known
-            )
+        folder = self._folder(view, form.centroids)
+        # What these rows tell is told without records, too.
+        known = self._taught(view, form, fold) if self.settings.taught else None
+        answers, _ = ask_matrices(teacher.count, current, spec, folder, public, rows[asked], known)
         return np.flatnonzero(asked), answers.labels
 
     def _taught(self, view: View, form: QueryForm, fold: int) -> LabelledRows | None:
@@ -261,16 +261,13 @@ class Rehearsal:
             self._known[key] = spec, public, rows
         return self._known[key]
 
-    @contextmanager
-    def _folder(self, view: View, cells: int | None) -> Iterator[Path]:
-        """Where a round keeps its matrices. Cells do not depend on the noise: they are kept."""
+    def _folder(self, view: View, cells: int | None) -> Path | None:
+        """Where a round keeps its cells, which do not depend on the noise; sums are not kept."""
         if cells is None:
-            with tempfile.TemporaryDirectory(dir=self._scratch) as folder:
-                yield Path(folder)
-        else:
-            name = f"{view.features}-{view.whiten}-{cells}".replace("/", "_")
-            (self._scratch / name).mkdir(exist_ok=True)
-            yield self._scratch / name
+            return None
+        folder = self._scratch / f"{view.features}-{view.whiten}-{cells}".replace("/", "_")
+        folder.mkdir(exist_ok=True)
+        return folder
 
 
 def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Labelled | None:

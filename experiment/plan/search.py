@@ -30,9 +30,8 @@ from ..config.groups import STAGES, CapsConfig, PublicSide, RoundConfig
 from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
-from ..run.entry import recorded_choice, resumed
 from ..run.features import first_extractor
-from ..run.run_folder import RunFolder, write_file
+from ..run.run_folder import RunFolder, recorded_choice, resumed, write_file
 from ..run.training import check_student
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
@@ -71,7 +70,6 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     folder.create()
     if config.teacher is None:
         make_private(custodian)  # a search takes minutes: fails before it
-    console.say("auto: rehearsing mechanisms and features on public rows")
     best, optimum = best_plan(config, console)
     console.say(choices_table(optimum.tried))
     console.say(reason(optimum))
@@ -145,6 +143,8 @@ def search(
             candidates = PLANNERS[mechanism.kind]
             assert candidates is not None
             worth = max((optimum.chosen.worth for optimum in optima), default=0.0)
+            if mechanism.charging is Charging.PREPAID and (asked or 0) < worth:
+                continue  # even if all of them were right
             own = replace(goal, worth=worth, asked=asked)
             try:
                 optima.append(candidates.plan(mechanism, own, rows, progress))

@@ -5,7 +5,7 @@ Rooms below take the parts alone.
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,19 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
+from ...wall.errors import BudgetRefused, InvalidInput
 from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
-from ..config.settings import load_config, to_yaml
+from ..config.settings import to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .places import custodian_place
 from .rounds import public_digest, run_rounds
-from .run_folder import RunFolder, write_file
+from .run_folder import RunFolder, resumed, write_file
 from .teachers import teacher_of
 from .training import check_student
-
-# What may change between a run and its resumption.
-NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
-NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
 
 
 def run(
@@ -132,40 +128,3 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
     return fixed
-
-
-def resumed(config: Config, folder: RunFolder) -> Config:
-    """With the method and the numbers that the folder records, where ``config`` leaves them open.
-
-    Raises LabelwallError where another configuration is recorded.
-    """
-    config = recorded_choice(config, folder)
-    if not folder.config.exists():
-        return config
-    known = load_config(folder.config)
-    config = config.recorded(known.plan())
-    before, now = _json(known), _json(config)
-    if differing := [name for name in now if before[name] != now[name]]:
-        raise LabelwallError(
-            f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
-            "another --run_dir. Budgets of the same private records add up."
-        )
-    return config
-
-
-def recorded_choice(config: Config, folder: RunFolder) -> Config:
-    """With the method that the folder records, where ``config`` leaves it open.
-
-    Before the run began, only where it was chosen for the same other settings.
-    """
-    if not config.open or not folder.choice.exists():
-        return config
-    known = load_config(folder.choice)
-    chosen = config.chosen(known)
-    same = _json(known) == _json(chosen) and known.expected_records == config.expected_records
-    return chosen if same or folder.config.exists() else config
-
-
-def _json(config: Config) -> dict[str, Any]:
-    settings = json.loads(json.dumps(asdict(config)))
-    return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}

@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
-from ...teacher.search.int8_matmul import LARGEST
+from ...teacher.search.kernels import LARGEST
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec

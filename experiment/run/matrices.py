@@ -67,7 +67,7 @@ def ask_matrices(
     count: Count,
     asked: Round,
     extractor: ExtractorSpec,
-    folder: Path,
+    folder: Path | None,
     features: np.ndarray,
     rows: np.ndarray | None = None,
     known: Labelled | None = None,
@@ -79,8 +79,9 @@ def ask_matrices(
     ``rows`` is None; labels that are ``known`` are learned, too; ``last``: the file of an earlier
     period's classifier of these features, which counts as well. The estimate is of the labels of
     ``features``. Matrices are written to the ``folder`` before they are sent: a resumed round must
-    send the same ones, since others would be charged again. Raises InvalidInput where
-    there are too few features.
+    send the same ones, since others would be charged again. Without a folder it is a rehearsal,
+    which keeps and estimates nothing of a linear model. Raises InvalidInput where there are too few
+    features.
     """
     rows = features if rows is None else rows
     if asked.form.matrix == "cells":
@@ -88,9 +89,13 @@ def ask_matrices(
     return _by_weights(count, asked, extractor, folder, features, rows, known, last)
 
 
-def _stored(path: Path, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+def _stored(
+    folder: Path | None, file: str, name: str, make: Callable[[], np.ndarray]
+) -> np.ndarray:
     """The array ``name`` of an npz file, computed and written where it is missing."""
-    if not path.exists():
+    if folder is None:
+        return make()
+    if not (path := folder / file).exists():
         write_arrays(path, **{name: make()})
     with np.load(path, allow_pickle=False) as stored:
         return np.asarray(stored[name])
@@ -131,7 +136,7 @@ def _by_cells(
     count: Count,
     asked: Round,
     extractor: ExtractorSpec,
-    folder: Path,
+    folder: Path | None,
     features: np.ndarray,
     rows: np.ndarray,
     known: Labelled | None,
@@ -145,7 +150,7 @@ def _by_cells(
     assert cells is not None
     assert noise is not None
     made = partial(cluster, features, cells, asked.seed)
-    centers = _stored(folder / "cells.npz", "centers", made)
+    centers = _stored(folder, "cells.npz", "centers", made)
     histogram = count(Cells(centers, asked.slot))
     own = nearest_cells(features, centers, near)
     estimate, votes = None, histogram.counts
@@ -206,7 +211,7 @@ def _by_weights(
     count: Count,
     asked: Round,
     extractor: ExtractorSpec,
-    folder: Path,
+    folder: Path | None,
     features: np.ndarray,
     rows: np.ndarray,
     known: Labelled | None,
@@ -222,13 +227,14 @@ def _by_weights(
     assert form.noise is not None
 
     def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        sent = _stored(folder / f"weights_{step}.npz", "weights", lambda: weights)
+        sent = _stored(folder, f"weights_{step}.npz", "weights", lambda: weights)
         noisy = count(Weights(sent, asked.slot))
         receipts.append(noisy.receipt)
         return sent, None if noisy.counts is None else noisy.counts[0]
 
     length = unit_length(extractor, features.shape[1])
-    how = FitSettings(form.labels, classes, length, form.noise, form.clip, form.steps, form.gain)
+    noise, steps, gain, alike = form.noise, form.steps, form.gain, folder is None
+    how = FitSettings(form.labels, classes, length, noise, form.clip, steps, gain, alike)
     earlier = None if last is None else stored_fit(last, extractor.sha256())
     model = fit(ask, features, how, known, earlier)
     if model is None:
@@ -236,11 +242,13 @@ def _by_weights(
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)
         return Answers(labels, refused, together(receipts)), None
     says: Says = model.says
-    estimate = _estimate(model, form, features)
+    estimate = None if folder is None else _estimate(model, form, features)
     if form.labels == "class":
         says = with_neighbours(says, features)
-        write_arrays(folder / PROBABILITIES, says(features))
-    write_file(folder / CLASSIFIER, model.to_bytes(extractor.sha256()))
+    if folder is not None:
+        if form.labels == "class":
+            write_arrays(folder / PROBABILITIES, says(features))
+        write_file(folder / CLASSIFIER, model.to_bytes(extractor.sha256()))
     return Answers(*model.to_labels(says(rows), form.margin), together(receipts)), estimate
 
 

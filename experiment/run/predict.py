@@ -20,9 +20,8 @@ from ..config.groups import PublicSide
 from ..config.private_side import PrivateSide
 from .asking import Experiment, ask
 from .console import Console
-from .entry import NOT_IDENTITY
 from .features import PublicFeatures, extractor_of_round, first_extractor, whitened
-from .run_folder import RunFolder, write_arrays
+from .run_folder import NOT_IDENTITY, RunFolder, write_arrays
 from .teachers import teacher_of
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,20 @@ import numpy as np
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.errors import InvalidInput
+from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
+from ..config.config import Config
+from ..config.settings import load_config
 
 METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
 CLASSIFIER = "linear.safetensors"
 PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
+# What may change between a run and its resumption.
+NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
+NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
 
 
 def write_file(path: Path, content: bytes | str) -> None:
@@ -133,3 +139,40 @@ class RunFolder:
 
 def _extractor(path: Path) -> ExtractorSpec:
     return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+
+
+def resumed(config: Config, folder: RunFolder) -> Config:
+    """With the method and the numbers that the folder records, where ``config`` leaves them open.
+
+    Raises LabelwallError where another configuration is recorded.
+    """
+    config = recorded_choice(config, folder)
+    if not folder.config.exists():
+        return config
+    known = load_config(folder.config)
+    config = config.recorded(known.plan())
+    before, now = _json(known), _json(config)
+    if differing := [name for name in now if before[name] != now[name]]:
+        raise LabelwallError(
+            f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
+            "another --run_dir. Budgets of the same private records add up."
+        )
+    return config
+
+
+def recorded_choice(config: Config, folder: RunFolder) -> Config:
+    """With the method that the folder records, where ``config`` leaves it open.
+
+    Before the run began, only where it was chosen for the same other settings.
+    """
+    if not config.open or not folder.choice.exists():
+        return config
+    known = load_config(folder.choice)
+    chosen = config.chosen(known)
+    same = _json(known) == _json(chosen) and known.expected_records == config.expected_records
+    return chosen if same or folder.config.exists() else config
+
+
+def _json(config: Config) -> dict[str, Any]:
+    settings = json.loads(json.dumps(asdict(config)))
+    return {name: value for name, value in settings.items() if name not in NOT_IDENTITY}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...student.config import StudentConfig
-from ...student.data import Pool
+from ...student.data import Pool, has_soft
 from ...student.held_out import drop_doubtful
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, export, outputs, train
@@ -103,9 +103,12 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, progress = TrainingRows(experiment), experiment.console.progress
+    seen, progress, judges = TrainingRows(experiment), experiment.console.progress, settings.student
+    sure = has_soft(soft if judges.soft else None, len(labels))
+    if asked.estimate is not None and sure[has_label(labels)].all():
+        judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
     cleaned = drop_doubtful(
-        settings.student,
+        judges,
         seen.pool,
         labels,
         seed=current.seed,

@@ -54,7 +54,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln
 
 from .discrete_gaussian import log_excess, log_mixed_ratio, log_moment_excess, log_pmf
 
@@ -106,6 +105,7 @@ def reach(order: float, sigma: float, gamma: float) -> int:
 
 def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
     """log of (1 + alpha) tau, the larger of both directions (module docstring)."""
+    from scipy.special import gammaln  # takes a quarter of a second
 
     def tail(s: np.ndarray) -> np.ndarray:
         return math.log(2) + s * (s - 1) / sigma**2 - (length - np.abs(s)) ** 2 / (2 * sigma**2)

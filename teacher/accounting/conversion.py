@@ -5,7 +5,6 @@ from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 
 import numpy as np
-from scipy.special import log_ndtr
 
 
 def epsilon_from_rdp(orders: np.ndarray, rdp: np.ndarray, delta: float) -> tuple[float, float]:
@@ -52,6 +51,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """Hockey-stick divergence of N(0, 1) and N(mu, 1), mu > 0, by Balle and Wang 2018, eq. 6."""
+    from scipy.special import log_ndtr  # takes a quarter of a second
+
     first, second = (float(log_ndtr(side * mu / 2 - epsilon / mu)) for side in (1, -1))
     return -math.exp(first) * math.expm1(epsilon + second - first)
 

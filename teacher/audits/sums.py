@@ -17,7 +17,7 @@ from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
 from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.voters import Voters
 from ..search.cpu import ExactIndex
-from ..search.int8_matmul import LARGEST
+from ..search.kernels import LARGEST
 from .harness import EMPTY, OUTCOMES, Case, Pair, drawn_case, of_unit, sum_codes
 
 SCORES = "score", "score_attributes", "score_value"

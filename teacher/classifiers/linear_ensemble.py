@@ -19,7 +19,7 @@ from ...wall.errors import InvalidInput
 from ...wall.files import whole
 from ...wall.progress import TaskProgress, no_progress
 from ..noise import sampler
-from ..search.int8_matmul import LARGEST
+from ..search.kernels import LARGEST
 
 MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES

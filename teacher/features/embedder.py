@@ -9,7 +9,7 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress, no_progress
-from ..search.int8_matmul import LARGEST, MAX_DIMENSIONS
+from ..search.kernels import LARGEST, MAX_DIMENSIONS
 from .hog import HOG_UNIT, hog_features
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.

@@ -21,10 +21,10 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.conversion import float_above
 from ..accounting.plan import Release
+from ..search.kernels import LEVELS
 from .base import Charging, Mechanism
 from .fields import count, less_spent, param, pure_epsilon
 from .overlap import MAX_QUERIES, Accounting, clique_bounds
-from .voters import LEVELS
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy

@@ -18,7 +18,6 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import Value
 from ..accounting.plan import Release
 from ..ledger.individual_budgets import FULL
-from ..search.cpu import ExactIndex
 from ..search.kernels import GRID, Select, Similar, cosine, rbf
 from .base import Charging, Mechanism
 from .fields import less_spent, param
@@ -288,6 +287,8 @@ class EarlierAnswers:
         self._features = [np.concatenate(self._features)]
         known = labels >= 0
         labels, features = labels[known], self._features[0][known]
+        from ..search.cpu import ExactIndex  # numba takes a fifth of a second
+
         near = ExactIndex(features, np.arange(len(features))).similar(queries, select)
         sums = [
             np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)

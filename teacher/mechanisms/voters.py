@@ -22,14 +22,13 @@ from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.index import ByPerson, Count, Index
-from ..search.kernels import Select, Similar
+from ..search.kernels import LEVELS, Select, Similar
 from ..search.poisson_sampling import sampled_votes, thinned
 from .gradient import gradient_sums
 
 if TYPE_CHECKING:
     from ..classifiers.cnn_ensemble import CnnEnsemble
 
-LEVELS = 127  # values of a feature
 Keys = Sequence[str]  # identities of queries, one each
 EVERYWHERE = 1 << 26  # above every squared distance
 

@@ -6,12 +6,11 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
-from numba import int32, int64, uint64
 
 from ...wall.errors import InvalidInput
 from .index import Count, Index, check_features, squared_norms
-from .int8_matmul import Product, best_product, minus_twice
-from .kernels import HashTables, Select, Similar, codes, gathered_products
+from .int8_matmul import best_product
+from .kernels import HashTables, Product, Select, Similar, codes, gathered_products, minus_twice
 from .loops import compiled, default_threads, parallel_map
 
 QUERY_BATCH = 256  # queries searched together
@@ -273,20 +272,20 @@ def _collect(
     groups = np.empty(len(eights) + 1, dtype=np.uint32)
     columns = np.empty(len(within) + 1, dtype=np.uint32)
     for query in range(len(cross)):
-        line, bound, some, hits = cross[query], bounds[query], uint64(0), uint64(0)
-        for column in range(uint64(len(norms))):
-            within[column] = int32(line[column] + norms[column]) <= bound
-        for group in range(uint64(len(eights))):
+        line, bound, some, hits = cross[query], bounds[query], np.uint64(0), np.uint64(0)
+        for column in range(np.uint64(len(norms))):
+            within[column] = np.int32(line[column] + norms[column]) <= bound
+        for group in range(np.uint64(len(eights))):
             groups[some] = group
-            some += uint64(eights[group] != 0)
+            some += np.uint64(eights[group] != 0)
         for number in range(some):
-            eight = uint64(groups[number]) << uint64(3)
-            for lane in range(uint64(8)):
+            eight = np.uint64(groups[number]) << np.uint64(3)
+            for lane in range(np.uint64(8)):
                 columns[hits] = eight + lane
-                hits += uint64(within[eight + lane])
-        own, count = keys[query], uint64(counts[query])
+                hits += np.uint64(within[eight + lane])
+        own, count = keys[query], np.uint64(counts[query])
         for number in range(hits):
-            column = uint64(columns[number])
-            score = int64(line[column] + norms[column])
-            own[count + number] = (score << ROW_BITS) | int64(first + column)
-        counts[query] += int64(hits)
+            place = np.uint64(columns[number])
+            score = np.int64(line[place] + norms[place])
+            own[count + number] = (score << ROW_BITS) | np.int64(first + place)
+        counts[query] += np.int64(hits)

@@ -10,7 +10,8 @@ import torch
 
 from ...wall.errors import InvalidInput
 from .cpu import ROW_BITS, ExactIndex
-from .int8_matmul import Product, is_exact, minus_twice
+from .int8_matmul import is_exact
+from .kernels import Product, minus_twice
 
 # cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left.
 ALIGNMENT = 8

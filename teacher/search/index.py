@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .int8_matmul import LARGEST, MAX_DIMENSIONS
-from .kernels import Select, Similar
+from .kernels import LARGEST, MAX_DIMENSIONS, Select, Similar
 from .loops import compiled
 
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together

@@ -8,7 +8,6 @@ q.x = u.x - 128 sum(x), all of it exact: |u.x| <= 255 * 128 d < 2^31. numba has 
 inner loop is written in LLVM's language (llvmlite).
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -20,10 +19,9 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .kernels import LARGEST, MAX_DIMENSIONS, Product, minus_twice
 from .loops import compiled
 
-LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
-MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below
 FLOAT32_ROWS = 4096  # records of a float32 block: at most 64 MiB, and its products stay in cache
 FAST_INT8 = {"avx512vnni", "avxvnni", "amx-int8"}  # without them, oneDNN's int8 kernel is slow
 
@@ -34,16 +32,6 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 LANES = ir.VectorType(I32, QUERIES)
 NOTHING = ir.Constant(LANES, [0] * QUERIES)
 BYTES_OF_ONE = ir.Constant(LANES, [0x01010101] * QUERIES)
-
-Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-
-
-def minus_twice(queries: np.ndarray) -> np.ndarray:
-    """-2 q as int8 [q, d].
-
-    Its product with x is the cross term of |x - q|^2, and even, as ``float32_product`` needs.
-    """
-    return (-2 * queries).astype(np.int8)
 
 
 def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:

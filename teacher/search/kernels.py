@@ -10,20 +10,31 @@ buckets: none is capped, balanced or trained.
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from .int8_matmul import LARGEST, Product, minus_twice
-
+LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
+LEVELS = 2 * LARGEST + 1  # values of a feature
+MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below
 GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
 STEPS = 4096  # steps of a threshold: its square is 2^24
 HASH_ROWS = 8192  # records hashed together
 GATHER_ROWS = 512  # candidates copied together: their rows stay in the processor's cache
 DIVISOR = 8  # the sum of four random bytes has deviation 148: 18.5 after this, far inside -63..63
 _BITS, _MASK = 24, (1 << 24) - 1
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+
+
+def minus_twice(queries: np.ndarray) -> np.ndarray:
+    """-2 q as int8 [q, d].
+
+    Its product with x is the cross term of |x - q|^2, and even, as ``float32_product`` needs.
+    """
+    return (-2 * queries).astype(np.int8)
 
 
 @dataclass(frozen=True, eq=False)

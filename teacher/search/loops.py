@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, lru_cache
 from typing import TypeVar
 
-from numba import njit
 from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
@@ -21,6 +20,8 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
 
     @cache
     def built() -> Callable[..., None]:
+        from numba import njit  # takes a fifth of a second
+
         try:
             return njit(nogil=True, cache=True)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # neither beside the source nor in the user's cache

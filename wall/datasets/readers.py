@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
 from ..errors import InvalidInput, MissingData
@@ -83,6 +82,8 @@ def read_images(
                 images.readable[row] = True
 
     starts = range(0, len(paths), CHUNK)
+    from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
+
     tasks = (delayed(decode_chunk)(start) for start in starts)
     finished = Parallel(n_jobs=min(8, cpu_count()), prefer="threads", return_as="generator")(tasks)
     for done, _ in enumerate(finished, start=1):

@@ -59,6 +59,12 @@ def test_a_class_that_public_rows_lack_is_not_forgotten() -> None:
     assert right > best - 0.06
 
 
+def test_a_class_of_sixty_records_is_not_lost_among_public_rows_that_have_many() -> None:
+    features, labels = rows(EQUAL, 6_000, 3)
+    given = shifted_model([0.495, 0.495, 0.01], EQUAL, 40.0).says(features).argmax(axis=1)
+    assert (given[labels == 2] == 2).mean() > 0.65
+
+
 @pytest.mark.parametrize("shares", [EQUAL, SKEWED])
 def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> None:
     features, labels = rows(shares, 6_000, 3)

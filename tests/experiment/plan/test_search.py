@@ -16,8 +16,7 @@ from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.entry import recorded_choice
-from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.run_folder import RunFolder, recorded_choice
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.datasets.config import DataConfig, PublicData, Task
