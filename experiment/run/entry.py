@@ -3,7 +3,6 @@
 Rooms below take the parts alone.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
