@@ -76,17 +76,21 @@ class LinearModel:
     def to_labels(self, predicted: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
         """(labels, outcomes uint8 [n]) of what the model ``says``.
 
-        The most probable class, int64 [n], where it leads the next by more than ``margin``; of
-        each attribute its presence, int64 [n, c], where one answer leads the other by more; steps
-        above the lower bound of values, int64 [n].
+        The most probable class, int64 [n], where it leads the next by more than ``margin``, or
+        than on half of the rows on which it leads; of each attribute its presence, int64 [n, c],
+        where one answer leads the other by more; steps above the lower bound of values, int64 [n].
         """
         if self.labels == "value":
             labels = np.rint((predicted[:, 0].astype(np.float64) + 1) / 2 * STEPS).astype(np.int64)
             return labels, np.full(len(predicted), Outcome.ANSWERED, dtype=np.uint8)
         if self.labels == "class":
-            ordered = np.sort(predicted, axis=1)
-            clear = ordered[:, -1] - ordered[:, -2] > margin
-            labels = np.where(clear, predicted.argmax(axis=1), ABSTAINED).astype(np.int64)
+            ordered, best = np.sort(predicted, axis=1), predicted.argmax(axis=1)
+            lead = ordered[:, -1] - ordered[:, -2]
+            least = np.full(predicted.shape[1], margin)
+            for label in np.unique(best):  # a class whose leads are all small keeps some labels
+                least[label] = min(margin, np.median(lead[best == label]))
+            clear = lead > least[best]
+            labels = np.where(clear, best, ABSTAINED).astype(np.int64)
         else:
             clear = np.abs(2 * predicted - 1) > margin
             labels = np.where(clear, predicted > 0.5, ABSTAINED).astype(np.int64)

@@ -301,7 +301,8 @@ class PrivateLinear(LinearSums):
         1.5,  # no residual is longer than sqrt(2)
     )
     margin: float = label_margin(
-        "a public row is labelled only if its best class leads the next by more"
+        "a public row is labelled only if its best class leads the next by more, or by more than "
+        "on half of the rows of that class"
     )
 
 

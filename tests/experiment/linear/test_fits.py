@@ -265,6 +265,13 @@ def test_what_is_within_the_margin_is_abstained() -> None:
     assert classes.to_labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
 
 
+def test_no_margin_takes_all_labels_of_a_class() -> None:
+    doubted = 0.7 - np.arange(10) / 100  # one class leads by 0.31 to 0.4, the other by 0.98
+    chances = np.concatenate([np.c_[doubted, 1 - doubted], np.tile([[0.01, 0.99]], (10, 1))])
+    labels, _ = LinearModel("class", LENGTH, np.zeros((5, 2))).to_labels(chances, 0.9)
+    assert labels.tolist() == [0] * 5 + [ABSTAINED] * 5 + [1] * 10
+
+
 def test_a_model_of_exact_sums_fits_its_rows() -> None:
     """The sums by floats, without the teacher's code."""
     x, labels = tiny.rows(300, 3)
