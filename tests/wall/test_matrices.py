@@ -55,19 +55,22 @@ def test_malformed_matrices_are_refused(name):
 
 
 @pytest.mark.parametrize(("kind", "entries"), [(Cells, CENTERS), (Weights, WEIGHTS)])
-def test_an_identity_tells_entries_order_shape_kind_extractor_and_mechanism_apart(kind, entries):
+def test_an_identity_tells_entries_order_shape_kind_slot_extractor_and_mechanism_apart(
+    kind, entries
+):
     plain = kind(entries)
-    same = kind(np.asfortranarray(entries), slot=1)
+    same = kind(np.asfortranarray(entries))
     assert plain.identity("e", {"s": 1}) == same.identity("e", {"s": 1})
     others = [
         kind(np.roll(entries, 1, axis=0)).identity("e", {"s": 1}),
         kind(entries.reshape(entries.shape[::-1])).identity("e", {"s": 1}),
+        kind(entries, slot=1).identity("e", {"s": 1}),
         plain.identity("f", {"s": 1}),
         plain.identity("e", {"s": 2}),
         Cells(np.zeros(entries.shape, dtype=np.int8)).identity("e", {"s": 1}),
         Weights(np.zeros(entries.shape, dtype=np.int16)).identity("e", {"s": 1}),
     ]
-    assert len({*others, plain.identity("e", {"s": 1})}) == 7
+    assert len({*others, plain.identity("e", {"s": 1})}) == 8
 
 
 @settings(max_examples=60)

@@ -102,10 +102,10 @@ def test_the_folder_below_the_class_names_a_person(photos):
     assert rows_of(records) == {code_of("ann"): 3, code_of("bob"): 1}
     assert "1  rows without a person, or of two" in preview(photos, unit="person")
     assert "rows without a person" not in preview(photos)
-    more = ingest_more(Path(photos.private or ""), task, None, "person", "path").records
+    more = ingest_more(Path(photos.private or ""), task, unit="person", person="path").records
     assert rows_of(more) == rows_of(records)
     with pytest.raises(InvalidInput, match="private_person"):
-        ingest_more(Path(photos.private or ""), task, None, "person")
+        ingest_more(Path(photos.private or ""), task, unit="person")
 
 
 def test_a_file_of_lines_names_persons_and_two_for_a_row_name_nobody(photos):

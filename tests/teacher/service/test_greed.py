@@ -22,6 +22,7 @@ from labelwall.teacher.service.queue import Job
 from labelwall.wall.errors import Refused
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
+from labelwall.wall.progress import no_progress
 from labelwall.wall.wire import encode_extractor
 from tests import ledgers
 from tests.make import until
@@ -139,7 +140,7 @@ class Slow(Embedder):
 
     blocks = 0
 
-    def embed(self, inputs, progress=None):
+    def embed(self, inputs, progress=no_progress):
         if self.spec.weights and len(inputs) > 1:
             Slow.blocks += 1
             time.sleep(0.2)
