@@ -47,8 +47,9 @@ class Data:
 
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
     labels, in order; those of the test split where it is empty. ``person``: of each private row in
-    memory the id of its person, for ``privacy={"unit": "person"}``. ``text_features``: what makes
-    numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
+    arrays or a list the id of its person; persons are protected then, unless ``privacy`` says
+    otherwise. ``text_features``: what makes numbers of texts, "sentence/" and the name or folder of
+    a sentence model, or n-grams by default.
     """
 
     private: Any
@@ -73,6 +74,10 @@ class Data:
         Rows in memory are written to ``place``, the private ones only with ``private``: a file that
         holds the same rows stays as it is. Raises InvalidInput, MissingData.
         """
+        frames = any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS)
+        if self.person is not None and (frames or not self.in_memory):
+            rule = 'left out where data={"person": ...} can name a column or a file'
+            raise InvalidInput("person", rule, "given")
         if not self.in_memory:
             given = {
                 name: getattr(self, name) for name in SPLITS if getattr(self, name) is not None
@@ -86,7 +91,7 @@ class Data:
         for name in SPLITS[0 if private else 1 : 2]:
             if getattr(self, name) is None:
                 raise InvalidInput(name, "given", None, CURES[name])
-        if any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS):
+        if frames:
             return self._tables(place, private)
         if is_texts(_rows_of(self.public)):
             return self._texts(place, private)
@@ -104,6 +109,8 @@ class Data:
             raise InvalidInput("private", rule, "rows in memory")
         with TemporaryDirectory(dir=place) as part:
             writers[there.pop()](Path(part), True)
+            for path in place.glob("private*"):  # a kill leaves no rows beside others' persons
+                path.unlink()
             for path in Path(part).iterdir():
                 path.replace(place / path.name)
 
@@ -135,20 +142,21 @@ class Data:
             if labels is None and name != "public" and rows is not None:
                 raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
             arrays = dict(zip(PARTS[name], (rows, _codes(name, labels, names)), strict=True))
-            if name == "private" and self.person is not None:
+            if name == "private":
                 arrays["private_person"] = self.person
             for member, values in arrays.items():
                 _write_array(member, values, place / f"{member}.npy")
         return {"data": str(place)}
 
     def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings with the classes' names, where they are known, and a text's person."""
+        """Settings with the classes' names, where they are known, and persons, where given."""
         known: dict[str, Any] = {"classes": names} if (names := self.names()) else {}
         if self.person is not None and self.in_memory and is_texts(_rows_of(self.public)):
             known["person"] = PERSON
         if self.text_features != HASHED:
             known["text_features"] = self.text_features
-        return merged({"data": known}, settings) if known else settings
+        unit: dict[str, Any] = {"privacy": {"unit": "person"}} if self.person is not None else {}
+        return merged({"data": known, **unit}, settings) if known or unit else settings
 
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
@@ -210,7 +218,9 @@ def _whole(text: str) -> int:
 
 def _write_array(name: str, values: Any, path: Path) -> None:
     if values is None:
-        path.unlink(missing_ok=True)
+        if path.exists():
+            _require_public(path)
+            path.unlink()
         return
     if not hasattr(values, "dtype"):  # a list's would follow from its rows
         raise InvalidInput(name, "an array of numbers", type(values).__name__)
@@ -277,13 +287,18 @@ def _unless_same(path: Path) -> Iterator[Path]:
         yield part
         if path.exists() and path.read_bytes() == part.read_bytes():
             return
-        if path.exists() and path.name.startswith(SPLITS[0]):
-            rule = "a directory of these private rows: a record is known by its place among them"
-            cure = (
-                "`model.update(private=...)` asks about others, where the plan has a period left. "
-                "The budgets of two directories add up."
-            )
-            raise InvalidInput("custody", rule, "other rows", cure)
+        if path.exists():
+            _require_public(path)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _require_public(path: Path) -> None:
+    if path.name.startswith(SPLITS[0]):
+        rule = "a directory of these private rows: a record is known by its place among them"
+        cure = (
+            "`model.update(private=...)` asks about others, where the plan has a period left. The "
+            "budgets of two directories add up."
+        )
+        raise InvalidInput("custody", rule, "other rows", cure)

@@ -182,3 +182,18 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
     with pytest.raises(BudgetRefused, match="no period is left"):
         updated.update(quiet=True)
     assert load_config(Path("run/config.yaml")).budget.periods == 2
+
+
+def test_no_update_and_no_run_takes_the_persons_of_other_rows(tmp_path):
+    rows, public = tiny.rows(40, 1), tiny.rows(20, 2)[0]
+    lw.Data(rows, public, person=np.arange(40) % 20).options(tmp_path)
+    with pytest.raises(InvalidInput, match="these private rows"):
+        lw.Data(rows, public).options(tmp_path)
+    assert (tmp_path / "private_person.npy").exists()
+    lw.Data(tiny.rows(40, 3), classes=["0", "1", "2"]).replace_private(tmp_path)
+    assert not (tmp_path / "private_person.npy").exists()
+
+
+def test_persons_of_files_are_not_given_in_memory(tmp_path):
+    with pytest.raises(InvalidInput, match=r"person.*left out"):
+        lw.Data("a.csv", "b.csv", person=[1, 2]).options(tmp_path)
