@@ -84,9 +84,11 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
 def reading(state: LedgerState) -> float:
     """Of the epsilon that was spent, rounded up; no guarantee."""
     assert state.plan is not None
-    # Another certificate may be smaller than the odometer's for all that the caps allow, and hence
-    # for what was spent of it.
-    return round_up(min(odometer(state.plan, state.counts()), certified_epsilon(state.plan)))
+    # Another certificate may be smaller than the odometer's for all that the caps of the periods so
+    # far allow, and hence for what was spent of it.
+    begun = max((state.plan.period_of(slot) for slot, _ in state.spent), default=1)
+    allowed = certified_epsilon(state.plan.up_to(begun))
+    return round_up(min(odometer(state.plan, state.counts()), allowed))
 
 
 def tell_changed_files(
