@@ -217,6 +217,8 @@ def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> No
 def test_any_number_of_shards_gives_the_same_bytes(
     tmp_path: Path, name: str, unit: Unit, counts: tuple[int, ...]
 ) -> None:
+    if unit == "person" and not CASES[name].persons:
+        pytest.skip("its price holds for rows alone")
     records = tiny.records_of(name, unit=unit)
     expected, *others = (
         tiny.asked(tiny.ready(tmp_path / str(count), name, records, count, unit), name)
