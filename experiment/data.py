@@ -109,9 +109,9 @@ class Data:
             raise InvalidInput("private", rule, "rows in memory")
         with TemporaryDirectory(dir=place) as part:
             writers[there.pop()](Path(part), True)
-            for path in place.glob("private*"):  # a kill leaves no rows beside others' persons
-                path.unlink()
-            for path in Path(part).iterdir():
+            # A kill leaves no rows beside others' persons: these go first and come last.
+            (place / "private_person.npy").unlink(missing_ok=True)
+            for path in sorted(Path(part).iterdir(), reverse=True):
                 path.replace(place / path.name)
 
     @property
