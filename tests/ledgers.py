@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import Place
 from labelwall.teacher.mechanisms.votes import PrivateKnn
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.messages import ExtractorSpec
-from tests.make import plan_of
+from tests.make import Watched, plan_of
 from tests.postgres import rows
 
 SPEC = ExtractorSpec("raw", (4,), 4)
@@ -32,7 +29,7 @@ CREATE TABLE extractors (sha256 TEXT NOT NULL, fields TEXT NOT NULL);
 """
 
 
-class Watching(SystemEntropy):
+class Watching(Watched):
     """The system's entropy, with an eye on a ledger's place whenever something is drawn.
 
     ``drawn``: how much of each release; ``unpaid``: draws that were not paid for, or, under
@@ -40,23 +37,10 @@ class Watching(SystemEntropy):
     """
 
     def __init__(self, place: Place) -> None:
-        super().__init__()
+        super().__init__(self._watch)
         self._place, self.drawn, self.unpaid = place, Counter[str](), 0
 
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self._watch(keys, release)
-        self.drawn[release] += len(keys)
-        return super().discrete_gaussian(sigma, keys, release, width)
-
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        self._watch(keys, release)
-        return super().inclusion(probability, keys, release, ids)
-
-    def _watch(self, keys: Sequence[str], release: str) -> None:
+    def _watch(self, law: str, _: float, keys: Sequence[str], release: str) -> None:
         state = Ledger(self._place).state
         assert state.plan is not None
         if state.plan.slots[0].releases[0].prepaid:
@@ -64,6 +48,7 @@ class Watching(SystemEntropy):
             self.unpaid += rows(self._place, last) != [("hold",)]
         else:
             self.unpaid += state.spent.get((0, release), 0) < self.drawn[release] + len(keys)
+        self.drawn[release] += len(keys) if law == "discrete_gaussian" else 0
 
 
 def plan(asked: int = 5, answered: int = 3) -> Plan:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,6 +121,25 @@ class Draw(NamedTuple):
     release: str
     queries: int
     width: int
+
+
+class Watched:
+    """A source of noise, and ``heard(law, first, keys, release)`` before each draw.
+
+    ``law``: the method's name; ``first``: its first argument, a scale or a probability.
+    """
+
+    def __init__(self, heard: Callable[..., object], source: Entropy | None = None) -> None:
+        self._heard, self._source = heard, source or SystemEntropy()
+        self.unsafe = self._source.unsafe
+
+    def __getattr__(self, law: str) -> Any:
+        def draw(first: Any, *rest: Any) -> np.ndarray:
+            keys, release = rest[1:] if law == "choose" else rest[:2]
+            self._heard(law, first, keys, release)
+            return getattr(self._source, law)(first, *rest)
+
+        return draw
 
 
 class ZeroNoise:

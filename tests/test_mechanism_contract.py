@@ -32,6 +32,7 @@ from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.progress import no_progress
+from tests.make import Watched
 from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import clients, make
 from tests.teacher.shards import tiny
@@ -69,48 +70,30 @@ PARAMETERS = {
 }
 
 
-class Watched:
-    """A source of noise that is watched: ``before`` hears of each draw."""
-
-    unsafe = True  # so that the tests' ledgers take it
-
-    def __init__(self, source: Entropy) -> None:
-        self._source = source
-
-    def __getattr__(self, name: str) -> Any:
-        def draw(*arguments: Any) -> np.ndarray:
-            self.before(name, *arguments)
-            return getattr(self._source, name)(*arguments)
-
-        return draw
-
-
 class Witness(Watched):
     """The system's entropy, which notes scales and numbers of queries by release."""
 
     def __init__(self) -> None:
-        super().__init__(SystemEntropy())
+        super().__init__(self._note)
+        self.unsafe = True  # so that the tests' ledgers take it
         self.drawn = set[tuple[str, str, float]]()
         self.queries = Counter[str]()  # in the order of the first draws
 
-    def before(self, name: str, first: Any, *rest: Any) -> None:
-        keys, release = rest[1:] if name == "choose" else rest[:2]
-        self.drawn.add((release, PARAMETERS[name], math.nan if name == "choose" else first))
-        if name != "inclusion":
+    def _note(self, law: str, first: Any, keys: list[str], release: str) -> None:
+        self.drawn.add((release, PARAMETERS[law], math.nan if law == "choose" else first))
+        if law != "inclusion":
             self.queries[release] += len(keys)
 
 
-class FailsAt(Watched):
+def fails_at(n: int) -> Watched:
     """The tape, which fails at its n-th draw."""
+    remaining = iter(range(n - 1, -1, -1))
 
-    def __init__(self, n: int) -> None:
-        super().__init__(SeededNoise(5))
-        self._remaining = n
-
-    def before(self, *_: Any) -> None:
-        self._remaining -= 1
-        if self._remaining == 0:
+    def count(*_: Any) -> None:
+        if next(remaining, None) == 0:
             raise MemoryError("how much a private row needs")
+
+    return Watched(count, SeededNoise(5))
 
 
 def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
@@ -169,7 +152,7 @@ def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> No
     """
     rows = tiny.queries(20)
     expected, plain = ask(teacher(tmp_path / "plain", name), name, rows)
-    broken = teacher(tmp_path / "broken", name, FailsAt(step))
+    broken = teacher(tmp_path / "broken", name, fails_at(step))
     failures: list[str] = []
     try:
         ask(broken, name, rows)

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
+import torch  # noqa: F401 - else each of the forks would load it again
+from sqlalchemy.dialects import sqlite  # noqa: F401
 
-from labelwall.teacher.noise.entropy import SystemEntropy
+from tests.make import Watched
 from tests.programs import REPOSITORY, environment
 
 
@@ -48,21 +49,19 @@ def sweep(kill: Callable[..., tuple[bool, dict[str, Any]]]) -> None:
         point += int(stride)
 
 
-class Witness(SystemEntropy):
+class Witness(Watched):
     """The real entropy, leaving a durable note of every release that it is about to draw."""
 
     def __init__(self, notes: Path) -> None:
-        super().__init__()
+        super().__init__(self._hear)
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(self, release: str, count: int) -> None:
         os.write(self._notes, f"{release} {count}\n".encode())
 
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self.note(release, len(keys))
-        return super().discrete_gaussian(sigma, keys, release, width)
+    def _hear(self, law: str, _: float, keys: Sequence[str], release: str) -> None:
+        if law == "discrete_gaussian":
+            self.note(release, len(keys))
 
 
 def started(work: Callable[[], int | None]) -> int:

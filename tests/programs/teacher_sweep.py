@@ -80,11 +80,10 @@ class Witness(kill_runner.Witness):
         self._first()
         self._first = nothing
 
-    def discrete_laplace(
-        self, scale: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self.note(BATCH, 1)
-        return super().discrete_laplace(scale, keys, release, width)
+    def _hear(self, law: str, _: float, keys: Sequence[str], release: str) -> None:
+        if law == "discrete_laplace":
+            self.note(BATCH, 1)
+        super()._hear(law, _, keys, release)
 
 
 def nothing() -> None:

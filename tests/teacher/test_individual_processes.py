@@ -13,11 +13,10 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.make import plan_of, rows
+from tests.make import Watched, plan_of, rows
 
 D, CLASSES, MANY = 6, 3, 1 << 40
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
@@ -53,16 +52,6 @@ class Fixed(IndKnn):
         return np.concatenate(values), before - left
 
 
-class Halting(SystemEntropy):
-    def __init__(self, halt):
-        super().__init__()
-        self._halt = halt
-
-    def discrete_gaussian(self, sigma, keys, release, width):
-        self._halt()
-        return super().discrete_gaussian(sigma, keys, release, width)
-
-
 class Process:
     """A teacher that asks, reserves and pays, one ``step`` at a time, over a shared ledger."""
 
@@ -72,7 +61,8 @@ class Process:
         ledger = Ledger(place)
         charge = ledger.charge_prepaid
         ledger.charge_prepaid = lambda *what: (self._halt(), charge(*what))[1]
-        self.teacher = Teacher(lambda: private, ledger, folder, CLASSES, Halting(self._halt))
+        halting = Watched(lambda law, *_: law == "discrete_gaussian" and self._halt())
+        self.teacher = Teacher(lambda: private, ledger, folder, CLASSES, halting)
         self.teacher.use_extractor(SPEC)
         self.teacher._mechanisms[0] = Fixed(**MECHANISM.fields())
         self.outcome: object = None

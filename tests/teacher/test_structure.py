@@ -40,22 +40,19 @@ class SeededEntropy(SeededNoise):
 class GlobalEntropy(SystemEntropy):
     """Noise from numpy's global generator, which anybody may have seeded."""
 
+    generator = np.random
+
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        return np.rint(np.random.normal(0, sigma, (len(keys), width))).astype(np.int64)
+        return np.rint(self.generator.normal(0, sigma, (len(keys), width))).astype(np.int64)
 
 
-class ForkedEntropy(SystemEntropy):
+class ForkedEntropy(GlobalEntropy):
     """A generator seeded by the system, once: processes forked afterwards draw alike."""
 
     def __init__(self) -> None:
-        self._generator = np.random.default_rng()
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        return np.rint(self._generator.normal(0, sigma, (len(keys), width))).astype(np.int64)
+        self.generator = np.random.default_rng()
 
 
 class CentredByPrivateMean(Teacher):

@@ -19,7 +19,7 @@ from labelwall.wall.errors import Refused, TeacherFailed
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import encode
-from tests.make import until
+from tests.make import Watched, until
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import DIMENSIONS, SPEC, call, client, clients, rows, served
 
@@ -59,16 +59,15 @@ def plain(url, token, arrays, key=None):
     return reply.json()
 
 
-class Breaks(SystemEntropy):
-    """Fails in one draw of five, at random, after the charge."""
+def breaks():
+    """A source that fails in one draw of five, at random, after the charge."""
+    draws = np.random.default_rng(5)
 
-    def __init__(self):
-        self._draws = np.random.default_rng(5)
-
-    def discrete_gaussian(self, *arguments):
-        if self._draws.random() < 0.2:
+    def fail(law, *_):
+        if law == "discrete_gaussian" and draws.random() < 0.2:
             raise ValueError("a draw failed")
-        return super().discrete_gaussian(*arguments)
+
+    return Watched(fail)
 
 
 def lossy(remote, draws):
@@ -117,7 +116,7 @@ def test_receipts_add_up_to_what_the_ledger_charged(tmp_path, name, losses):
     """Concurrent callers who repeat requests, with a restart of the service in between."""
     receipts, how = Receipts(), {"mechanism": MECHANISMS[name], "asked": 100, "answered": 100}
     for life in range(2):
-        made = tiny.make(tmp_path, entropy=Breaks() if losses else SystemEntropy(), **how)
+        made = tiny.make(tmp_path, entropy=breaks() if losses else SystemEntropy(), **how)
         talk = partial(converse, name=name, receipts=receipts, losses=losses)
         tokens, seeds = (
             [made.tokens["ann"], made.tokens["bob"]] * 2,
