@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,9 @@ from pathlib import Path
 # Before torch is loaded, and for every program that a test starts: the workers of pytest-xdist use
 # all cores already, and a second thread would only spin for its turn.
 os.environ["OMP_NUM_THREADS"] = "1"
+# In memory where there is room: nobody waits for a disk, and a killed process leaves the same.
+if os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 import anyio
 import numpy as np

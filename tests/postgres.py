@@ -161,7 +161,8 @@ def new_server() -> Iterator[Server]:
     if programs() is None:
         pytest.skip(MISSING)
     # A socket's path must be short.
-    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")))
+    root = os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp")
+    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir=root)))
     user = _user()
     if user is not None:
         os.chown(server.home, user.pw_uid, user.pw_gid)
