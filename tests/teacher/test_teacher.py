@@ -63,14 +63,6 @@ def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path):
     assert again.receipt.left["aggregate"] == 0
 
 
-def test_a_new_extractor_makes_new_queries(tmp_path):
-    queries, _ = rows(6, seed=1)
-    answering = teacher(tmp_path, ZeroNoise())
-    answering.answer(Queries(queries))
-    answering.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=0.5))
-    assert answering.answer(Queries(queries)).receipt.charged["screen"] == 6
-
-
 def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path):
     teacher(tmp_path, SystemEntropy())
     with pytest.raises(InvalidInput, match="test tape"):

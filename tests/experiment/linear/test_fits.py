@@ -21,7 +21,6 @@ from labelwall.experiment.linear.model import (
     fit,
     with_neighbours,
 )
-from labelwall.experiment.linear.values import ridge
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.student.train import outputs
 from labelwall.teacher.features.embedder import Embedder, unit_length
@@ -165,21 +164,8 @@ def test_absurd_sums_give_weights_in_range() -> None:
         assert np.isfinite(model.says(FEATURES)).all()
 
 
-def test_the_penalty_follows_from_the_noise() -> None:
-    """Directions that noise hides are shrunk, others are not."""
-    second = np.diag([1.0, 1.0, 0.01])
-    true = np.array([1.0, -0.5, 0.7])
-    rng = np.random.default_rng(0)
-    for deviation, within in ((1e-6, 1e-3), (0.05, 0.2)):
-        moments = second @ true + rng.normal(0, deviation, 3)
-        weights, precision = ridge(second, moments, deviation)
-        np.testing.assert_allclose(weights[:2], true[:2], atol=within)
-        assert np.linalg.eigvalsh(precision).min() > 0
-    assert abs(weights[2]) < 0.7
-
-
 def test_many_classes_and_steps_look_at_fewer_public_rows(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
 ) -> None:
     """What the factor of logits is found on is bounded in memory."""
     monkeypatch.setattr(descent, "MAX_ENTRIES", 2000)
@@ -192,7 +178,7 @@ def test_many_classes_and_steps_look_at_fewer_public_rows(
     assert len(path.inputs) == 2000 // (2 * len(path.asked))
 
 
-def test_public_rows_refine_classes_that_noise_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_rows_refine_classes_that_noise_hides(monkeypatch) -> None:
     """Public rows show the border, sums hardly do."""
     features, labels = far_clusters()
     refined = right_share(features, labels, 10, 1000.0)
@@ -316,20 +302,6 @@ def test_a_row_is_mixed_with_the_mean_of_its_nearest_public_rows(count: int) -> 
     np.testing.assert_allclose(mixed, expected, atol=1e-6)
     assert mixed.dtype == np.float32
     assert np.array_equal(mixed[7:9], with_neighbours(says, public)(asked[7:9]))
-
-
-def test_a_wrong_row_among_right_ones_follows_them() -> None:
-    """Two groups of rows; the model errs by a little at one row of the first."""
-    groups = np.repeat([[40, 0, 0, 0, 0], [-40, 0, 0, 0, 0]], 15, axis=0)
-    public = (groups + rows(30, 2) // 20).astype(np.int8)
-
-    def errs(features: np.ndarray) -> np.ndarray:
-        first = np.where(features[:, 0] > 0, 0.9, 0.1)
-        first[(features == public[4]).all(axis=1)] = 0.45
-        return np.stack([first, 1 - first], axis=1).astype(np.float32)
-
-    labels = with_neighbours(errs, public)(public).argmax(axis=1)
-    assert labels.tolist() == [0] * 15 + [1] * 15
 
 
 @pytest.mark.parametrize(("records", "noise"), [(6_000, 3.0), (600, 3.0), (60, 3.0)])

@@ -17,6 +17,7 @@ from labelwall.teacher.accounting.accountant import (
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 
 
@@ -24,35 +25,9 @@ def plan_of(*releases, epsilon=10.0, delta=1e-5):
     return Plan(epsilon, delta, (Slot({"kind": "test"}, releases),))
 
 
-def private_knn(k, threshold, screen, vote, gamma, asked, answered, **budget):
-    bit = {"max_votes": k, "threshold": threshold, "sigma": screen, "sample_rate": gamma}
-    votes = {"sigma": vote, "sample_rate": gamma}
-    screening = Release("screen", "screening", bit, asked)
-    return plan_of(screening, Release("aggregate", "argmax", votes, answered), **budget)
-
-
-MNIST = private_knn(300, 180, 75.0, 25.0, 0.15, 1000, 735)
-SMALL = private_knn(3, 2, 4.0, 3.0, 0.3, 20, 5)
-
-
-# Parameters of CVPR20 Table 1, and what privacy.md prints for them: tight and PLD.
-TABLE_1 = [
-    pytest.param(MNIST, 0.758, 0.884, id="mnist"),
-    pytest.param(
-        private_knn(800, 480, 200.0, 60.0, 0.03, 6000, 2939, delta=1e-6), 0.129, 0.150, id="svhn"
-    ),
-    pytest.param(private_knn(300, 210, 85.0, 20.0, 0.2, 18000, 3877), 3.41, 4.07, id="cifar10"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("plan", "tight", "pld"), TABLE_1)
-def test_table_1_of_private_knn(plan, tight, pld):
-    found = certificates(plan)
-    digits = 2 if tight > 1 else 3
-    assert round_up(found["tight"].epsilon, digits) == pytest.approx(tight, rel=0.005)
-    assert found["pld"].epsilon == pytest.approx(pld, rel=0.01)
-    assert certified_epsilon(plan) == found["tight"].epsilon
+SMALL = plan_of(
+    *PrivateKnn(k=3, threshold=2, sigma_screen=4.0, sigma_vote=3.0, sample_rate=0.3).releases(20, 5)
+)
 
 
 def test_the_smallest_certificate_counts():

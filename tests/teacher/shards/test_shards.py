@@ -270,15 +270,3 @@ def test_shards_are_merged_by_ranges_of_ids(tmp_path, monkeypatch, merged, unit)
     assert (index.persons is None) == (records.persons is None)
     if index.persons is not None:
         np.testing.assert_array_equal(index.persons, records.persons)
-
-
-@pytest.mark.parametrize(
-    ("largest", "dtype"),
-    [(255, np.uint8), (256, np.uint16), (65_535, np.uint16), (65_536, np.uint32)],
-)
-def test_labels_are_as_narrow_as_they_fit(tmp_path, largest, dtype):
-    records = tiny.records(50)
-    labels = np.where(np.arange(50) % 2, largest, 0)
-    index = tiny.index_of(tmp_path / "d", Records(records.inputs, labels, records.ids), 3)
-    assert index.labels.dtype == dtype
-    assert set(index.labels.tolist()) == {0, largest}
