@@ -23,9 +23,7 @@ def mounts(service: str) -> set[str]:
 
 
 @pytest.mark.parametrize("service", ["teacher", "analyst"])
-def test_a_command_is_one_of_labelwall(
-    service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_is_one_of_labelwall(service: str, tmp_path: Path, monkeypatch) -> None:
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     command, *words = SERVICES[service]["command"]

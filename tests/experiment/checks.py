@@ -49,6 +49,11 @@ def on_the_tape(*folders: Path, seed: int = 7) -> str:
     return done.stdout + done.stderr
 
 
+def named(places: dict[str, str]) -> list[str]:
+    """Options of the places of splits."""
+    return [word for name, place in places.items() for word in (f"--{name}", place)]
+
+
 def summary(run_dir: str = "out") -> dict[str, Any]:
     return json.loads(Path(run_dir, "summary.json").read_text())
 

@@ -15,11 +15,15 @@ class Blank:
         return lambda *numbers, **names: b"<svg/>"
 
 
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """The working folder, with a tiny experiment."""
     tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

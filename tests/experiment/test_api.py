@@ -51,11 +51,6 @@ def files() -> lw.Data:
     return lw.Data("data.npz")
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def fit(data: lw.Data, **more: Any) -> lw.Model:
     return lw.fit(data, **{"epsilon": 8.0, "run_dir": "run", "quiet": True, **QUICK, **more})
 
@@ -139,9 +134,7 @@ def test_a_mistake_is_one_line_and_charges_nothing(
 
 
 @pytest.mark.parametrize("python", [True, False])
-def test_a_full_disk_is_said(
-    python: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_said(python: bool, monkeypatch, capsys) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 

@@ -191,7 +191,6 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
 ) -> None:
     """On the page, in public figures; progress in percent, on the custodian's terminal alone."""
     tiny.write(tmp_path)
-    monkeypatch.chdir(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
     side = replace(parse(args, "serve")[0].private_side(), custodian_dir=str(store))
     monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))

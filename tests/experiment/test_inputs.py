@@ -91,11 +91,6 @@ def fit(make: Callable[[], lw.Data], steps: int = 40) -> lw.Model:
     return lw.fit(make(), 8.0, run_dir="run", custody="custody", quiet=True, **given)
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(
     "make",
     [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS],

@@ -122,12 +122,6 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def write(name: str, **others: str) -> Kind:
     """data.npz and config.yaml in the working folder; ``others``: settings in place of its own."""
     kind, sizes = KINDS[name], {"private": (200, 1), "public": (40, 2), "test": (30, 3)}

@@ -154,10 +154,7 @@ def test_ids_come_from_numbers_files_and_image_paths(tmp_path):
     assert removed(images=["cat/1.png"]) == [folders.stable_hash("cat/1.png")]
 
 
-def test_images_of_a_folder_are_added_as_a_run_would_read_them(
-    tmp_path, image_folders, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path, image_folders):
     for name in ("cat", "dog"):
         (tmp_path / "later" / name).mkdir(parents=True)
         for number in range(2):
@@ -181,9 +178,8 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(
         assert teacher.present(np.array(ids)).sum() == 2
 
 
-def test_records_of_a_directory_with_a_budget_for_each_analyst(tmp_path, monkeypatch):
+def test_records_of_a_directory_with_a_budget_for_each_analyst():
     """One change for all of them; a run can not spend from such a directory."""
-    monkeypatch.chdir(tmp_path)
     tiny.write(custodian_dir="custody")
     side = load_config(Path("config.yaml")).private_side()
     extractor = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)

@@ -10,10 +10,8 @@ import pytest
 
 from tests.experiment import tiny
 from tests.experiment.checks import RUN, check_one_error
-from tests.experiment.test_kinds import VALUES, folder, write
+from tests.experiment.test_kinds import VALUES, write
 from tests.ledgers import parsed
-
-__all__ = ["folder"]  # a fixture
 
 # (kind, setting, what it is now, what the line names)
 MISTAKES = [

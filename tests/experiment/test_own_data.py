@@ -14,14 +14,10 @@ from labelwall import pipeline
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import load_config
 from tests.experiment import tiny
-from tests.experiment.checks import summary
+from tests.experiment.checks import named, summary
 
 QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
-
-
-def named(places: dict[str, str]) -> list[str]:
-    return [word for name, place in places.items() for word in (f"--{name}", place)]
 
 
 def refused(capsys, *args: str) -> str:
@@ -92,10 +88,7 @@ def test_options_override_a_configuration(folder: Path) -> None:
     assert (config.mechanism.kind, rest.name) == ("reverse_knn", "data")
 
 
-def test_bad_folders_are_one_line(
-    image_folders: dict[str, str], tmp_path: Path, capsys, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bad_folders_are_one_line(image_folders: dict[str, str], tmp_path: Path, capsys) -> None:
     public, test = (Path(image_folders[name]) for name in ("public", "test"))
     run = [*named(image_folders), "--features", "hog", "--student.backbone", "small_cnn"]
     (public / "ünïcode ☃.png").write_bytes(b"no image")
@@ -108,11 +101,8 @@ def test_bad_folders_are_one_line(
     assert "at least 2" in refused(capsys, *run)
 
 
-def test_images_of_all_kinds_run_to_the_end(
-    image_folders: dict[str, str], tmp_path: Path, monkeypatch
-) -> None:
+def test_images_of_all_kinds_run_to_the_end(image_folders: dict[str, str]) -> None:
     """Other sizes, modes, suffixes and names, a damaged private file, a class without records."""
-    monkeypatch.chdir(tmp_path)
     for name, place in image_folders.items():
         Path(place, "dog").rename(Path(place, "Hündin 犬"))
         source = Image.open(Path(place, "cat", "0.png"))

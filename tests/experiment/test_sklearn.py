@@ -34,11 +34,6 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return np.vstack([x, public])[order], np.append(y, np.full(40, -1))[order]
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_a_fit_is_one_release_that_the_same_rows_resume() -> None:
     x, y = rows()
     tests, truth = tiny.rows(30, 3)

@@ -11,7 +11,7 @@ import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.data import Data
 from labelwall.wall.errors import InvalidInput
-from tests.experiment.checks import summary
+from tests.experiment.checks import named, summary
 from tests.wall.datasets.small import PUBLIC_TEXTS, text_of, write_text_folders
 
 KINDS = np.array(["cat", "dog"] * 60)
@@ -19,15 +19,9 @@ TEXTS = [text_of(kind, 1000 + number) for number, kind in enumerate(KINDS)]
 QUICK = ["--student.steps", "150", "--student.doubtful_folds", "0", "--threads", "1", "--quiet"]
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def test_folders_of_texts_in_one_command(tmp_path: Path, capsys) -> None:
     places = write_text_folders(tmp_path, private=60)
-    files = [word for name, place in places.items() for word in (f"--{name}", place)]
-    command = ["run", *files, "--epsilon", "8", "--run_dir", "run", *QUICK]
+    command = ["run", *named(places), "--epsilon", "8", "--run_dir", "run", *QUICK]
     assert pipeline.main(command) == 0
     accuracy = summary("run")["test_accuracy"]
     assert accuracy > 0.8

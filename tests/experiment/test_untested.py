@@ -26,10 +26,7 @@ def gaps(labels: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["sums", "sums of attributes", "sums of values"])
-def test_accuracy_is_absent_and_everything_else_is_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_accuracy_is_absent_and_everything_else_is_there(name: str, capsys) -> None:
     write(name)
     tiny.change(test_x=None, test_y=None, public_y=None)
     run = ["run", "--config", "config.yaml", "--run_dir", "out"]
@@ -53,10 +50,7 @@ def test_accuracy_is_absent_and_everything_else_is_there(
 
 
 @pytest.mark.usefixtures("drawn")
-def test_labelled_public_rows_are_held_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_labelled_public_rows_are_held_out(capsys) -> None:
     tiny.write()
     x, y = tiny.rows(400, 2)
     tiny.change(test_x=None, test_y=None, public_x=x, public_y=gaps(y))
@@ -98,10 +92,7 @@ def in_frames(place: Path) -> lw.Data:
 
 
 @pytest.mark.parametrize(("make", "held_out"), [(in_folders, 48), (in_frames, 45)])
-def test_every_kind_of_data(
-    make: Any, held_out: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_kind_of_data(make: Any, held_out: int, tmp_path: Path) -> None:
     data = make(tmp_path)
     quick = {"steps": 40, "doubtful_folds": 0}
     if make is in_folders:
@@ -117,10 +108,7 @@ def test_every_kind_of_data(
     assert model.summary["test_accuracy"] is not None
 
 
-def test_a_comparison_wants_test_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_comparison_wants_test_rows(capsys) -> None:
     tiny.write()
     tiny.change(test_x=None, test_y=None)
     command = ["compare", "--data", "data.npz", "--methods", "gnmax", "--out", "out"]
@@ -128,10 +116,7 @@ def test_a_comparison_wants_test_rows(
     assert not Path("out.custodian").exists()
 
 
-def test_tables_and_folders_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_tables_and_folders_on_the_command_line(tmp_path: Path, capsys) -> None:
     in_folders(tmp_path / "images", labelled=False)
     hog = ["--features", "hog", "--student.backbone", "small_cnn", "--epsilon", "8", *QUICK[:-1]]
     command = ["run", "--data", "images", "--data.classes", "[ant, bee, cat]", *hog]

@@ -35,7 +35,7 @@ def fit(**student: Any) -> lw.Model:
     return lw.fit(arrays(), 8.0, run_dir="run", custody="custody", quiet=True, **given)
 
 
-def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     heard = Heard()
     fit(student={"logger": "csv", "doubtful_folds": 2, "doubtful_steps": 5}, loggers=[heard])
@@ -51,9 +51,7 @@ def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_a_logger_that_is_not_installed_is_one_line(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_logger_that_is_not_installed_is_one_line(name: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("labelwall.student.train.find_spec", lambda package: None)
     with pytest.raises(MissingData, match=f"another package: pip install {name}"):
@@ -61,7 +59,7 @@ def test_a_logger_that_is_not_installed_is_one_line(
     assert not list(tmp_path.rglob("ledger.sqlite"))
 
 
-def test_the_names_are_lightnings_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_are_lightnings_classes(tmp_path: Path, monkeypatch) -> None:
     from labelwall.student import train
 
     built: dict[str, Any] = {}

@@ -82,7 +82,7 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path, monkeyp
 
 
 def test_writes_checkpoints_and_events_whose_bytes_name_no_time_host_or_process(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch
+    tmp_path: Path, capfd, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trained = [TASK.train(tmp_path / name, BRIEF) for name in ("one", "two")]

@@ -27,7 +27,6 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
         arrays |= zip((f"{split}_x", f"{split}_y"), tiny.rows(count, seed), strict=True)
         tiny.write_table(tmp_path / f"{file}.csv", count, seed)
     np.savez(tmp_path / "v.npz", **arrays)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("labelwall.experiment.plan.candidates.CELLS", (10, 40))
     monkeypatch.setattr("labelwall.experiment.plan.planner.REFINED", 1)
     monkeypatch.setattr("labelwall.experiment.plan.planner.FINAL", 2)

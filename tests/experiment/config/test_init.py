@@ -20,6 +20,7 @@ from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import describe, read_public
 from tests.experiment import tiny
+from tests.experiment.checks import named
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +28,6 @@ def elsewhere(tmp_path: Path, monkeypatch) -> Path:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return Path.cwd()
-
-
-def named(places: dict[str, str]) -> list[str]:
-    return [word for name, place in places.items() for word in (f"--{name}", place)]
 
 
 def written(*options: str, out: str = "own.yaml") -> dict:

@@ -85,8 +85,7 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         ("", ["--config", "broken.yaml"], "must be a YAML file"),
     ],
 )
-def test_a_mistake_is_one_clear_line(tmp_path, monkeypatch, text, options, expected) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_one_clear_line(tmp_path, text, options, expected) -> None:
     Path("broken.yaml").write_text("a: [")
     with pytest.raises((BadSetting, InvalidInput), match=expected) as caught:
         load(tmp_path, text, *options)

@@ -44,11 +44,6 @@ class Fake:
         return Answers(np.full(rows, label), np.full(rows, outcome, np.uint8), receipt)
 
 
-@pytest.fixture(autouse=True)
-def working_folder(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def asked(
     *fakes: Any, mechanism: Any = SUMS, gone: Mapping[str, str] = NOBODY
 ) -> tuple[Custodians, list[str]]:

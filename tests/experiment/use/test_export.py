@@ -37,7 +37,7 @@ def expected(student: StudentModel, rows: np.ndarray) -> np.ndarray:
     [("class", students.IMAGE), ("attributes", students.VECTOR), ("value", students.VECTOR)],
 )
 def test_onnx_says_the_same_on_a_thousand_rows(
-    tmp_path: Path, kind: str, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kind: str, shape: tuple[int, ...], capsys
 ) -> None:
     import onnx
     import onnxruntime
@@ -99,7 +99,7 @@ def test_a_folder_for_the_hub(images: Path, tmp_path: Path) -> None:
     assert 'load("model.safetensors")' in text
 
 
-def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys) -> None:
     path, _ = write(tmp_path)
     out = tmp_path / "out"
     (tmp_path / "taken" / "inside").mkdir(parents=True)

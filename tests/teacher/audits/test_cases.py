@@ -194,7 +194,7 @@ def screened(kind: Any, part: str, setting: dict[str, Any], delta: float, trials
     return Fault(kind(**setting), trials, (part,), delta, slow=True)
 
 
-def one_query(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_query(monkeypatch) -> None:
     """A trial of a whole query has one: nothing else is broken."""
     monkeypatch.setattr(votes_audit, "QUERIES", 1)
 

@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_one_line(
 # --- sentence models
 
 
-def test_a_sentence_model_sees_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentence_model_sees_one_text_at_a_time(monkeypatch) -> None:
     seen: list[int] = []
 
     class Model:
@@ -175,7 +175,7 @@ def test_a_sentence_model_sees_one_text_at_a_time(monkeypatch: pytest.MonkeyPatc
     texts._sentence_model.cache_clear()
 
 
-def test_a_missing_sentence_model_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sentence_model_is_one_line(monkeypatch) -> None:
     texts._sentence_model.cache_clear()
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingData, match=r"pip install 'labelwall\[text\]'"):
