@@ -49,14 +49,21 @@ def drop_doubtful(
     alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears the folds
     done; ``workers``: as for ``process_count``.
     """
+    from sklearn.model_selection import StratifiedKFold  # slow
+
     folds, space = config.doubtful_folds, pool.labels
     if folds < 2 or space.kind == "value":
         return Cleaned(labels)
-    fold = _stratified(space.strata(labels), folds, seed)
+    strata = space.strata(labels)
+    frequent = np.bincount(strata[strata >= 0], minlength=1) >= 2 * folds
+    known = np.flatnonzero((strata >= 0) & frequent[strata])
+    if not len(known):
+        return Cleaned(labels)
     brief = replace(
         config, objective="supervised", loss="cross_entropy", steps=config.doubtful_steps
     )
-    parts = [np.flatnonzero(fold == number) for number in range(folds)]
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    parts = [known[part] for _, part in split.split(known, strata[known])]
     judges = parallel(
         process_count(workers, brief, pool),
         (partial(_judge, brief, pool, labels, rows, seed + n) for n, rows in enumerate(parts)),
@@ -68,9 +75,9 @@ def drop_doubtful(
         of_classes = space.kind == "class"
         given = chances[np.arange(len(own)), own] if of_classes else np.abs(1 - own - chances)
         kept[rows] = np.where(given < DOUBTFUL, ABSTAINED, own)
-        known = own != ABSTAINED
-        right += int((space.predict(logits) == own)[known].sum())
-        judged += int(known.sum())
+        has = own != ABSTAINED
+        right += int((space.predict(logits) == own)[has].sum())
+        judged += int(has.sum())
     sure = has_soft(soft if config.soft else None, len(labels))
     kept[sure] = labels[sure]
     return Cleaned(kept, right / judged if judged else None, judged)
@@ -86,15 +93,3 @@ def _judge(
         unheard = replace(config, logger="tensorboard")
         student = train(unheard, pool, seen, run_dir=Path(folder), seed=seed)
     return outputs(pool.spec(config.backbone, student.weights), pool.inputs[rows])
-
-
-def _stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
-    of every stratum.
-    """
-    rng, fold = np.random.default_rng([seed, folds]), np.full(len(strata), -1)
-    for stratum in np.unique(strata[strata >= 0]):
-        rows = rng.permutation(np.flatnonzero(strata == stratum))
-        if len(rows) >= 2 * folds:
-            fold[rows] = np.arange(len(rows)) % folds
-    return fold

@@ -38,7 +38,7 @@ BILINEAR = v2.InterpolationMode.BILINEAR
 class Augmenter:
     """Distorts images, float32 [n, c, h, w] on the 0..1 scale.
 
-    Feature vectors [n, d] get a little Gaussian noise.
+    Feature vectors [n, d] get a little Gaussian noise, in deviations of each entry.
 
     ``strength``: none, shift (affine distortions that keep a digit's class) or natural (adds
     mirroring and RandAugment). Draws from torch's global generator, which a training step seeds.
@@ -70,7 +70,7 @@ class Augmenter:
 
 def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
     if x.ndim == 2:
-        return x + noise * x.std() * torch.randn_like(x)
+        return x + noise * x.std(dim=0, correction=0) * torch.randn_like(x)
     return x if transform is None else torch.cat([transform(group) for group in x.split(GROUP)])
 
 
@@ -98,9 +98,9 @@ def exact(x: torch.Tensor) -> torch.Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-class StudentModule(pl.LightningModule):
-    """What all students share: a backbone, its running average, the schedule, and a draw of its own
-    for every step, from (``seed``, step, device).
+class Student(pl.LightningModule):
+    """Trains a backbone on released classes and all public inputs, with its running average, the
+    schedule, and a draw of its own for every step, from (``seed``, step, device).
 
     ``pool``: what is learned, and how its inputs are standardised.
     """
@@ -125,20 +125,39 @@ class StudentModule(pl.LightningModule):
         """Outputs as the losses take them: logits of exclusive outcomes, or values."""
         return outputs
 
-    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
     def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
-        """UDA's term."""
-        raise NotImplementedError
+        """UDA's term. With a class prior, targets are aligned by the running share of each class
+        among the predictions.
+        """
+        if self._config.class_prior == "uniform":
+            with torch.no_grad():
+                self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
+            clean = losses.align(clean, self.class_share)
+        return losses.uda_consistency(clean, augmented, UDA_TEMPERATURE, UDA_CONFIDENCE)
 
     def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         """VAT's distance, summed over rows."""
         return losses.kl_divergence(clean, moved)
 
     def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
-        """What VAT adds to smoothness."""
-        return torch.zeros((), device=self.device)
+        """What VAT adds to smoothness: entropy of the predictions; with a class prior, their
+        imbalance as well.
+        """
+        certain = losses.entropy(outputs)
+        if self._config.class_prior == "uniform":
+            certain = certain + BALANCE * losses.imbalance(outputs)
+        return self._config.entropy_weight * certain
+
+    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
+        c = self._config
+        if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
+            return F.cross_entropy(outputs, y, reduction="none").mean()
+        y = y.flatten()
+        outputs, y = outputs[y >= 0], y[y >= 0]  # of a row's attributes some may be unsaid
+        if c.loss == "gce" and self.global_step >= GCE_WARM_UP * c.steps:
+            return losses.generalised_cross_entropy(outputs, y, GCE_Q, GCE_TRUNCATION).mean()
+        return F.cross_entropy(outputs, y, reduction="none").mean()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Outputs float32 [n, c] of inputs on the 0..1 scale."""
@@ -255,38 +274,6 @@ class StudentModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-class Student(StudentModule):
-    """Trains a backbone on released classes and all public inputs."""
-
-    def _consistency(self, clean: torch.Tensor, augmented: torch.Tensor) -> torch.Tensor:
-        """With a class prior, targets are aligned by the running share of each class among the
-        predictions.
-        """
-        if self._config.class_prior == "uniform":
-            with torch.no_grad():
-                self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
-            clean = losses.align(clean, self.class_share)
-        return losses.uda_consistency(clean, augmented, UDA_TEMPERATURE, UDA_CONFIDENCE)
-
-    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Entropy of the predictions; with a class prior, their imbalance as well."""
-        certain = losses.entropy(outputs)
-        if self._config.class_prior == "uniform":
-            certain = certain + BALANCE * losses.imbalance(outputs)
-        return self._config.entropy_weight * certain
-
-    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
-        c = self._config
-        if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
-            return F.cross_entropy(outputs, y, reduction="none").mean()
-        y = y.flatten()
-        outputs, y = outputs[y >= 0], y[y >= 0]  # of a row's attributes some may be unsaid
-        if c.loss == "gce" and self.global_step >= GCE_WARM_UP * c.steps:
-            return losses.generalised_cross_entropy(outputs, y, GCE_Q, GCE_TRUNCATION).mean()
-        return F.cross_entropy(outputs, y, reduction="none").mean()
-
-
 class AttributeStudent(Student):
     """Trains on released attributes, each present or absent: every loss is the mean over them of
     its binary form.
@@ -297,7 +284,7 @@ class AttributeStudent(Student):
         return losses.pairs(outputs)
 
 
-class Regressor(StudentModule):
+class Regressor(Student):
     """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper
     one.
 
@@ -311,12 +298,15 @@ class Regressor(StudentModule):
     def _divergence(self, clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
         return losses.squared_difference(clean, moved)
 
+    def _certain(self, outputs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((), device=self.device)
+
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]
         return F.mse_loss(outputs, targets)
 
 
-STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's kind
+STUDENT_MODULES: dict[str, type[Student]] = {  # by a label space's kind
     "class": Student,
     "attributes": AttributeStudent,
     "value": Regressor,
