@@ -27,8 +27,9 @@ STEPS_A_CHAPTER = 100
 class Pool:
     """The rows that a student is trained on, labelled or not, and what is known of them.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of
-    images on the 0..1 scale, empty for vectors. ``labels``: what a row's label can be.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: what standardises them, by
+    channel of images on the 0..1 scale, by entry of vectors, which stay as they are where it is
+    empty. ``labels``: what a row's label can be.
     """
 
     inputs: np.ndarray = field(repr=False)

@@ -33,7 +33,7 @@ from . import model
 from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Pool, Steps, StudentData
 from .devices import SpawnedDevices, hide_remarks, no_secrets, require_devices
-from .module import STUDENT_MODULES, StudentModule
+from .module import STUDENT_MODULES, Student
 
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 BATCH = 500  # rows whose features are computed at once
@@ -192,7 +192,7 @@ class History(Callback):
         self.rows = list(state_dict["rows"])
 
 
-def student_module(config: StudentConfig, pool: Pool, seed: int) -> StudentModule:
+def student_module(config: StudentConfig, pool: Pool, seed: int) -> Student:
     """What is trained, with fresh weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -231,11 +231,6 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpac
     if width > MAX_FEATURES:
         rule = f"a network with at most {MAX_FEATURES} penultimate features"
         raise InvalidInput("student.backbone", rule, width)
-
-
-def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """What an exported student says of raw inputs, in the form of ``labels``' truth."""
-    return labels.predict(outputs(spec, inputs))
 
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:

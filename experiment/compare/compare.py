@@ -9,12 +9,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...student.data import Pool
 from ...student.devices import require_devices
-from ...student.linear import LINEAR, LinearRows
-from ...student.train import predict, train
+from ...student.linear import LINEAR, statistics
+from ...student.train import outputs, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.baselines.config import PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib
@@ -169,18 +170,16 @@ def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
     else:
         known = has_truth(public.labels)
         inputs, codes = public.inputs[known], space.encode("public_y", public.labels[known])
-    statistics, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
-    pool = Pool(inputs, space, statistics.mean, statistics.std)
+    scale, labels = Preprocessing.of_public(public.inputs), space.expand(codes)
     if student.backbone == LINEAR:
         if inputs.ndim == 4:
             embedder = first_embedder(config, public)
-            inputs, tests = embedder.features(inputs), embedder.features(tests)
-        linear = LinearRows.of(inputs, tests, space)
-        pool, tests = linear.pool, linear.test
+            inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
+        scale = statistics(inputs)
+    pool = Pool(inputs, space, scale.mean, scale.std)
     weights = train(student, pool, labels, run_dir=place / "student", seed=config.seed).weights
-    score = space.score(
-        predict(pool.spec(student.backbone, weights), tests, space), public.test_labels
-    )
+    said = outputs(pool.spec(student.backbone, weights), tests)
+    score = space.score(space.predict(said), public.test_labels)
     return {
         "epsilon": None,
         "labels": len(labels) if cell.reference == "true_labels" else None,

@@ -13,7 +13,7 @@ import numpy as np
 from ...student.config import StudentConfig
 from ...student.data import Pool, has_soft
 from ...student.held_out import drop_doubtful
-from ...student.linear import LINEAR, LinearRows, with_head
+from ...student.linear import LINEAR, on_plain, statistics, with_head
 from ...student.train import check, export, outputs, train
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
@@ -35,44 +35,40 @@ Taught = tuple[Pool, np.ndarray, np.ndarray | None]  # rows, labels, probabiliti
 class TrainingRows:
     """What a run's student sees of public and test rows: ``pool``, ``test_inputs``.
 
-    A linear student sees standardised features, of images those of a fixed network.
+    A linear student learns from standardised features, of images those of a fixed network.
     """
 
     def __init__(self, experiment: Experiment) -> None:
         public, labels = experiment.public, experiment.task.labels
         plain, test = public.inputs, public.test_inputs
-        statistics = Preprocessing.of_public(plain)
         self._backbone = experiment.settings.student.backbone
-        self._plain = self.pool = Pool(plain, labels, statistics.mean, statistics.std)
-        self.test_inputs = test
-        self._linear: LinearRows | None = None
         self._network: ExtractorSpec | None = None
-        if self._backbone == LINEAR:
-            if plain.ndim == 4:
-                self._network, features = experiment.first_extractor, experiment.features.plain
-                plain, test = features(self._network), features(self._network, "test")
-            self._linear = LinearRows.of(plain, test, labels)
-            self.pool, self.test_inputs = self._linear.pool, self._linear.test
+        if self._backbone == LINEAR and plain.ndim == 4:
+            self._network, features = experiment.first_extractor, experiment.features.plain
+            plain, test = (
+                features(self._network, rows).astype(np.float32) for rows in ("public", "test")
+            )
+        scale = statistics(plain) if self._backbone == LINEAR else Preprocessing.of_public(plain)
+        self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
 
     def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``Embedder.embed`` of rows like the pool's, which are vectors."""
-        rows = rows if self._linear is None else self._linear.unscaled(rows)
         if self._network is not None:
             return integers(extractor, rows)
         return Embedder(extractor).embed(rows)
 
-    def outputs(self, student: ExtractorSpec) -> np.ndarray:
-        """An exported student's outputs for the test rows: float32 [n, c]."""
-        if self._linear is not None:
-            return self._linear.outputs(student.weights)  # by its last layer
-        return outputs(student, self.test_inputs)
+    def outputs(self, weights: bytes) -> np.ndarray:
+        """The trained student's outputs for the test rows: float32 [n, c]."""
+        return outputs(self.pool.spec(self._backbone, weights), self.test_inputs)
 
     def export(self, weights: bytes) -> ExtractorSpec:
         """The trained student, on plain rows, as it goes back to the teacher."""
-        layer = weights if self._linear is None else self._linear.plain(weights)
+        if self._backbone != LINEAR:
+            return export(self.pool, self._backbone, weights)
+        layer = on_plain(weights, self.pool)
         if self._network is not None:
             return with_head(self._network, layer)
-        return export(self._plain, self._backbone, layer)
+        return export(replace(self.pool, mean=(), std=()), LINEAR, layer)
 
 
 def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -> None:
@@ -133,7 +129,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     student = seen.export(model.weights)
     folder.save_student(number, student, cleaned.labels)
     asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
-    return round_metrics(experiment, asked, seen.outputs(student)) | {
+    return round_metrics(experiment, asked, seen.outputs(model.weights)) | {
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }

@@ -7,7 +7,7 @@ import numpy as np
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
-from labelwall.student.train import TrainedStudent, export, predict, train
+from labelwall.student.train import TrainedStudent, export, outputs, train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 
@@ -42,7 +42,7 @@ class Task:
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
         spec = export(self.pool, "mlp", trained.weights)
-        return predict(spec, self.test_x, self.pool.labels)
+        return self.pool.labels.predict(outputs(spec, self.test_x))
 
 
 def classes(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
