@@ -6,17 +6,17 @@ Loads without torch.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ...teacher.baselines.config import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
 from ...wall.errors import InvalidInput
 from ..config.config import Config
+from ..config.groups import Computing
 from ..config.settings import build, config_of, merged
 
 Reference = Literal["non_private", "true_labels"]
-COMPUTING = ("threads", "workers", "batch_size", "device")  # which change no result
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Cell:
     def settings(self) -> dict[str, Any]:
         """All that decides its result, as JSON."""
         known: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        for name in COMPUTING:
-            del known["config"][name]
+        for entry in fields(Computing):  # which change no result
+            del known["config"][entry.name]
         return known
 
 

@@ -31,7 +31,7 @@ from ..config.own import MIN_ROWS
 from ..config.settings import to_yaml
 from ..run.console import Console
 from ..run.features import first_extractor
-from ..run.run_folder import RunFolder, recorded_choice, resumed, write_file
+from ..run.run_folder import RunFolder, resumed, write_file
 from ..run.training import check_student
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
@@ -58,15 +58,14 @@ EMBEDDED = 64  # dimensions from which vectors are taken for the features of a n
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
     """``config`` with a mechanism: the one that the folder records, or the best found.
 
-    What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
+    What is found is written to config.yaml, with the table of candidates in candidates.json, so
     that a resumed run does not search again. Raises InvalidInput (also for folders that can not be
     written), MissingData (public rows), BudgetRefused, and LabelwallError where the folder holds
     another run.
     """
-    resumed(config, folder)  # raises where the folder holds another run
-    known = recorded_choice(config, folder)
-    if not known.open:
-        return known
+    config = resumed(config, folder)  # raises where the folder holds another run
+    if not config.open:
+        return config
     folder.create()
     if config.teacher is None:
         make_private(custodian)  # a search takes minutes: fails before it
@@ -74,7 +73,7 @@ def decided(config: Config, folder: RunFolder, custodian: Path, console: Console
     console.say(choices_table(optimum.tried))
     console.say(reason(optimum))
     write_file(folder.candidates, json.dumps(describe_candidates(optimum), indent=2))
-    write_file(folder.choice, to_yaml(best))
+    write_file(folder.config, to_yaml(best))
     return best
 
 

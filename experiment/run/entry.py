@@ -76,8 +76,7 @@ def run(
         teacher.export(folder.ledger)
         period = _period(folder, len(config.rounds), public, update)
         config = _fixed(config, folder, console)
-        if not folder.config.exists():
-            write_file(folder.config, to_yaml(config))
+        write_file(folder.config, to_yaml(config))
         taught = public.labels if settings.taught else None
         if taught is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)

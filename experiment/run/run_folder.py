@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from ..config.config import Config
+from ..config.groups import Computing
 from ..config.settings import load_config
 
 METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
@@ -28,7 +29,7 @@ CLASSIFIER = "linear.safetensors"
 PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
 FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 # What may change between a run and its resumption.
-NOT_IDENTITY = {"threads", "workers", "batch_size", "device", "teacher"}
+NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
 
 
@@ -62,8 +63,7 @@ class RunFolder:
         self.student = path / "student.safetensors"
         self.report = path / "report.html"
         self.card = path / "MODEL_CARD.md"
-        self.choice = path / "chosen.yaml"  # of `auto`, with the table of its candidates
-        self.candidates = path / "candidates.json"
+        self.candidates = path / "candidates.json"  # among which `auto` chose
 
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""
@@ -144,33 +144,23 @@ def _extractor(path: Path) -> ExtractorSpec:
 def resumed(config: Config, folder: RunFolder) -> Config:
     """With the method and the numbers that the folder records, where ``config`` leaves them open.
 
-    Raises LabelwallError where another configuration is recorded.
+    Before the run began, only those of the same other settings. Raises LabelwallError where another
+    configuration is recorded.
     """
-    config = recorded_choice(config, folder)
     if not folder.config.exists():
         return config
-    known = load_config(folder.config)
-    config = config.recorded(known.plan())
-    before, now = _json(known), _json(config)
-    if differing := [name for name in now if before[name] != now[name]]:
+    known, begun = load_config(folder.config), folder.ledger.exists()
+    chosen = config.chosen(known) if config.open else config
+    chosen = chosen.recorded(known.plan())
+    before, now = _json(known), _json(chosen)
+    differing = [name for name in now if before[name] != now[name]]
+    if differing and begun:
         raise LabelwallError(
             f"{folder.path} holds a run with other settings ({', '.join(differing)}). Choose "
             "another --run_dir. Budgets of the same private records add up."
         )
-    return config
-
-
-def recorded_choice(config: Config, folder: RunFolder) -> Config:
-    """With the method that the folder records, where ``config`` leaves it open.
-
-    Before the run began, only where it was chosen for the same other settings.
-    """
-    if not config.open or not folder.choice.exists():
-        return config
-    known = load_config(folder.choice)
-    chosen = config.chosen(known)
-    same = _json(known) == _json(chosen) and known.expected_records == config.expected_records
-    return chosen if same or folder.config.exists() else config
+    same = not differing and known.expected_records == config.expected_records
+    return chosen if begun or same else config
 
 
 def _json(config: Config) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Auto(Mechanism):
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """Raises InvalidInput: it has no price before it is chosen."""
-        rule = "chosen first: `labelwall plan --out FILE` writes it, and a run has its chosen.yaml"
+        rule = "chosen first: `labelwall plan --out FILE` writes it, and a run has its config.yaml"
         raise InvalidInput("mechanism.kind", rule, self.kind)
 
 

@@ -16,7 +16,7 @@ from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.run_folder import RunFolder, recorded_choice
+from labelwall.experiment.run.run_folder import RunFolder, resumed
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.wall.datasets.config import DataConfig, PublicData, Task
@@ -79,7 +79,7 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
     assert "test split" in table["source"]  # the public rows of these data have no labels
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
-    assert recorded_choice(load_config(config), folder).open  # before it began: another search
+    assert resumed(load_config(config), folder).open  # before it began: another search
 
 
 def test_where_public_rows_are_foreign_a_classifier_is_released(config: Path, monkeypatch) -> None:
@@ -119,11 +119,13 @@ def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
 def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monkeypatch) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
     folder.create()
-    folder.config.write_text(to_yaml(replace(found, mechanism=PrivateLinear(axes=4))))
+    other = to_yaml(replace(found, mechanism=PrivateLinear(axes=4)))
+    folder.config.write_text(other)
+    folder.ledger.touch()  # it began
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
-    assert not folder.choice.exists()
+    assert folder.config.read_text() == other
 
 
 @pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
