@@ -31,7 +31,7 @@ Settings = Mapping[str, Any]
 
 
 def _configured(
-    data: Data, place: Path, budget: Settings, settings: Settings, private: bool = True
+    data: Data, place: Path, settings: Settings, private: bool, **budget: Any
 ) -> Config:
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
@@ -96,8 +96,7 @@ def fit(
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
-        budget["periods"] = periods
-        config = _configured(data, place, budget, settings, private=not teachers)
+        config = _configured(data, place, settings, not teachers, periods=periods, **budget)
         train(config, run_dir, Console(quiet=quiet), isolate, loggers)
     return load(run_dir)
 
@@ -144,8 +143,7 @@ def plan(
 
     with TemporaryDirectory() as scratch:
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
-        budget["periods"] = periods
-        config = _configured(data, Path(scratch), budget, settings, private=False)
+        config = _configured(data, Path(scratch), settings, False, periods=periods, **budget)
         config, shown, text = priced(config, Console(quiet=quiet))
         require_affordable(config.plan())
     return Price(shown["epsilon"], config.budget.delta, shown, text)

@@ -55,7 +55,7 @@ def trained(
     facts: dict[str, Any] = {"labels": None, "label_accuracy": None}
     if isinstance(model, PrivateModel):
         facts["noise_multiplier"] = model.noise_multiplier
-    right = float((_predicted(model, inputs(public.test_inputs)[0]) == public.test_labels).mean())
+    right = float((model.predict(inputs(public.test_inputs)[0]) == public.test_labels).mean())
     return {"epsilon": round_up(model.epsilon), "claim": model.claim, **facts, "accuracy": right}
 
 
@@ -87,7 +87,7 @@ def rehearsed(
             other = replace(baseline, learning_rate=factor * baseline.learning_rate)
             labels = torch.from_numpy(codes[drawn])
             model = fitted(other, rows[drawn], labels)
-            right = float((_predicted(model, rows[asked]) == codes[asked]).mean())
+            right = float((model.predict(rows[asked]) == codes[asked]).mean())
             tried.append((right, named, other))
     return max(tried, key=lambda each: each[0])[1:]
 
@@ -142,9 +142,3 @@ def _fitted(
         seed=seed,
         progress=lambda done, total: console.progress("training privately", done, total),
     )
-
-
-def _predicted(model: PrivateModel | PrivateClassifier, rows: torch.Tensor) -> np.ndarray:
-    if isinstance(model, PrivateModel):
-        return model.predict(rows)
-    return model.predict(rows.numpy().astype(np.float64))

@@ -263,10 +263,10 @@ class PrivateSide(Computing):
 
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
-        if not self.scored:
-            return [self._priced(rounds) for rounds in self._paid()]
-        score, share = self.mechanisms()[-1].for_unit(self.privacy.unit), self.evaluate.share
         priced = [self._priced(rounds) for rounds in self._paid()]
+        if not self.scored:
+            return priced
+        score, share = self.mechanisms()[-1].for_unit(self.privacy.unit), self.evaluate.share
         models = 1
         if self.evaluate.choose:  # sums leave a classifier beside the student
             asked = (self.mechanism_of(number + 1) for number in range(len(self.rounds)))

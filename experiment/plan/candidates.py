@@ -121,8 +121,7 @@ def around_linear(view: View, good: L) -> list[L]:
 def stricter_linear(view: View, good: L) -> list[L]:
     """With margins, rising, where its labels have any."""
     margins = LINEAR_MARGINS if good.label_space != "value" else ()
-    fields: list[dict[str, Any]] = [{"margin": margin} for margin in margins]
-    return [replace(good, **more) for more in fields]
+    return [replace(good, **dict[str, Any](margin=margin)) for margin in margins]
 
 
 def votes(mechanism: S, view: View) -> list[S]:

@@ -153,11 +153,9 @@ def choices_table(choices: Sequence[Choice[Any]]) -> str:
     import rich.console
     import rich.table
 
-    table = rich.table.Table(
-        title=f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}"
-    )
-    for name in ("epsilon", "expected", "asked", "answered", "features", "mechanism"):
-        table.add_column(name)
+    columns = "epsilon", "expected", "asked", "answered", "features", "mechanism"
+    title = f"candidates: the best {min(SHOWN, len(choices))} of {len(choices)}"
+    table = rich.table.Table(*columns, title=title)
     for choice in choices[:SHOWN]:
         table.add_row(
             f"{round_up(choice.epsilon):.3f}",

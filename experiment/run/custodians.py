@@ -106,21 +106,14 @@ class Custodians:
         """
         known = list[dict[str, Any]]()
         for url, place in zip(self._teachers, _places(path, len(self._teachers)), strict=True):
-            if not place.exists():  # never reached
-                known.append({**UNKNOWN, "teacher": url, "left_out": self._left_out.get(url)})
-                continue
-            state = Ledger(place).state
-            assert state.plan is not None
-            epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
-            known.append(
-                {
-                    "teacher": url,
-                    "dataset": state.dataset,
-                    "ledger_head": state.head,
-                    "epsilon": epsilon,
-                    "left_out": self._left_out.get(url),
-                }
-            )
+            entry: dict[str, Any] = {**UNKNOWN, "teacher": url}
+            entry["left_out"] = self._left_out.get(url)
+            if place.exists():  # else never reached
+                state = Ledger(place).state
+                assert state.plan is not None
+                epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
+                entry |= {"dataset": state.dataset, "ledger_head": state.head, "epsilon": epsilon}
+            known.append(entry)
         return known
 
     def _leave_out(self, why: Mapping[str, str]) -> None:

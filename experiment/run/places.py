@@ -6,7 +6,6 @@ fact. Another one is opened by an explicit --custodian_dir alone, since what bot
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
@@ -20,11 +19,6 @@ from ...wall.errors import LedgerMismatch
 from ..config.private_side import PrivateSide
 
 SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
-
-
-def publishable(data: DataConfig) -> dict[str, object]:
-    """The settings that say which rows there are."""
-    return {key: value for key, value in asdict(data).items() if key != "download"}
 
 
 def custodian_place(side: PrivateSide, run_dir: Path) -> Path:

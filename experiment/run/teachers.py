@@ -9,9 +9,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.custodian import Custodian, open_custodian
@@ -23,33 +24,18 @@ from ...wall.client import RemoteTeacher
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
-from ...wall.matrices import Matrix, NoisyCounts
-from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
 from ..config.private_side import PrivateSide
 from ..config.settings import to_yaml
 from .console import Console
 from .custodians import Custodians
-from .places import publishable
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 PROGRAM = "labelwall.pipeline"
-
-
-class Answering(Protocol):
-    """What a round needs of a teacher, wherever it runs."""
-
-    def use_extractor(self, spec: ExtractorSpec) -> None: ...
-
-    def answer(self, queries: Queries) -> Answers: ...
-
-    def count(self, matrix: Matrix) -> NoisyCounts: ...
-
-    def export(self, path: Path) -> None:
-        """Write the auditors' copy of the ledger."""
-        ...
+# What a round asks, wherever it runs
+Answering = Teacher | RemoteTeacher | Custodians
 
 
 @contextmanager
@@ -188,7 +174,7 @@ def custody(
     assert side.directory is not None
     custodian = open_custodian(
         side.directory,
-        data=publishable(side.data),
+        data={name: value for name, value in asdict(side.data).items() if name != "download"},
         plan=side.plan(),
         recorded=side.plan_beside,
         unsafe=unsafe,

@@ -37,6 +37,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...wall.errors import LabelwallError, MissingData
 from .config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
@@ -60,9 +61,9 @@ class PrivateClassifier:
     epsilon: float
     claim: str
 
-    def predict(self, inputs: np.ndarray) -> np.ndarray:
-        """Classes of float64 [n, d] inputs in -1..1: int64 [n], ties to the lowest."""
-        rows = self.prepare(inputs)
+    def predict(self, inputs: ArrayLike) -> np.ndarray:
+        """Classes of [n, d] inputs in -1..1: int64 [n], ties to the lowest."""
+        rows = self.prepare(np.asarray(inputs, dtype=np.float64))
         voted = np.stack([model.predict(rows) for model in self.models])  # [models, n]
         votes = [(voted == label).sum(axis=0) for label in range(self.num_classes)]
         return np.stack(votes, axis=1).argmax(axis=1)  # of [n, classes]
