@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ...teacher.accounting.plan import Plan
-from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.files import whole
@@ -91,6 +90,8 @@ class RunFolder:
         return list(known.get("periods", ()))
 
     def ledger_state(self) -> LedgerState:
+        from ...teacher.ledger.ledger import Ledger  # takes half a second
+
         return Ledger(self.ledger).state
 
     def plan(self) -> Plan:

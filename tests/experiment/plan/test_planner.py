@@ -94,6 +94,21 @@ def test_a_tiny_budget_has_one_step() -> None:
     assert found.chosen.epsilon <= 0.012
 
 
+@pytest.mark.parametrize(("accuracy", "share"), [(0.2, 1 / 7), (0.9, 1.0)])
+def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(
+    accuracy: float, share: float
+) -> None:
+    tried = set[Mechanism]()
+
+    def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Score:
+        tried.add(mechanism)
+        return Score(1.0, accuracy, 0.01)
+
+    planned(PrivateKnn(), replace(GOAL, worth=0.5 * GOAL.queries), public(score))
+    coarse = set(candidates.votes(PrivateKnn(), VIEW))
+    assert len(coarse & tried) == math.ceil(share * len(coarse))
+
+
 def test_least_accuracy_raises_the_margin() -> None:
     def score(_view: View, mechanism: Mechanism, draws: range, _asked: int) -> Score:
         assert isinstance(mechanism, ReverseKnn)
