@@ -294,7 +294,7 @@ class Candidates(Generic[M]):
         rehearser = Rehearser(goal, public, progress)
         coarse = [(view, m) for view in public.views() for m in self.coarse(mechanism, view)]
         draws, fresh = range(self.times), range(self.times, (1 + FRESH) * self.times)
-        stride = 1 if mechanism.once_a_round else STRIDE
+        stride = STRIDE if goal.worth and not mechanism.once_a_round else 1
         tried = rehearser.each(coarse[::stride], draws[:1])
         if stride > 1 and tried and tried[0].worth >= HOPE**2 * goal.worth:
             rest = [each for place, each in enumerate(coarse) if place % stride]
