@@ -216,13 +216,6 @@ class ValueLabels(LabelSpace):
     def text(self, label: np.ndarray) -> str | None:
         return None if label == ABSTAINED else f"{self.decode(label):.4g}"
 
-    def example(self, label: np.ndarray, truth: np.ndarray | None) -> tuple[str | None, str | None]:
-        """The true value stands beside the released one: no noisy value is right or wrong."""
-        given, true = self.text(label), None if truth is None else f"{truth:.4g}"
-        if given is None or true is None:
-            return given, true
-        return f"{given} (true {true})", None
-
 
 def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
     """Root mean squared and mean absolute error, in the values' unit, and R2 of float64 [n] each;

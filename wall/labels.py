@@ -144,10 +144,6 @@ class LabelSpace(ABC):
     def text(self, label: np.ndarray) -> str | None:
         """One label, int64 [] or [c], for a reader; None where nothing was released."""
 
-    def example(self, label: np.ndarray, truth: np.ndarray | None) -> tuple[str | None, str | None]:
-        """(a released label, the true one) for a reader, None where there is none."""
-        return self.text(label), None if truth is None else self.text(truth)
-
     def fields(self) -> dict[str, Any]:
         """Arguments of ``label_space`` that make this space, as JSON holds them."""
         return {"kind": self.kind, "names": list(self.names), "bounds": list(self.bounds)}

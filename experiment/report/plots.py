@@ -1,4 +1,4 @@
-"""The report's pictures: functions from numbers to SVG or PNG bytes.
+"""The report's pictures: functions from numbers to SVG bytes.
 
 The same numbers give the same bytes. matplotlib is imported when called, and its figures are used
 without pyplot, so that no global state is touched.
@@ -61,15 +61,6 @@ def svg(
             axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=legend)
         buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
         figure.savefig(buffer, format="svg", metadata=undated, transparent=True)
-    return buffer.getvalue()
-
-
-def png(image: np.ndarray) -> bytes:
-    """A PNG file of one image, uint8 [height, width, 1 or 3]."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
     return buffer.getvalue()
 
 

@@ -1,7 +1,7 @@
-"""report.html and MODEL_CARD.md of a finished run, from the run folder and public rows alone.
+"""report.html and MODEL_CARD.md of a finished run, from the run folder alone.
 
-The same run folder gives the same bytes. Nothing private is opened: not the custodian's directory,
-not the private rows. The card has the Hugging Face Hub's form: front matter, then sections.
+The same run folder gives the same bytes. No rows are opened, nor the custodian's directory. The
+card has the Hugging Face Hub's form: front matter, then sections.
 """
 
 import html
@@ -9,8 +9,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from ...teacher.accounting.accountant import certificates, smallest_certified
 from ...teacher.accounting.conversion import round_up
-from ...wall.datasets.config import DataConfig
-from ...wall.datasets.sources import read_public
-from ...wall.errors import LabelwallError
 from ...wall.guarantee import POOLED
-from ...wall.labels import LabelSpace, has_truth
-from ...wall.messages import Outcome
+from ...wall.labels import LabelSpace
 from ..config.config import Config
 from ..run.metrics import BINS, uneven, untested
 from ..run.quality import estimate_of
-from ..run.run_folder import RunFolder, write_file
+from ..run.run_folder import write_file
 from . import plots
 from .finished import FinishedRun, read_run
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
-MOST_IMAGES = 10  # shown for each round and outcome
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
@@ -128,7 +122,7 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
 
 def _page(run: FinishedRun) -> dict[str, Any]:
     """What report.html shows: numbers, names, pictures as bytes."""
-    shared, rounds, data = _shared(run), run.rounds, run.config.data
+    shared = _shared(run)
     plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
     counts, frequent, picture = np.array(last["confusion"]), {}, None
     kind = "" if shared["untested"] else space.kind
@@ -147,8 +141,7 @@ def _page(run: FinishedRun) -> dict[str, Any]:
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
         "confusion_plot": picture,
         "frequent": frequent,
-        "estimates": [estimate_of(r) for r in rounds],
-        "examples": examples(data, run.folder, len(rounds), space),
+        "estimates": [estimate_of(r) for r in run.rounds],
         "shown_config": settings,
     }
 
@@ -186,39 +179,6 @@ def shown_config(config: Config) -> dict[str, Any]:
     return shown
 
 
-def examples(
-    data: DataConfig, folder: RunFolder, rounds: int, space: LabelSpace
-) -> list[dict[str, Any]]:
-    """By round the first public images that were answered, and the first abstained on.
-
-    Each has a PNG file, the label given and the true one, as LabelSpace.example words them. Empty
-    where inputs are feature vectors, or where the public rows are gone or fewer than were asked.
-    Nothing is downloaded.
-    """
-    try:
-        public = read_public(replace(data, download=False))
-    except LabelwallError:
-        return []
-    stored = [folder.load_answers(number) for number in range(1, rounds + 1)]
-    if public.inputs.ndim != 4 or any((rows >= len(public.inputs)).any() for rows, _, _ in stored):
-        return []
-
-    def example(row: int, label: np.ndarray) -> dict[str, Any]:
-        labels = public.labels
-        known = labels is not None and has_truth(labels[row : row + 1])[0]
-        given, true = space.example(label, labels[row] if labels is not None and known else None)
-        return {"image": plots.png(public.inputs[row]), "given": given, "true": true}
-
-    def first(
-        outcome: Outcome, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray
-    ) -> list[dict[str, Any]]:
-        places = np.flatnonzero(outcomes == outcome)[:MOST_IMAGES]
-        return [example(int(rows[place]), labels[place]) for place in places]
-
-    kinds = {"answered": Outcome.ANSWERED, "abstained": Outcome.ABSTAINED}
-    return [{name: first(kind, *answers) for name, kind in kinds.items()} for answers in stored]
-
-
 def _epsilon(value: float | None) -> str:
     """An epsilon for a reader, rounded up; infinity where nothing is certified."""
     return "∞" if value is None else f"{round_up(value, EPSILON_DIGITS):.{EPSILON_DIGITS}f}"
@@ -230,9 +190,9 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
-def _data_uri(kind: str, content: bytes) -> str:
-    """A picture inside the page, as an image, whose element ids can not clash with another's."""
-    return f"data:image/{kind};base64,{b64encode(content).decode()}"
+def _data_uri(content: bytes) -> str:
+    """An SVG inside the page, as an image, whose element ids can not clash with another's."""
+    return f"data:image/svg+xml;base64,{b64encode(content).decode()}"
 
 
 FILTERS: dict[str, Callable[[Any], str]] = {
@@ -240,6 +200,5 @@ FILTERS: dict[str, Callable[[Any], str]] = {
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
     "epsilon": _epsilon,
     "cell": cell,
-    "svg": partial(_data_uri, "svg+xml"),
-    "png": partial(_data_uri, "png"),
+    "svg": _data_uri,
 }

@@ -179,14 +179,11 @@ def test_spaces_are_named_by_numbers_and_labels_read_as_their_names():
     assert label_space("class").numbered(np.array([0])) == ClassLabels.of(2)
     assert label_space("attributes").numbered(np.zeros((1, 3))) == AttributeLabels.of(3)
     classes, attributes = CASES["class"].space, CASES["attributes"].space
-    assert classes.example(np.array(1), np.array(2)) == ("dog", "emu")
+    assert classes.text(np.array(1)) == "dog"
     assert attributes.text(np.array([1, -1])) == "red, round?"
     assert attributes.text(np.array([0, 0])) == "none of them"
-    assert attributes.example(np.array([-1, -1]), None) == (None, None)
-    values, label = ValueLabels(0.0, 4096.0), np.array(7)
-    assert values.example(label, np.float64(9.5)) == ("7 (true 9.5)", None)  # side by side
-    assert values.example(label, None) == ("7", None)
-    assert values.example(np.array(-1), np.float64(9.5)) == (None, "9.5")
+    assert attributes.text(np.array([-1, -1])) is None
+    assert ValueLabels(0.0, 4096.0).text(np.array(7)) == "7"
 
 
 def test_packing_is_binary_and_refuses_other_entries():
