@@ -1,15 +1,30 @@
 """A comparison's table and picture, from the results of its cells."""
 
+import io
 import statistics
+import warnings
 from typing import TYPE_CHECKING, Any
-
-from ..report.plots import svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP*X<>"
+SIZE = 6.4, 4.2  # of the picture, inches
+INK = "#1b2733"
 MEDIANS = ("labels", "label_accuracy", "accuracy", "label_errors", "errors", "cpu_seconds")
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "labelwall",  # element ids are random otherwise
+    "svg.fonttype": "none",  # text stays text: small, searchable, drawn with the reader's font
+    "text.parse_math": False,  # class names are the user's, dollars included
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
 
 
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -82,36 +97,51 @@ def _scores(row: dict[str, Any]) -> str:
 
 
 def plot(rows: list[dict[str, Any]]) -> bytes:
-    """SVG of each method's score by epsilon, with its range, and of the references."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    """SVG of each method's score by epsilon, with its range, and of the references.
+
+    The same rows give the same bytes, without a date or a program's name. matplotlib is imported
+    here, and its figure used without pyplot, so that no global state is touched.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
 
     unit, what = (1, "R2 on") if any(row["errors"] for row in rows) else (100, "percent right of")
+    buffer, undated = io.BytesIO(), {"Date": None, "Creator": None}
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        # The reader's browser has fonts that this machine lacks
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = figure.subplots()
+        axes.set(xlabel="epsilon", ylabel=f"{what} the test split")
+        _draw(axes, rows, unit)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+        figure.savefig(buffer, format="svg", metadata=undated, transparent=True)
+    return buffer.getvalue()
+
+
+def _draw(axes: "Axes", rows: list[dict[str, Any]], unit: int) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     references = sorted((row for row in rows if row["epsilon"] is None), key=score, reverse=True)
     methods = dict.fromkeys(row["method"] for row in rows if row["epsilon"] is not None)
-
-    def draw(axes: "Axes") -> None:
-        for place, method in enumerate(methods):
-            points = [r for r in rows if r["method"] == method and r["low"] is not None]
-            points.sort(key=lambda row: row["epsilon"])
-            if not points:
-                continue
-            at, scores = zip(*((row["epsilon"], unit * score(row)) for row in points), strict=True)
-            bars = [
-                [unit * abs(row[end] - score(row)) for row in points] for end in ("low", "high")
-            ]
-            marker = MARKERS[place % len(MARKERS)]
-            axes.errorbar(at, scores, yerr=bars, marker=marker, capsize=3, label=method)
-        for place, row in enumerate(references):
-            height, above = unit * score(row), "top" if place else "bottom"
-            axes.axhline(height, color="#5a6875", linestyle=":")
-            at, within = (0.99, height), ("axes fraction", "data")
-            axes.annotate(row["method"], at, xycoords=within, ha="right", va=above, fontsize=9)
-        axes.grid(alpha=0.25)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        # matplotlib's own formatter writes formulas, which are switched off.
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-
-    label = f"{what} the test split"
-    return svg(draw, height=4.2, x="epsilon", y=label, legend=3)
+    for place, method in enumerate(methods):
+        points = [r for r in rows if r["method"] == method and r["low"] is not None]
+        points.sort(key=lambda row: row["epsilon"])
+        if not points:
+            continue
+        at, scores = zip(*((row["epsilon"], unit * score(row)) for row in points), strict=True)
+        bars = [[unit * abs(row[end] - score(row)) for row in points] for end in ("low", "high")]
+        marker = MARKERS[place % len(MARKERS)]
+        axes.errorbar(at, scores, yerr=bars, marker=marker, capsize=3, label=method)
+    for place, row in enumerate(references):
+        height, above = unit * score(row), "top" if place else "bottom"
+        axes.axhline(height, color="#5a6875", linestyle=":")
+        at, within = (0.99, height), ("axes fraction", "data")
+        axes.annotate(row["method"], at, xycoords=within, ha="right", va=above, fontsize=9)
+    axes.grid(alpha=0.25)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    # matplotlib's own formatter writes formulas, which are switched off.
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -7,7 +7,6 @@ card has the Hugging Face Hub's form: front matter, then sections.
 import html
 import math
 import re
-from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -25,12 +24,11 @@ from ..config.config import Config
 from ..run.metrics import BINS, uneven, untested
 from ..run.quality import estimate_of
 from ..run.run_folder import write_file
-from . import plots
 from .finished import FinishedRun, read_run
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
-MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
+MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst, and no matrix
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
 TASKS = {  # the Hub's, by kind of label, for images and for vectors
@@ -121,25 +119,20 @@ def _shared(run: FinishedRun) -> dict[str, Any]:
 
 
 def _page(run: FinishedRun) -> dict[str, Any]:
-    """What report.html shows: numbers, names, pictures as bytes."""
+    """What report.html shows: numbers and names."""
     shared = _shared(run)
     plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
-    counts, frequent, picture = np.array(last["confusion"]), {}, None
-    kind = "" if shared["untested"] else space.kind
-    if kind == "attributes":
+    counts, frequent = np.array(last["confusion"]), dict[str, float]()
+    if space.kind == "attributes" and not shared["untested"]:
         most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
         frequent = dict(zip(space.names, most.tolist(), strict=True))
-    elif kind == "class":
-        picture = plots.confusion_matrix(counts, space.names)
-    elif kind:
-        picture = plots.value_scatter(counts, *space.bounds)
     spelled = certified is not None and certified <= MOST_SPELLED
     settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
     return {
         **shared,
         "factor": round_up(math.exp(certified), 2) if spelled else None,
         "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
-        "confusion_plot": picture,
+        "most_names": MOST_NAMES,
         "frequent": frequent,
         "estimates": [estimate_of(r) for r in run.rounds],
         "shown_config": settings,
@@ -190,15 +183,9 @@ def cell(text: object) -> str:
     return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
-def _data_uri(content: bytes) -> str:
-    """An SVG inside the page, as an image, whose element ids can not clash with another's."""
-    return f"data:image/svg+xml;base64,{b64encode(content).decode()}"
-
-
 FILTERS: dict[str, Callable[[Any], str]] = {
     "percent": lambda share: "unknown" if share is None else f"{100 * share:.2f}%",
     "number": lambda value: "unknown" if value is None else f"{value:.4g}",
     "epsilon": _epsilon,
     "cell": cell,
-    "svg": _data_uri,
 }

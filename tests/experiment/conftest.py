@@ -1,18 +1,10 @@
-"""Whole runs draw pictures, and share a budget, only where a test asks for it."""
+"""Whole runs share a budget only where a test asks for it."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.experiment import tiny
-
-
-class Blank:
-    """In place of the module of pictures: each is the same empty one."""
-
-    def __getattr__(self, name: str) -> Callable[..., bytes]:
-        return lambda *numbers, **names: b"<svg/>"
 
 
 @pytest.fixture(autouse=True)
@@ -37,15 +29,3 @@ def budget_each(request: pytest.FixtureRequest, monkeypatch) -> None:
     """Elsewhere each run folder has a budget: many settings are tried on the same tiny rows."""
     if "one_budget" not in request.fixturenames:
         monkeypatch.setattr("labelwall.experiment.run.places.place_of", lambda data: None)
-
-
-@pytest.fixture
-def drawn() -> None:
-    """The reports that a test's runs write have their pictures."""
-
-
-@pytest.fixture(autouse=True)
-def blank(request: pytest.FixtureRequest, monkeypatch) -> None:
-    """Elsewhere they are blank: the eight of one report take longer than a tiny run."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("labelwall.experiment.report.report.plots", Blank())

@@ -249,7 +249,7 @@ def test_a_cap_before_the_first_step_leaves_no_label(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["votes on attributes", "means, then medians"])
-def test_a_student_of_other_labels_is_scored_and_classifies(name: str, drawn: None) -> None:
+def test_a_student_of_other_labels_is_scored_and_classifies(name: str) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     kind = write(name)
     assert checks.run() == 0

@@ -12,7 +12,7 @@ from tests.ledgers import extractors, parsed
 from tests.programs.kill_runner import kills
 
 
-def test_two_rounds_end_to_end_and_resumption(folder: Path, drawn: None, capsys) -> None:
+def test_two_rounds_end_to_end_and_resumption(folder: Path, capsys) -> None:
     assert run() == 0
     told = summary()
     assert told["delta"] == 1e-5

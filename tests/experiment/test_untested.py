@@ -49,7 +49,6 @@ def test_accuracy_is_absent_and_everything_else_is_there(name: str, capsys) -> N
     assert model.estimate_ == told["rounds"][told["best_round"] - 1]["estimate"]
 
 
-@pytest.mark.usefixtures("drawn")
 def test_labelled_public_rows_are_held_out(capsys) -> None:
     tiny.write()
     x, y = tiny.rows(400, 2)

@@ -23,8 +23,3 @@ def copied(rendered: Path, tmp_path: Path) -> Path:
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace(str(rendered.parent), str(tmp_path)))
     return tmp_path / "run"
-
-
-@pytest.fixture(autouse=True)
-def blank() -> None:
-    """No picture is: all that a report shows is drawn here."""
