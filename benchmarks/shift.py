@@ -3,6 +3,7 @@ r"""Public rows that differ from the private ones: README's one command, nothing
     python benchmarks/shift.py --scratch FOLDER --out FILE
     python benchmarks/shift.py --scratch FOLDER --root DATA --cases digits --out FILE
     python benchmarks/shift.py --scratch FOLDER --cases --tables vowel page-blocks0 --out FILE
+    python benchmarks/shift.py --scratch FOLDER --cases --photographs CIFAR10.zip --out FILE
 
 The rows are docstrings of four Python packages (the class is the package), as hashed words on 128
 axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
@@ -11,13 +12,15 @@ case says otherwise. `column moved` adds two deviations to the public rows' wide
 shrunk` leaves 0.3 of it. `--tables` names tables of KEEL (benchmarks/tables.py says how to install
 them) as cases: 60% of the rows are private, 20% public, 20% test rows, columns over the public
 rows' deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private and
-test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows.
+test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows. `--photographs` takes
+colour images from a zip file with a folder for each class: 6,000 private, 1,500 public and 1,000
+test ones; the public ones as they are, grey, blurred, or half as bright.
 
-Columns: logistic regression on the private rows (images: on HOG); the classifier that the last
-round released; the student; its balanced accuracy; its worst class; what the run itself estimates;
-one noisy sum a class on 8 public axes, nearest class, at the same epsilon. All but the estimate on
-the test rows. A cell is the median over `--seeds` splits; a line of JSON is appended for each run,
-and runs that are there are not repeated.
+Columns: logistic regression on the private rows (digits: on HOG; photographs: on a network's last
+layer); the classifier that the last round released; the student; its balanced accuracy; its worst
+class; what the run itself estimates; one noisy sum a class on 8 public axes, nearest class, at the
+same epsilon. All but the estimate on the test rows. A cell is the median over `--seeds` splits; a
+line of JSON is appended for each run, and runs that are there are not repeated.
 """
 
 import argparse
@@ -27,11 +30,15 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 from linear_accuracy import gaussian_mu
+from PIL import Image, ImageEnhance, ImageFilter
 from regret_data import docstrings
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -42,12 +49,20 @@ from labelwall.experiment.linear.model import stored_probabilities
 from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.features.hog import hog_features
+from labelwall.wall.networks import efficientnet_lite0
 
 PACKAGES = ("pandas", "sqlalchemy", "sympy", "ray")
 AXES, WORDS, TEXT = 128, 20_000, 300  # of the vectors; known words; characters of a docstring
 PRIVATE, HELD, RARE, FEW = 6_000, 800, 0.01, 200  # rows; a rare class's share; few private rows
 IMAGES, TESTED = 20_000, 2_000
 RIVAL_AXES = 8
+PHOTOGRAPHS = 6_000, 1_500, 1_000  # private, public and test ones
+CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "photographs": lambda image: image,
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "blurred": lambda image: image.filter(ImageFilter.GaussianBlur(1)),
+    "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.5),
+}
 CASES = (
     *("alike", "rare", "missing", "moved", "column moved", "column shrunk"),
     *("50 public", "100 public", "400 public", "200 private", "digits"),
@@ -127,7 +142,6 @@ def tables(name: str, seed: int) -> Split:
 
 def digits(root: Path, seed: int) -> Split:
     """MNIST with public digits of another scanner."""
-    from PIL import Image
     from sklearn.datasets import load_digits
     from torchvision.datasets import MNIST
 
@@ -145,9 +159,37 @@ def digits(root: Path, seed: int) -> Split:
     }
 
 
+def photographs(archive: Path, change: str, seed: int) -> Split:
+    """Colour images by class, of which the public ones are changed."""
+    with zipfile.ZipFile(archive) as stored:
+        names = sorted(name for name in stored.namelist() if name.endswith((".jpg", ".png")))
+        names = np.random.default_rng(seed).permutation(names)[: sum(PHOTOGRAPHS)].tolist()
+        images = [Image.open(BytesIO(stored.read(name))).convert("RGB") for name in names]
+    classes = sorted({Path(name).parent.name for name in names})
+    y = np.array([classes.index(Path(name).parent.name) for name in names])
+    private, public, test = np.split(np.arange(len(y)), np.cumsum(PHOTOGRAPHS)[:2])
+    changed = [CHANGES[change](images[row]) for row in public]
+    x = np.stack([np.asarray(image) for image in images])
+    return {
+        "private_x": x[private],
+        "private_y": y[private],
+        "public_x": np.stack([np.asarray(image) for image in changed]),
+        "test_x": x[test],
+        "test_y": y[test],
+    }
+
+
 def features(x: np.ndarray) -> np.ndarray:
-    """Of images HOG, of vectors themselves."""
+    """Of grey images HOG, of colour images a network's, of vectors themselves."""
+    if x.ndim == 4 and x.shape[3] == 3:
+        return of_network(x.shape, x.tobytes())
     return hog_features(x).astype(np.float32) if x.ndim == 4 else x
+
+
+@lru_cache(maxsize=3)
+def of_network(shape: tuple[int, ...], content: bytes) -> np.ndarray:
+    rows = np.frombuffer(content, np.uint8).reshape(shape)
+    return Embedder(efficientnet_lite0(shape[1:], 10)).features(rows).astype(np.float32)
 
 
 def logistic(split: Split) -> float:
@@ -252,23 +294,27 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="MNIST in torchvision's layout, for `digits`")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES[:-1]))
     parser.add_argument("--tables", nargs="*", default=[], help="of KEEL, each a case")
+    parser.add_argument("--photographs", type=Path, help="zip file with a folder for each class")
+    parser.add_argument("--changes", nargs="*", choices=list(CHANGES), default=list(CHANGES))
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
     rows = options.rows or options.scratch / "docstrings.npz"
-    if not rows.exists() and set(options.cases) - {"digits"}:
+    if not rows.exists() and {*options.cases} - {"digits"}:
         x, y = texts()
         np.savez(rows, x=x, y=y)
-    runs = list(lines(options.out))
+    runs, changes = list(lines(options.out)), options.changes if options.photographs else []
     for epsilon in options.epsilons:
-        for case in [*options.cases, *options.tables]:
+        for case in [*options.cases, *options.tables, *changes]:
             for seed in options.seeds:
                 key = {"case": case, "epsilon": epsilon, "seed": seed}
                 if any(key.items() <= run.items() for run in runs):
                     continue
                 if case == "digits":
                     split = digits(options.root, seed)
+                elif case in changes:
+                    split = photographs(options.photographs, case, seed)
                 elif case in options.tables:
                     split = tables(case, seed)
                 else:
