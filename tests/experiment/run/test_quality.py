@@ -7,17 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from labelwall.experiment.run.quality import (
-    AGREEMENT,
-    COUNTS,
-    Estimate,
-    best_round,
-    by_agreement,
-    by_counts,
-    by_probabilities,
-    estimate_of,
-    worse,
-)
+from labelwall.experiment.run import quality
 from labelwall.student.held_out import Cleaned
 from labelwall.wall.matrices import inherit
 
@@ -38,15 +28,15 @@ def test_counts_tell_how_many_votes_the_labels_have(purity: float, noise: float)
         noisy = true + np.rint(rng.normal(0, noise, true.shape)).astype(np.int64)
         labels, _ = inherit(noisy, rows, 0.0)
         real.append((true[rows[:, 0], labels] / true.sum(axis=1)[rows[:, 0]]).mean())
-        found.append(by_counts(noisy, rows, 0.0, noise).right)
+        found.append(quality.by_counts(noisy, rows, 0.0, noise).right)
     assert np.mean(found) <= np.mean(real) + 0.05  # the labels scored have more noise
     if noise <= 10:
         assert np.mean(found) == pytest.approx(np.mean(real), abs=0.03)
-    assert by_counts(true - 200, rows, 0.0, noise).right == 0.0  # no votes are no error
+    assert quality.by_counts(true - 200, rows, 0.0, noise).right == 0.0  # no votes are no error
 
 
-def of(share: float | None, by: str = COUNTS) -> Estimate | None:
-    return None if share is None else Estimate(share, 0.01, by)
+def of(share: float | None, by: str = quality.COUNTS) -> quality.Estimate | None:
+    return None if share is None else quality.Estimate(share, 0.01, by)
 
 
 @pytest.mark.parametrize(
@@ -60,28 +50,31 @@ def of(share: float | None, by: str = COUNTS) -> Estimate | None:
         ([of(0.58), of(0.29), of(0.3)], 1),
         ([of(None), of(0.2)], 2),
         ([of(0.9), of(None)], 2),  # nothing is known of it
-        ([of(0.9), of(0.2, AGREEMENT)], 2),  # another measure
+        ([of(0.9), of(0.2, quality.AGREEMENT)], 2),  # another measure
     ],
 )
 def test_the_last_round_that_is_not_worse_is_kept(estimates, kept: int) -> None:
-    assert best_round(estimates) == kept
+    assert quality.best_round(estimates) == kept
 
 
 def test_an_estimate_that_noise_moves_says_nothing() -> None:
     """It still has a place among rounds, where it is worse than none."""
     sure = np.full(400, 0.8)
-    narrow, wide = by_probabilities(sure, (0.77, 0.83)), by_probabilities(sure, (0.6, 0.95))
+    narrow, wide = (
+        quality.by_probabilities(sure, (0.77, 0.83)),
+        quality.by_probabilities(sure, (0.6, 0.95)),
+    )
     assert (narrow.known, narrow.text()) == (True, "about 80% right by probabilities")
     assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
     assert wide.error > 0.17
     assert narrow.error == pytest.approx(0.036, abs=0.001)
-    assert not worse(wide, narrow)
+    assert not quality.worse(wide, narrow)
 
 
 def test_an_estimate_survives_its_json() -> None:
-    estimate = by_agreement(Cleaned(np.zeros(3), 0.75, 400))
+    estimate = quality.by_agreement(Cleaned(np.zeros(3), 0.75, 400))
     assert estimate is not None
     assert estimate.text() == "about 75% consistent by cross-validation"
-    assert estimate_of({"estimate": json.loads(json.dumps(asdict(estimate)))}) == estimate
-    assert estimate_of({"estimate": None}) is estimate_of({}) is None
-    assert by_agreement(Cleaned(np.zeros(3))) is None
+    assert quality.estimate_of({"estimate": json.loads(json.dumps(asdict(estimate)))}) == estimate
+    assert quality.estimate_of({"estimate": None}) is quality.estimate_of({}) is None
+    assert quality.by_agreement(Cleaned(np.zeros(3))) is None

@@ -7,13 +7,6 @@ from decimal import Decimal
 import pytest
 
 from labelwall.teacher.accounting import accountant
-from labelwall.teacher.accounting.accountant import (
-    certificates,
-    certified_epsilon,
-    explain,
-    odometer,
-    require_affordable,
-)
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
@@ -31,9 +24,9 @@ SMALL = plan_of(
 
 
 def test_the_smallest_certificate_counts():
-    found = certificates(SMALL)
+    found = accountant.certificates(SMALL)
     assert list(found) == ["tight", "pld"]
-    assert certified_epsilon(SMALL) == min(c.epsilon for c in found.values())
+    assert accountant.certified_epsilon(SMALL) == min(c.epsilon for c in found.values())
     assert found["tight"].order in ORDERS
 
 
@@ -45,9 +38,9 @@ def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
     pure = Release("batch", "pure", {"epsilon": 0.1}, 1, batch=True)
     for bought, most in ((releases, 1e-3), ((*releases, pure), 0.11)):
         plan = Plan(1.0, 1e-3, (Slot({}, bought),))
-        found = certificates(plan)
+        found = accountant.certificates(plan)
         assert all(0 <= found[name].epsilon < most for name in ("tight", list(found)[-1]))
-        assert odometer(plan, [1] * len(bought)) < most
+        assert accountant.odometer(plan, [1] * len(bought)) < most
 
 
 @pytest.mark.parametrize(("sigma", "gamma"), [(3.0, 0.3), (8.0, 1.0), (12.0, 0.05)])
@@ -58,35 +51,35 @@ def test_the_orders_that_are_left_out_do_not_attain_the_minimum(sigma, gamma):
         for count in (1, 30, 1000, 10**6):
             total = accountant._total([winner], [count], ORDERS)
             everywhere = epsilon_from_rdp(ORDERS, total, 1e-5)
-            found = odometer(plan_of(winner), [count])
+            found = accountant.odometer(plan_of(winner), [count])
             assert found == pytest.approx(everywhere[0], rel=1e-12)
 
 
 def test_an_unaffordable_plan_is_refused_in_one_line():
-    cost = certified_epsilon(SMALL)
-    require_affordable(Plan(cost, SMALL.delta, SMALL.slots))
+    cost = accountant.certified_epsilon(SMALL)
+    accountant.require_affordable(Plan(cost, SMALL.delta, SMALL.slots))
     with pytest.raises(BudgetRefused) as refusal:
-        require_affordable(Plan(cost * 0.999, SMALL.delta, SMALL.slots))
+        accountant.require_affordable(Plan(cost * 0.999, SMALL.delta, SMALL.slots))
     assert "budget.epsilon" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_the_reading_reaches_the_certificate_at_the_caps_and_starts_at_zero():
     caps = [release.cap for release in SMALL.releases()]
-    assert odometer(SMALL, [0, 0]) == 0.0
-    assert 0 < odometer(SMALL, [1, 0]) < odometer(SMALL, caps)
-    assert odometer(SMALL, caps) == certificates(SMALL)["tight"].epsilon
+    assert accountant.odometer(SMALL, [0, 0]) == 0.0
+    assert 0 < accountant.odometer(SMALL, [1, 0]) < accountant.odometer(SMALL, caps)
+    assert accountant.odometer(SMALL, caps) == accountant.certificates(SMALL)["tight"].epsilon
     for counts in ([1], [1, -1]):
         with pytest.raises(InvalidInput, match="counts"):
-            odometer(SMALL, counts)
+            accountant.odometer(SMALL, counts)
 
 
 def test_caps_of_zero_cost_nothing_and_are_still_checked():
-    assert certified_epsilon(plan_of(Release("r", "zcdp", {"rho": 1.0}, 0))) == 0.0
+    assert accountant.certified_epsilon(plan_of(Release("r", "zcdp", {"rho": 1.0}, 0))) == 0.0
     with pytest.raises(InvalidInput):
-        certificates(plan_of(Release("r", "zcdp", {"rho": float("nan")}, 0)))
+        accountant.certificates(plan_of(Release("r", "zcdp", {"rho": float("nan")}, 0)))
     with pytest.raises(InvalidInput):
-        certificates(plan_of(Release("r", "zcdp", {"rho": 1.0, "gamma": 0.1}, 0)))
+        accountant.certificates(plan_of(Release("r", "zcdp", {"rho": 1.0, "gamma": 0.1}, 0)))
 
 
 @pytest.mark.parametrize(("rho", "delta"), [(0.0305, 1e-5), (0.5, 1e-6)])
@@ -138,31 +131,29 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_the_page_names_every_release_and_ends_with_the_smallest_certificate(name):
     plan = Plan(9.0, 1e-5, (Slot({}, tuple(LISTS[name])),))
-    text = "\n".join(explain(plan))
+    text = "\n".join(accountant.explain(plan))
     for release in plan.releases():
         assert f"{release.cap} x {release.name}, curve {release.curve} (" in text
-    assert (
-        f"the smallest of all certificates counts: {name.split()[0]} {certified_epsilon(plan):.6f}"
-        in text
-    )
-    for other, found in certificates(plan).items():
+    smallest = f"{name.split()[0]} {accountant.certified_epsilon(plan):.6f}"
+    assert f"the smallest of all certificates counts: {smallest}" in text
+    for other, found in accountant.certificates(plan).items():
         assert f"{other} {found.epsilon:.6f}" in text
 
 
 def test_the_sum_and_the_conversion_on_the_page_add_up():
     plan = Plan(9.0, 1e-5, (Slot({}, tuple(LISTS["tight"])),))
-    text = "\n".join(explain(plan))
+    text = "\n".join(accountant.explain(plan))
     order, terms, total = re.search(r"R\((\S+)\) = (.*) = (\S+)\n", text).groups()
     pairs = [term.split(" x ") for term in terms.split(" + ")]
     assert [cap for cap, _ in pairs] == ["40", "30"]
     assert sum(int(cap) * float(price) for cap, price in pairs) == pytest.approx(float(total), 1e-5)
     alpha = float(order)
     epsilon = float(total) + math.log(1 - 1 / alpha) - math.log(1e-5 * alpha) / (alpha - 1)
-    assert epsilon == pytest.approx(certified_epsilon(plan), rel=1e-5)
+    assert epsilon == pytest.approx(accountant.certified_epsilon(plan), rel=1e-5)
 
 
 def test_the_closed_form_on_the_page_adds_up():
-    text = "\n".join(explain(Plan(9.0, 1e-5, (Slot({}, tuple(LISTS["pld"])),))))
+    text = "\n".join(accountant.explain(Plan(9.0, 1e-5, (Slot({}, tuple(LISTS["pld"])),))))
     mu = float(re.search(r"against N\((\S+), 1\)", text).group(1))
     squared = float(re.search(r"\^2 = (\S+),", text).group(1))
     assert 3 * mu**2 == pytest.approx(squared, rel=1e-5)

@@ -9,15 +9,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from labelwall.teacher.accounting.curves import (
-    ORDERS,
-    gaussian_rdp,
-    laplace_rdp,
-    pure_rdp,
-    release_rdp,
-    screening_rdp,
-    zcdp_rdp,
-)
+from labelwall.teacher.accounting import curves
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
@@ -51,7 +43,7 @@ def exact_screening(order, max_votes, threshold, sigma, gamma):
 def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, sigma, gamma):
     orders = np.array([1.05, 1.5, 2.0, 7.0, 33.0, 256.0])
     fields = {"max_votes": max_votes, "threshold": threshold, "sigma": sigma}
-    curve = screening_rdp(orders, **fields, sample_rate=gamma)
+    curve = curves.screening_rdp(orders, **fields, sample_rate=gamma)
     exact = np.array([exact_screening(order, **fields, gamma=gamma) for order in orders])
     assert (curve >= exact).all()
     np.testing.assert_allclose(curve, exact, rtol=1e-6)
@@ -69,9 +61,9 @@ def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, si
     ],
 )
 def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
-    curve = screening_rdp(ORDERS, **fields)
+    curve = curves.screening_rdp(curves.ORDERS, **fields)
     rest = {key: fields[key] for key in ("sigma", "sample_rate")}
-    gaussian = gaussian_rdp(ORDERS, sensitivity=1.0, **rest)
+    gaussian = curves.gaussian_rdp(curves.ORDERS, sensitivity=1.0, **rest)
     assert (curve > 0).all()
     assert (curve <= gaussian * (1 + 1e-7)).all()
 
@@ -79,7 +71,7 @@ def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
 @pytest.mark.parametrize(("multiplier", "gamma"), [(1.0, 0.1), (17.7, 0.15), (200.0, 0.001)])
 def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
     whole = np.array([2.0, 3.0, 16.0, 64.0, 512.0])
-    curve = gaussian_rdp(whole, sigma=multiplier, sensitivity=1.0, sample_rate=gamma)
+    curve = curves.gaussian_rdp(whole, sigma=multiplier, sensitivity=1.0, sample_rate=gamma)
     with mpmath.workdps(60):
         for order, value in zip(whole, curve, strict=True):
             n, g, s = int(order), mpmath.mpf(gamma), mpmath.mpf(multiplier)
@@ -93,7 +85,7 @@ def test_gaussian_is_the_binomial_sum_at_integers(multiplier, gamma):
 def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
     """Enumerated: N_Z(0, sigma^2) against its mixture with N_Z(1, sigma^2), both directions."""
     orders = np.array([1.1, 1.3, 1.5, 2.0, 2.5, 3.75, 10.5])
-    curve = gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sample_rate=gamma)
+    curve = curves.gaussian_rdp(orders, sigma=sigma, sensitivity=1.0, sample_rate=gamma)
     z = np.arange(-60, 61)
     log_law = -(z**2) / (2 * sigma**2) - math.log(np.exp(-(z**2) / (2 * sigma**2)).sum())
     log_shifted = np.log(gamma) + (2 * z - 1) / (2 * sigma**2)
@@ -111,7 +103,7 @@ def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
 def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
     """Inside PoissonSampled(Composed) the library drops all but one event for an int multiplier."""
     for sigma, sensitivity in ((5, 1), (5.0, 1.0), (5, 1.0)):
-        curve = gaussian_rdp(
+        curve = curves.gaussian_rdp(
             np.array([2.0, 8.0]), sigma=sigma, sensitivity=sensitivity, sample_rate=0.1
         )
         accountant = RdpAccountant(orders=[2, 8])
@@ -120,11 +112,14 @@ def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
 
 
 def test_pure_laplace_and_zcdp():
-    np.testing.assert_allclose(pure_rdp(DOUBLING, epsilon=0.1), [0.01, 0.02, 0.04, 0.08, 0.1, 0.1])
     np.testing.assert_allclose(
-        laplace_rdp(DOUBLING, scale=20.0, sensitivity=2.0), pure_rdp(DOUBLING, epsilon=0.1)
+        curves.pure_rdp(DOUBLING, epsilon=0.1), [0.01, 0.02, 0.04, 0.08, 0.1, 0.1]
     )
-    np.testing.assert_allclose(zcdp_rdp(DOUBLING, rho=0.05), 0.05 * DOUBLING)
+    np.testing.assert_allclose(
+        curves.laplace_rdp(DOUBLING, scale=20.0, sensitivity=2.0),
+        curves.pure_rdp(DOUBLING, epsilon=0.1),
+    )
+    np.testing.assert_allclose(curves.zcdp_rdp(DOUBLING, rho=0.05), 0.05 * DOUBLING)
     # Discrete Laplace of scale 10 shifted by 1, by its definition: the pure curve covers it, the
     # continuous one does not.
     z = np.arange(-2000, 2001)
@@ -134,7 +129,7 @@ def test_pure_laplace_and_zcdp():
     ]
     exact = np.log(moments) / (DOUBLING - 1)
     continuous = RdpAccountant(orders=list(DOUBLING)).compose(LaplaceDpEvent(10.0)).rdp
-    assert (pure_rdp(DOUBLING, epsilon=0.1) >= exact).all()
+    assert (curves.pure_rdp(DOUBLING, epsilon=0.1) >= exact).all()
     assert (continuous < exact).all()
 
 
@@ -168,7 +163,7 @@ WRONG = {
 )
 def test_unknown_means_no(curve, parameters):
     with pytest.raises(InvalidInput):
-        release_rdp(Release("r", curve, parameters, 1), ORDERS)
+        curves.release_rdp(Release("r", curve, parameters, 1), curves.ORDERS)
 
 
 @pytest.mark.parametrize("cap", [True, 1.5, "3", 10**12])
@@ -176,4 +171,4 @@ def test_a_cap_is_a_count(cap):
     release = Release("r", "zcdp", {"rho": 1.0}, 1)
     object.__setattr__(release, "cap", cap)
     with pytest.raises(InvalidInput):
-        release_rdp(release, ORDERS)
+        curves.release_rdp(release, curves.ORDERS)

@@ -16,31 +16,13 @@ from labelwall.teacher.audits.cases import PROBE_DELTA, audit, cases, probes
 from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED
 from labelwall.teacher.audits.harness import EmpiricalFinding
 from labelwall.teacher.audits.votes import JOINT
+from labelwall.teacher.mechanisms import sums, votes
 from labelwall.teacher.mechanisms.attributes import GRID, GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import LABEL_NOISE, IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.sums import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-    ReverseKnn,
-    Score,
-    ScoreAttributes,
-    ScoreValue,
-)
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import (
-    AGGREGATE,
-    SCREEN,
-    ConfidentGnmax,
-    Gnmax,
-    Lnmax,
-    NaiveKnn,
-    PrivateKnn,
-    PrivateRadius,
-)
 from labelwall.wall.guarantee import Unit
 from tests.teacher.audits import faults
 from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
@@ -48,18 +30,18 @@ from tests.teacher.audits.faults import drawing, half_on, of_kind, silent, weak
 pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
-KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
-SCORES = (Score, ScoreAttributes, ScoreValue)
+KINDS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
+SCORES = (sums.Score, sums.ScoreAttributes, sums.ScoreValue)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 # Parameters at which the audit sees much in few trials.
 GAMMA: dict[str, Any] = {"sample_rate": 0.5}
-SAMPLED = vars(probes(PrivateKnn())[0][0])
+SAMPLED = vars(probes(votes.PrivateKnn())[0][0])
 CERTAIN: dict[str, Any] = SAMPLED | {"threshold": 1, "sample_rate": 1.0}
 SMALL = {"k": 1, "threshold": 0, "sigma_screen": 0.35, "sigma_vote": 0.85}
 SMALL_SIGMA: dict[str, Any] = SMALL | {"sample_rate": 0.04}
-CELLS = ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
-BALL = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
+CELLS = sums.ReverseKnn(centroids=3, neighbours=1, sigma=1.0)
+BALL = votes.PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA)
 RADIUS = RadiusNeighbours(epsilon=2.0)
 CURIOUS = BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive")
 ATTRIBUTES = PrivateKnnAttributes(tau=1, k=1, sigma_vote=2.0, sample_rate=1.0)
@@ -76,31 +58,31 @@ def probe(kind: type[Mechanism]) -> Any:
 
 PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     "private_knn": (
-        PrivateKnn(k=4, threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA),
-        (SCREEN, AGGREGATE),
+        votes.PrivateKnn(k=4, threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA),
+        (votes.SCREEN, votes.AGGREGATE),
     ),
     "private_radius": (
-        PrivateRadius(threshold=2, sigma_screen=0.7, sigma_vote=0.7, **GAMMA),
-        (SCREEN, AGGREGATE),
+        votes.PrivateRadius(threshold=2, sigma_screen=0.7, sigma_vote=0.7, **GAMMA),
+        (votes.SCREEN, votes.AGGREGATE),
     ),
-    "naive_knn": (NaiveKnn(k=4, sigma_vote=1.0), ()),
+    "naive_knn": (votes.NaiveKnn(k=4, sigma_vote=1.0), ()),
     "attributes": (PrivateKnnAttributes(tau=1, k=1, sigma_vote=1.5, **GAMMA), ()),
     "mean": (PrivateKnnMean(k=2, sigma_mean=0.7, sigma_screen=2.0, **GAMMA), ()),
     "median": (
         PrivateKnnMedian(k=3, epsilon=2.0, sigma_screen=2.0, cells=4, window=1, **GAMMA),
         (),
     ),
-    "reverse_knn": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
-    "whole_votes": (ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
+    "reverse_knn": (sums.ReverseKnn(centroids=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
+    "whole_votes": (sums.ReverseKnn(centroids=6, neighbours=2, sigma=2.0), ()),
     **{str(kind.kind): (kind(sigma=2.0).for_unit("person"), ()) for kind in SCORES},
-    "private_linear": (PrivateLinear(noise_multiplier=1.0).for_unit("person"), ()),
-    "averages": (PrivateLinear(noise_multiplier=1.0), ()),
-    "attributes_sums": (PrivateLinearAttributes(noise_multiplier=1.0).for_unit("person"), ()),
-    "value_sums": (PrivateLinearValue(noise_multiplier=1.0, gain=3), ()),
+    "private_linear": (sums.PrivateLinear(noise_multiplier=1.0).for_unit("person"), ()),
+    "averages": (sums.PrivateLinear(noise_multiplier=1.0), ()),
+    "attributes_sums": (sums.PrivateLinearAttributes(noise_multiplier=1.0).for_unit("person"), ()),
+    "value_sums": (sums.PrivateLinearValue(noise_multiplier=1.0, gain=3), ()),
     "radius": (RadiusNeighbours(radius=0.1, epsilon=2.0), ()),
     "batch_knn": (CURIOUS, ()),
     "ind_knn": (IndKnn(threshold=0.5, sigma_count=1.0, sigma_label=0.2, rho=0.5), (COUNT,)),
-    "gnmax": (Gnmax(teachers=2, sigma_vote=1.0), ()),
+    "gnmax": (votes.Gnmax(teachers=2, sigma_vote=1.0), ()),
 }
 SLOW_PERSONS = ("radius", "batch_knn", "private_knn", "private_radius", "ind_knn")
 
@@ -111,10 +93,10 @@ def marked(name: str, slow: bool) -> Any:
 
 # (mechanism, delta, trials, releases, slow): real ones, among them all published batch algorithms.
 REAL: dict[str, tuple[Mechanism, float, int, tuple[str, ...], bool]] = {
-    "private_knn, sampled": (PrivateKnn(**SAMPLED), 0.02, 4000, (), False),
-    "private_knn, certain": (PrivateKnn(**CERTAIN), 0.01, 4000, (), True),
-    "private_knn, little noise": (PrivateKnn(**SMALL_SIGMA), 0.002, 10_000, (), True),
-    "private_knn, small delta": (PrivateKnn(**SAMPLED), 1e-4, 4000, (), True),
+    "private_knn, sampled": (votes.PrivateKnn(**SAMPLED), 0.02, 4000, (), False),
+    "private_knn, certain": (votes.PrivateKnn(**CERTAIN), 0.01, 4000, (), True),
+    "private_knn, little noise": (votes.PrivateKnn(**SMALL_SIGMA), 0.002, 10_000, (), True),
+    "private_knn, small delta": (votes.PrivateKnn(**SAMPLED), 1e-4, 4000, (), True),
     "private_radius": (BALL, PROBE_DELTA, 4000, (), True),
     **{
         name: (replace(mechanism, **changes), PROBE_DELTA, 600, (), "own clique" in name)
@@ -208,29 +190,29 @@ def of_persons(name: str, plant: Plant) -> Fault:
 FAULTS: dict[str, Fault] = {
     **{
         f"private_knn: half the noise, {name}": Fault(
-            drawing(PrivateKnn(**SAMPLED)), 40_000, (part,), slow=True
+            drawing(votes.PrivateKnn(**SAMPLED)), 40_000, (part,), slow=True
         )
-        for name, part in (("aggregate", AGGREGATE), ("screen", SCREEN))
+        for name, part in (("aggregate", votes.AGGREGATE), ("screen", votes.SCREEN))
     },
     "private_knn: with replacement": screened(
-        faults.WithReplacement, SCREEN, SAMPLED, 0.02, 40_000
+        faults.WithReplacement, votes.SCREEN, SAMPLED, 0.02, 40_000
     ),
     "private_knn: one sample": replace(
         screened(faults.OneSample, JOINT, SMALL_SIGMA, 0.002, 200_000), plant=one_query
     ),
     **{
         f"private_knn: silent, {name}": screened(faults.SilentWhenEmpty, part, CERTAIN, 0.01, 4000)
-        for name, part in (("screen", SCREEN), ("aggregate", AGGREGATE))
+        for name, part in (("screen", votes.SCREEN), ("aggregate", votes.AGGREGATE))
     },
     "private_radius: twice": Fault(BALL, 20_000, plant=faults.twice, slow=True),
     "private_radius: everybody": Fault(BALL, 20_000, plant=faults.everybody, slow=True),
     **{
         f"{kind.kind}: half the noise": Fault(drawing(probe(kind)), 30_000, (part,))
         for kind, part in (
-            (NaiveKnn, AGGREGATE),
-            (Lnmax, AGGREGATE),
-            (Gnmax, AGGREGATE),
-            (ConfidentGnmax, SCREEN),
+            (votes.NaiveKnn, votes.AGGREGATE),
+            (votes.Lnmax, votes.AGGREGATE),
+            (votes.Gnmax, votes.AGGREGATE),
+            (votes.ConfidentGnmax, votes.SCREEN),
         )
     },
     "attributes: half, kNN": Fault(drawing(ATTRIBUTES), 40_000),
@@ -242,7 +224,7 @@ FAULTS: dict[str, Fault] = {
     "attributes: silent": Fault(silent(ATTRIBUTES), 5000),
     "mean: half the noise, mean": Fault(weak(drawing(MEAN)), 40_000),
     "mean: half the noise, screening": Fault(
-        weak(drawing(PrivateKnnMean(**SCREENED), half_on(SCREEN))), 20_000
+        weak(drawing(PrivateKnnMean(**SCREENED), half_on(votes.SCREEN))), 20_000
     ),
     "median: twice the rate": Fault(
         weak(drawing(PrivateKnnMedian(sigma_screen=30.0, epsilon=1.5), lambda s, _: s, 2)), 10_000
@@ -252,7 +234,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "mean: silent": Fault(weak(silent(MEAN)), 5000),
     "mean: no noise on the screening": Fault(
-        weak(drawing(PrivateKnnMean(**SCREENED), lambda s, r: 0.0 if r == SCREEN else s)), 5000
+        weak(drawing(PrivateKnnMean(**SCREENED), lambda s, r: 0.0 if r == votes.SCREEN else s)),
+        5000,
     ),
     "reverse_knn: half the noise": Fault(drawing(CELLS), 20_000),
     "reverse_knn: silent": Fault(faults.SilentCells(**vars(CELLS)), 20_000),
@@ -282,7 +265,7 @@ FAULTS: dict[str, Fault] = {
         for kind in KINDS
     },
     "private_linear_attributes: clip by attribute": Fault(
-        PrivateLinearAttributes(noise_multiplier=1.0), 8000, plant=faults.clip_by_attribute
+        sums.PrivateLinearAttributes(noise_multiplier=1.0), 8000, plant=faults.clip_by_attribute
     ),
     "radius: half the noise": Fault(drawing(RADIUS, faults.half, 2), 4500, ("batch of 1",)),
     "radius: silent": Fault(faults.SilentBatch(epsilon=2.0), 600, ("batch of 1",)),

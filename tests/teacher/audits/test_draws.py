@@ -14,15 +14,10 @@ from labelwall.teacher.audits.conversations import priced
 from labelwall.teacher.audits.sums import of_record
 from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.mechanisms import registry, sums
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import ANSWER, IndKnn
-from labelwall.teacher.mechanisms.sums import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-)
 from labelwall.teacher.mechanisms.values import PrivateKnnMedian
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, Gnmax, PrivateKnn, PrivateRadius
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -38,7 +33,7 @@ pytestmark = pytest.mark.fresh_noise
 
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of payments show in fewer trials
-KINDS = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
+KINDS = (sums.PrivateLinear, sums.PrivateLinearAttributes, sums.PrivateLinearValue)
 SAMPLED = probes(PrivateKnn())[0][0]
 COUNTING = probes(IndKnn(threshold=0.9))[0][0]
 

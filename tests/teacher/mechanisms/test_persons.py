@@ -16,17 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
-from labelwall.teacher.mechanisms import gradient
+from labelwall.teacher.mechanisms import gradient, sums
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, ballots
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
-from labelwall.teacher.mechanisms.sums import (
-    MAX_PARTS,
-    PrivateLinear,
-    PrivateLinearValue,
-    ReverseKnn,
-)
 from labelwall.teacher.mechanisms.voters import Voters, shared_votes
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
@@ -102,7 +96,7 @@ def test_attributes(drawn, k, gamma, tau):
 
 
 @few
-@given(data(), st.integers(1, 4), st.sampled_from([1, 7, MAX_PARTS]))
+@given(data(), st.integers(1, 4), st.sampled_from([1, 7, sums.MAX_PARTS]))
 def test_cells(drawn, neighbours, parts):
     """A person's votes are no longer than ``neighbours`` whole votes, and at most whole."""
     moves = drawn.moved(lambda v: v.cell_votes(neighbours, parts), drawn.queries[np.newaxis])
@@ -200,7 +194,7 @@ def test_a_person_casts_the_root_of_the_share_of_its_rows():
     cast = np.array([rng.permutation(9)[:2] for _ in range(40)])
     persons = rng.integers(-3, 6, 40)
     persons[:2] = 77, 78
-    for parts in (1, 10, MAX_PARTS):
+    for parts in (1, 10, sums.MAX_PARTS):
         ballots, votes = shared_votes(cast, persons, parts)
         expected = []
         for person in np.unique(persons):
@@ -284,9 +278,9 @@ def test_a_fault_is_found(fault, monkeypatch):
 def test_the_unit_fills_in_what_is_left_to_it():
     """A given number stays as it is; prices keep a ratio."""
     for mechanism, name, default in (
-        (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
-        (PrivateLinear(noise_multiplier=2.0), "gain", 2),
-        (PrivateLinearValue(noise_multiplier=2.0), "gain", 1),
+        (sums.ReverseKnn(sigma=2.0), "parts", sums.MAX_PARTS),
+        (sums.PrivateLinear(noise_multiplier=2.0), "gain", 2),
+        (sums.PrivateLinearValue(noise_multiplier=2.0), "gain", 1),
     ):
         assert mechanism.for_unit("row") == mechanism
         assert mechanism.fields()[name] is None

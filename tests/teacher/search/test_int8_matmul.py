@@ -5,16 +5,11 @@ import pytest
 import torch
 
 from labelwall.teacher.search import devices, int8_matmul
-from labelwall.teacher.search.int8_matmul import (
-    best_product,
-    few_queries_product,
-    float32_product,
-    has_kernel,
-    minus_twice,
-)
 from tests.teacher.search.indexes import PRESENT, PRODUCTS, int_features
 
-needs_vnni = pytest.mark.skipif(not has_kernel(), reason="this processor has no AVX-512 VNNI")
+needs_vnni = pytest.mark.skipif(
+    not int8_matmul.has_kernel(), reason="this processor has no AVX-512 VNNI"
+)
 
 
 def exact(left, right):
@@ -37,7 +32,7 @@ def test_products_are_exact_at_the_largest_entries_and_dimensions(product, preci
     """Whatever precision the process has asked torch for."""
     signs = np.array([[1], [-1]], dtype=np.int8)
     right = np.concatenate([63 * signs * np.ones((2, 4000), np.int8), int_features(0, 30, 4000)])
-    left, before = minus_twice(right), torch.get_float32_matmul_precision()
+    left, before = int8_matmul.minus_twice(right), torch.get_float32_matmul_precision()
     out = np.empty((len(left), len(right)), dtype=np.int32)
     torch.set_float32_matmul_precision(precision)
     try:
@@ -61,15 +56,15 @@ def absent(left, right, out):
 def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch, broken):
     monkeypatch.setattr(int8_matmul, "instructions", lambda: {"avx512vnni"})
     monkeypatch.setattr(int8_matmul, "int8_product", broken)
-    assert best_product.__wrapped__() is float32_product
+    assert int8_matmul.best_product.__wrapped__() is int8_matmul.float32_product
     monkeypatch.undo()
     monkeypatch.setattr(int8_matmul, "instructions", lambda: {"avx2"})
-    assert best_product.__wrapped__() is float32_product
+    assert int8_matmul.best_product.__wrapped__() is int8_matmul.float32_product
 
 
 @needs_vnni
 def test_int8_is_chosen_where_the_processor_has_instructions_for_it():
-    assert best_product.__wrapped__() is int8_matmul.int8_product
+    assert int8_matmul.best_product.__wrapped__() is int8_matmul.int8_product
 
 
 @pytest.mark.parametrize("queries", [1, 2, 15, 16, 17])
@@ -77,7 +72,7 @@ def test_int8_is_chosen_where_the_processor_has_instructions_for_it():
 @pytest.mark.parametrize("dimensions", [4, 6, 8, 60, 64, 68, 132, 1296])
 def test_products_of_few_queries_are_exact(queries, records, dimensions):
     """By the kernel, or by oneDNN where there is none or they do not fit it."""
-    left = minus_twice(int_features(1, queries, dimensions))
+    left = int8_matmul.minus_twice(int_features(1, queries, dimensions))
     # Rows of a larger array: what surrounds them must not be read into a sum, nor written.
     right = int_features(2, records + 2, dimensions)[1:-1]
     out = np.full((queries + 2, records), 7, dtype=np.int32)
@@ -91,7 +86,7 @@ def test_products_of_few_queries_are_exact(queries, records, dimensions):
 def test_the_largest_entries_and_dimensions_do_not_overflow(entries):
     left, right = (np.full((9, 4000), entry, dtype=np.int8) for entry in entries)
     out = np.empty((9, 9), dtype=np.int32)
-    few_queries_product(left, right, out)
+    int8_matmul.few_queries_product(left, right, out)
     assert (out == entries[0] * entries[1] * 4000).all()
 
 
@@ -106,7 +101,7 @@ def test_rows_that_do_not_lie_one_behind_the_other_are_left_to_onednn():
 @pytest.mark.parametrize("broken", [wrong, absent])
 def test_without_the_instructions_onednn_multiplies(monkeypatch, broken):
     monkeypatch.setattr(int8_matmul, "few_queries_product", broken)
-    monkeypatch.setattr(int8_matmul, "has_kernel", has_kernel.__wrapped__)
+    monkeypatch.setattr(int8_matmul, "has_kernel", int8_matmul.has_kernel.__wrapped__)
     assert not int8_matmul.has_kernel()
     left, right, out = int_features(2, 5, 8), int_features(3, 20, 8), np.zeros((5, 20), np.int32)
     int8_matmul.int8_product(left, right, out)

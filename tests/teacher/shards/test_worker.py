@@ -7,17 +7,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards import worker as worker_module
-from labelwall.teacher.shards.worker import (
-    ROWS,
-    Journal,
-    Shard,
-    append,
-    columns_of,
-    finish,
-    journal,
-    read,
-)
+from labelwall.teacher.shards import worker
 
 NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
@@ -28,10 +18,10 @@ def records(ids):
 
 
 def shard(folder):
-    append(folder / ROWS, columns_of(records(list(range(8)))), 8)
-    finish(folder / ROWS)
-    append(folder / "features-0", {"features": np.zeros((8, 1), dtype=np.int8)}, 8)
-    return Shard(str(folder))
+    worker.append(folder / worker.ROWS, worker.columns_of(records(list(range(8)))), 8)
+    worker.finish(folder / worker.ROWS)
+    worker.append(folder / "features-0", {"features": np.zeros((8, 1), dtype=np.int8)}, 8)
+    return worker.Shard(str(folder))
 
 
 @pytest.mark.parametrize("added", [[], [5, 20]], ids=["removed", "replaced"])
@@ -55,19 +45,19 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
 
         return call
 
-    worker = shard(tmp_path)
+    before = shard(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", killing(shutil.rmtree))
         patched.setattr(Path, "rename", killing(Path.rename))  # journals are replaced, not renamed
         with pytest.raises(KeyboardInterrupt):
-            worker.amend(NAMED, records(added))
-    Shard(str(tmp_path)).amend(NAMED, records(added))
+            before.amend(NAMED, records(added))
+    worker.Shard(str(tmp_path)).amend(NAMED, records(added))
     expected = [0, 1, 3, 4, 6, 7, *added]
-    assert journal(tmp_path / ROWS).complete
-    assert read(tmp_path / ROWS, "ids").tolist() == expected
-    np.testing.assert_array_equal(read(tmp_path / ROWS, "inputs")[:, 0], expected)
+    assert worker.journal(tmp_path / worker.ROWS).complete
+    assert worker.read(tmp_path / worker.ROWS, "ids").tolist() == expected
+    np.testing.assert_array_equal(worker.read(tmp_path / worker.ROWS, "inputs")[:, 0], expected)
     # Nothing of a removed record is left.
-    assert {path.name for path in tmp_path.iterdir()} == {ROWS}
+    assert {path.name for path in tmp_path.iterdir()} == {worker.ROWS}
 
 
 def block(rows, start=0):
@@ -79,29 +69,29 @@ def test_blocks_add_up_and_stay_as_npy_files(tmp_path):
     folder = tmp_path / "grown"
     # The number of rows gains digits, the header keeps its length.
     for start, rows in ((0, 3), (3, 0), (3, 1000), (1003, 99_000)):
-        append(folder, block(rows, start), start + rows)
-    assert journal(folder) == Journal(100_003, 100_003, False)
-    finish(folder)
-    assert journal(folder).complete
+        worker.append(folder, block(rows, start), start + rows)
+    assert worker.journal(folder) == worker.Journal(100_003, 100_003, False)
+    worker.finish(folder)
+    assert worker.journal(folder).complete
     for name, expected in block(100_003).items():
-        np.testing.assert_array_equal(read(folder, name), expected)
+        np.testing.assert_array_equal(worker.read(folder, name), expected)
         np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), expected)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_torn_block_is_written_over(tmp_path, monkeypatch):
-    append(tmp_path, block(5), 5)
+    worker.append(tmp_path, block(5), 5)
 
     def killed(directory, content):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker_module, "_write", killed)
+        patch.setattr(worker, "_write", killed)
         with pytest.raises(KeyboardInterrupt):
-            append(tmp_path, block(7, 1000), 12)
-    assert journal(tmp_path) == Journal(5, 5, False)
-    append(tmp_path, block(2, 5), 7)
-    np.testing.assert_array_equal(read(tmp_path, "y"), np.arange(7))
-    read(tmp_path, "y")[:] = 77  # never written back
+            worker.append(tmp_path, block(7, 1000), 12)
+    assert worker.journal(tmp_path) == worker.Journal(5, 5, False)
+    worker.append(tmp_path, block(2, 5), 7)
+    np.testing.assert_array_equal(worker.read(tmp_path, "y"), np.arange(7))
+    worker.read(tmp_path, "y")[:] = 77  # never written back
     assert (tmp_path / "y.npy").stat().st_size == 128 + 7 * 8
-    np.testing.assert_array_equal(read(tmp_path, "y"), np.arange(7))
+    np.testing.assert_array_equal(worker.read(tmp_path, "y"), np.arange(7))

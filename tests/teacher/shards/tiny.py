@@ -10,29 +10,13 @@ import numpy as np
 
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms import sums, votes
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.sums import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-    ReverseKnn,
-    Score,
-    ScoreAttributes,
-    ScoreValue,
-)
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.mechanisms.votes import (
-    ConfidentGnmax,
-    Gnmax,
-    Lnmax,
-    NaiveKnn,
-    PrivateKnn,
-    PrivateRadius,
-)
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
@@ -49,7 +33,7 @@ from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
 ONE_OF_EACH: tuple[AnyMechanism, ...] = (
-    PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
+    votes.PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
     PrivateKnnAttributes(k=20, tau=2, sigma_vote=1.0, sample_rate=0.5),
     PrivateKnnMean(k=20, sigma_mean=0.5, sigma_screen=30.0, sample_rate=0.5),
     PrivateKnnMedian(
@@ -61,20 +45,20 @@ ONE_OF_EACH: tuple[AnyMechanism, ...] = (
         sigma_screen=30.0,
         sample_rate=0.5,
     ),
-    PrivateRadius(share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
-    NaiveKnn(k=15, sigma_vote=2.0),
+    votes.PrivateRadius(share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sample_rate=0.3),
+    votes.NaiveKnn(k=15, sigma_vote=2.0),
     IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
-    Lnmax(teachers=7, scale=0.5),
-    Gnmax(teachers=7, sigma_vote=1.0),
-    ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    votes.Lnmax(teachers=7, scale=0.5),
+    votes.Gnmax(teachers=7, sigma_vote=1.0),
+    votes.ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
-    ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
-    Score(sigma=2.0),
-    ScoreAttributes(sigma=2.0),
-    ScoreValue(sigma=2.0),
-    PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
-    PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
-    PrivateLinearValue(noise_multiplier=2.0),
+    sums.ReverseKnn(centroids=6, neighbours=2, sigma=2.0),
+    sums.Score(sigma=2.0),
+    sums.ScoreAttributes(sigma=2.0),
+    sums.ScoreValue(sigma=2.0),
+    sums.PrivateLinear(steps=2, noise_multiplier=2.0, clip=1.0),
+    sums.PrivateLinearAttributes(steps=2, noise_multiplier=2.0, clip=0.5),
+    sums.PrivateLinearValue(noise_multiplier=2.0),
     RadiusNeighbours(radius=0.1, epsilon=5.0),
     BatchKnn(k=9, epsilon=40.0),
 )

@@ -12,30 +12,15 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.curves import check_release
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor import mechanisms as audited_plan
+from labelwall.teacher.ledger.auditor import mechanisms as audited
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.auditor.mechanisms import (
-    KINDS,
-    PERSONS,
-    check_plan,
-    check_slot,
-    priced,
-)
 from labelwall.teacher.ledger.auditor.reading import Problem
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.attributes import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.batch import BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.sums import (
-    PrivateLinear,
-    PrivateLinearAttributes,
-    PrivateLinearValue,
-    ReverseKnn,
-    Score,
-    ScoreAttributes,
-    ScoreValue,
-)
 from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from tests.ledgers import SPEC, identity
@@ -74,18 +59,18 @@ def registry_takes(slot):
 
 def auditor_takes(slot):
     try:
-        check_slot(slot)
+        audited.check_slot(slot)
     except (Problem, ValueError):  # of NaN, which no file's text holds
         return False
     return True
 
 
 def test_both_lists_hold_the_same_kinds_and_fields():
-    assert set(KINDS) == set(MECHANISMS) == set(EXAMPLES)
+    assert set(audited.KINDS) == set(MECHANISMS) == set(EXAMPLES)
     for kind, mechanism in MECHANISMS.items():
-        audited = ["kind", *KINDS[kind].fields, *KINDS[kind].free.split()]
-        assert sorted(audited) == sorted(field.name for field in fields_of(mechanism))
-    assert {kind for kind, mechanism in MECHANISMS.items() if mechanism.persons} == PERSONS
+        names = ["kind", *audited.KINDS[kind].fields, *audited.KINDS[kind].free.split()]
+        assert sorted(names) == sorted(field.name for field in fields_of(mechanism))
+    assert {kind for kind, mechanism in MECHANISMS.items() if mechanism.persons} == audited.PERSONS
 
 
 def values(data):
@@ -93,14 +78,14 @@ def values(data):
     return data.draw(st.one_of(st.sampled_from(EDGES), number))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", audited.KINDS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_mechanism_of_any_price_is_taken_by_both_or_by_neither(kind, data):
     fields = EXAMPLES[kind].fields()
     if "cells" in fields and "window" in fields:
         fields["window"] = 1  # which must be below the cells, and has no price
-    names = st.sampled_from(sorted(KINDS[kind].fields))
+    names = st.sampled_from(sorted(audited.KINDS[kind].fields))
     for name in data.draw(st.lists(names, min_size=1, max_size=3, unique=True)):
         fields[name] = values(data)
     try:
@@ -111,12 +96,12 @@ def test_a_mechanism_of_any_price_is_taken_by_both_or_by_neither(kind, data):
     assert auditor_takes(slot) == registry_takes(slot)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].free])
+@pytest.mark.parametrize("kind", [kind for kind in audited.KINDS if audited.KINDS[kind].free])
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_fields_without_a_rule_have_no_price(kind, data):
     """Whatever the registry takes for them, the releases stay; the auditor takes any scalar."""
-    name, value = data.draw(st.sampled_from(KINDS[kind].free.split())), values(data)
+    name, value = data.draw(st.sampled_from(audited.KINDS[kind].free.split())), values(data)
     slot = recorded(EXAMPLES[kind])
     slot["mechanism"][name] = value
     finite = not isinstance(value, float) or math.isfinite(value)  # as all numbers of a file are
@@ -128,7 +113,7 @@ def test_fields_without_a_rule_have_no_price(kind, data):
     assert mechanism.releases(5, 3) == EXAMPLES[kind].releases(5, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", audited.KINDS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_releases_of_any_price_are_taken_by_both_or_by_neither(kind, data):
@@ -144,7 +129,7 @@ def test_releases_of_any_price_are_taken_by_both_or_by_neither(kind, data):
     assert auditor_takes(slot) == registry_takes(slot)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", audited.KINDS)
 def test_a_slot_of_other_fields_or_releases_is_taken_by_neither(kind):
     slot = recorded(EXAMPLES[kind])
     own, other = slot["releases"], recorded(IndKnn(rho=0.1, sigma_count=9.0))["releases"]
@@ -179,15 +164,15 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
         [[20 * 4096 + TAIL]], [[20 * 4096 + TAIL + 1]],
     ),
     (
-        ReverseKnn(centroids=3, sigma=44.0), "histogram",
+        sums.ReverseKnn(centroids=3, sigma=44.0), "histogram",
         [[-617] * 3, [10**12 + 617] * 6], [[-618] * 3, [10**12 + 618] * 3, [0] * 4, 5, []],
     ),
-    (Score(sigma=44.0), "score", [[-617] * 4], [[-618] * 4, [0] * 5, 5, []]),
-    (ScoreAttributes(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
-    (ScoreValue(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
-    (PrivateLinear(**SUMS), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
-    (PrivateLinearAttributes(**SUMS), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
-    (PrivateLinearValue(**SUMS), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
+    (sums.Score(sigma=44.0), "score", [[-617] * 4], [[-618] * 4, [0] * 5, 5, []]),
+    (sums.ScoreAttributes(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
+    (sums.ScoreValue(sigma=100.0), "score", [[-TAIL, 0]], [[-TAIL - 1, 0], [0] * 3]),
+    (sums.PrivateLinear(**SUMS), "sum", [[0] * 21, [SUM] * 9], [[2 * SUM] * 9, 5, [], [0] * 4]),
+    (sums.PrivateLinearAttributes(**SUMS), "sum", [[0] * 21], [[0] * (2 * 4001 * 31), [0] * 2]),
+    (sums.PrivateLinearValue(**SUMS), "sum", [[0] * 6, [0] * 4002], [[0] * 2, [0] * 4003]),
     (
         IndKnn(rho=0.01, sigma_count=40.0), "individual_budgets",
         [[-561, 0], [10**12 + 561, 2**31 - 1]],
@@ -226,22 +211,22 @@ RANGES: list[tuple[AnyMechanism, str, list[Any], list[Any]]] = [
 @pytest.mark.parametrize("case", RANGES, ids=lambda case: f"{case[0].kind} {case[1]}")
 def test_what_can_be_drawn_may_be_released_and_nothing_else(case):
     mechanism, name, possible, impossible = case
-    (release,) = (each for each in priced(mechanism.fields()) if each.name == name)
+    (release,) = (each for each in audited.priced(mechanism.fields()) if each.name == name)
     assert [release.results.holds(value, 3) for value in possible] == [True] * len(possible)
     assert [release.results.holds(value, 3) for value in impossible] == [False] * len(impossible)
 
 
 def test_ranges_are_known_of_every_kind():
-    assert {case[0].kind for case in RANGES} == set(KINDS)
+    assert {case[0].kind for case in RANGES} == set(audited.KINDS)
 
 
 @pytest.mark.parametrize(
     ("kind", "lengths", "problem"),
     [
-        (PrivateLinear, [21, 21, 41], None),
-        (PrivateLinearAttributes, [21, 21, 41], None),
-        (PrivateLinearValue, [6, 6, 11], None),
-        (PrivateLinear, [21, 25, 41], "different lengths"),
+        (sums.PrivateLinear, [21, 21, 41], None),
+        (sums.PrivateLinearAttributes, [21, 21, 41], None),
+        (sums.PrivateLinearValue, [6, 6, 11], None),
+        (sums.PrivateLinear, [21, 25, 41], "different lengths"),
     ],
 )
 def test_sums_have_one_length_for_an_extractor(tmp_path, kind, lengths, problem):
@@ -269,11 +254,11 @@ def test_no_other_unit_is_read(unit):
     with pytest.raises((TypeError, InvalidInput)):
         Plan.from_json({**plan, "unit": unit})
     with pytest.raises(Problem, match="unit"):
-        check_plan({**plan, "unit": unit})
+        audited.check_plan({**plan, "unit": unit})
 
 
 def test_a_kind_whose_price_does_not_hold_for_persons_is_refused(monkeypatch):
-    monkeypatch.setattr(audited_plan, "PERSONS", frozenset({"ind_knn"}))
+    monkeypatch.setattr(audited, "PERSONS", frozenset({"ind_knn"}))
     plan = written(plan_of(tiny.MECHANISMS["private_knn"], 10, unit="person"))
     with pytest.raises(Problem, match="whose price holds for persons"):
-        check_plan(plan)
+        audited.check_plan(plan)
