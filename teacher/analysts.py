@@ -115,7 +115,3 @@ def _unfinished(directory: Path) -> Iterator[None]:
 def _forget(directory: Path, records: Records, in_use: Sequence[Path]) -> None:
     closed = [place for place in sorted((directory / FOLDER).glob("*")) if place not in in_use]
     forget(records, *closed)
-    from .classifiers.cnn_ensemble import forget_classifiers  # torch
-
-    for place in closed:
-        forget_classifiers(place)

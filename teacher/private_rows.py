@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
 from .records.sources import Records
+
+if TYPE_CHECKING:
+    from .classifiers.cnn_ensemble import CnnEnsemble
 
 
 class PrivateRows:
@@ -49,6 +53,7 @@ class PrivateRows:
         self.device, self._progress = device, progress
         self._records: Records | None = None
         self._ahead: tuple[ExtractorSpec, Embedding] | None = None
+        self._networks: dict[int, CnnEnsemble] = {}  # of these records, under any extractor
 
     def records(self) -> Records:
         """The current records; the data source is read once."""
@@ -94,15 +99,12 @@ class PrivateRows:
         )
 
     def adopt(self, records: Records) -> None:
-        self._ahead = None
+        self._ahead, self._networks = None, {}
         self._records = records
 
     def forget_removed(self) -> None:
         """Delete from caches what belongs to no record."""
-        from .classifiers.cnn_ensemble import forget_classifiers  # torch
-
         forget(self.records(), self.directory)
-        forget_classifiers(self.directory)
 
     def embed_ahead(self, spec: ExtractorSpec, stop: Callable[[], bool]) -> bool:
         """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
@@ -148,18 +150,16 @@ class PrivateRows:
             )
             for teachers in self.sizes("linear")
         }
-        networks = {
-            teachers: CnnEnsemble(
-                records,
-                num_classes=self._space.outputs,
-                teachers=teachers,
-                key=shard_key(self.directory),
-                directory=self.directory,
-                workers=self.workers,
-                progress=self.training,
-            )
-            for teachers in self.sizes("cnn")
-        }
+        for teachers in self.sizes("cnn"):
+            if teachers not in self._networks:
+                self._networks[teachers] = CnnEnsemble(
+                    records,
+                    num_classes=self._space.outputs,
+                    teachers=teachers,
+                    key=shard_key(self.directory),
+                    workers=self.workers,
+                    progress=self.training,
+                )
         return Voters(
             index_on(device, features, rows.ids, rows.persons),
             rows.labels,
@@ -167,7 +167,7 @@ class PrivateRows:
             features[:0],
             unit_length(spec, features.shape[1]),
             ensembles,
-            networks,
+            self._networks,
             landmarks=spec.landmarks,
         )
 

@@ -4,30 +4,24 @@ A classifier is a function of its own shard, its number and the custodian's key:
 the rows of each step come from SHAKE-256 of key and number, and the numbers of steps and of rows
 per step are constants (docs/privacy.md, section 14). linear_ensemble.py defines the shards.
 
-Each is trained by itself on one CPU thread, in as many processes as allowed. It is stored in the
-custodian's directory as soon as it is trained, under a digest of all its inputs: an interrupted
-training resumes, and adding or removing a record costs one training. A file is replaced when its
-shard's records change, which deletes what was learned from a removed record.
+Each is trained by itself on one CPU thread, in as many processes as allowed. None is stored: what
+was learned from a removed record goes with the process's memory of it.
 """
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ...wall.errors import InvalidInput
-from ...wall.files import whole
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress, no_progress
-from ..features.cache import row_digests
 from ..records.sources import Records
 from .linear_ensemble import shard_numbers
 
-VERSION = 2  # raise when the same shard would give another classifier
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows
 PEAK_RATE, MOMENTUM, DECAY = 0.05, 0.9, 1e-3  # of SGD, falling linearly to 0
 CHANNELS = 16, 32
@@ -37,7 +31,7 @@ Weights = dict[str, torch.Tensor]
 
 
 class CnnEnsemble:
-    """``teachers`` networks over images, read from the custodian's ``directory`` or trained.
+    """``teachers`` networks over images, trained here.
 
     ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes. Raises
     InvalidInput for feature vectors and for images below 8 x 8 pixels.
@@ -50,7 +44,6 @@ class CnnEnsemble:
         num_classes: int,
         teachers: int,
         key: bytes,
-        directory: Path,
         workers: int = 1,
         progress: TaskProgress = no_progress,
     ) -> None:
@@ -58,9 +51,10 @@ class CnnEnsemble:
         if len(shape) != 3 or min(shape[:2]) < 8:
             rule = "linear for feature vectors and for images below 8 x 8 pixels"
             raise InvalidInput("mechanism.classifier", rule, "cnn")
-        self._num_classes = num_classes
-        jobs = _jobs(records, num_classes, teachers, key)
-        self._weights = _load_or_train(jobs, directory, workers, progress)
+        self._num_classes, self._weights = num_classes, list[Weights]()
+        for weights in _train(_jobs(records, num_classes, teachers, key), workers):
+            self._weights.append(weights)
+            progress(len(self._weights), teachers)
 
     def votes(self, images: np.ndarray) -> np.ndarray:
         """Number of networks that choose each class, ties to the lowest: int64 [n, n_classes].
@@ -77,12 +71,6 @@ class CnnEnsemble:
         return counts
 
 
-def forget_classifiers(directory: Path) -> None:
-    """Delete all stored classifiers; the next CnnEnsemble trains them again."""
-    for path in _folder(directory).glob("*"):
-        path.unlink()
-
-
 @dataclass(frozen=True)
 class Job:
     """The training of one classifier on its shard's rows, in order of their ids.
@@ -90,56 +78,31 @@ class Job:
     ``inputs``: uint8 [n, h, w, c]; ``labels``: int64 [n].
     """
 
-    name: str
     seed: bytes = field(repr=False)
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     num_classes: int
-    digest: bytes = field(repr=False)
 
 
 def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list[Job]:
-    digests = row_digests(records)
     shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")
     jobs = []
     for number in range(teachers):
         rows = order[shard[order] == number]
-        settings = f"cnn {VERSION} {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
+        settings = f"cnn {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
         seed = hashlib.blake2b(settings.encode(), key=key).digest()
-        inputs, labels = records.inputs[rows], records.labels[rows]
-        digest = hashlib.blake2b(seed + b"".join(digests[row] for row in rows)).digest()
-        name = f"{teachers}-{number}.npz"
-        jobs.append(Job(name, seed, inputs, labels, num_classes, digest))
+        jobs.append(Job(seed, records.inputs[rows], records.labels[rows], num_classes))
     return jobs
 
 
-def _load_or_train(
-    jobs: list[Job], directory: Path, workers: int, progress: TaskProgress
-) -> list[Weights]:
-    folder = _folder(directory)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for part in folder.glob("*.part"):
-        part.unlink()
-    trained = {job.name: _load(folder / job.name, job.digest) for job in jobs}
-    missing = [job for job in jobs if trained[job.name] is None]
-    for job in missing:
-        # of other rows: deleted before anything else can fail
-        (folder / job.name).unlink(missing_ok=True)
-    for done, (job, weights) in enumerate(_train(missing, workers), start=1):
-        _save(folder / job.name, job.digest, weights)
-        trained[job.name] = weights
-        progress(len(jobs) - len(missing) + done, len(jobs))
-    return [each for job in jobs if (each := trained[job.name]) is not None]
-
-
-def _train(missing: list[Job], workers: int) -> Iterator[tuple[Job, Weights]]:
+def _train(jobs: list[Job], workers: int) -> Iterator[Weights]:
     from joblib import Parallel, delayed
 
     # max_nbytes=None: private rows reach a process through a pipe, never through a temporary file
-    processes = min(workers, max(1, len(missing)))
+    processes = min(workers, len(jobs))
     parallel = Parallel(n_jobs=processes, return_as="generator", max_nbytes=None)
-    yield from zip(missing, parallel(delayed(train_one)(job) for job in missing), strict=True)
+    yield from parallel(delayed(train_one)(job) for job in jobs)
 
 
 def train_one(job: Job) -> Weights:
@@ -208,24 +171,3 @@ def _pixels(images: np.ndarray) -> torch.Tensor:
     """float32 [n, c, h, w] in -1..1: standardised by constants, not by the rows."""
     half = (0.5,) * images.shape[-1]
     return Preprocessing(half, half)(images)
-
-
-def _folder(directory: Path) -> Path:
-    return directory / "classifiers"
-
-
-def _load(path: Path, digest: bytes) -> Weights | None:
-    """The stored classifier of exactly the digested inputs; None where there is none."""
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as stored:
-        if stored["digest"].tobytes() != digest:
-            return None
-        return {name: torch.from_numpy(stored[name]) for name in stored.files if name != "digest"}
-
-
-def _save(path: Path, digest: bytes, weights: Weights) -> None:
-    arrays = {name: tensor.numpy() for name, tensor in weights.items()}
-    stored = np.frombuffer(digest, dtype=np.uint8)
-    with whole(path) as file:
-        np.savez(file, digest=stored, **arrays)  # type: ignore[arg-type]
