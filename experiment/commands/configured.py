@@ -240,9 +240,7 @@ def data(args: Sequence[str]) -> int:
     config, _ = _parsed(data, args)
     from ...teacher.records.inspect import preview
 
-    mechanism = config.mechanism
-    neighbours = vars(mechanism).get("k", 1)
-    print(preview(config.data, neighbours, mechanism.rate, unit=config.privacy.unit))
+    print(preview(config.data, unit=config.privacy.unit))
     return 0
 
 

@@ -75,14 +75,11 @@ class Ingested:
     """All rows as read, for the custodian's preview alone; `run` sees ``records``.
 
     ``verdicts``: uint8 [n_read], GOOD or what is wrong.
-    ``sizes``: int32 [n_read, 2], widths and heights as stored (pixels, 0 where unreadable), for
-    image folders alone.
     ``other_files``: files of an image folder whose names are not an image's, a count.
     """
 
     rows: Records
     verdicts: np.ndarray
-    sizes: np.ndarray | None = None
     other_files: int = 0
 
     @property
@@ -250,7 +247,7 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
             ids = row_ids(persons, ids)
         faults = {UNREADABLE: ~images.readable}
         judged = _judged(task, images.pixels, labels, ids, faults, persons)
-        return replace(judged, sizes=images.sizes, other_files=len(files) - len(paths))
+        return replace(judged, other_files=len(files) - len(paths))
 
     return len(paths), read
 

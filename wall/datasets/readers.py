@@ -32,7 +32,6 @@ class Images:
 
     pixels: np.ndarray  # uint8 [n, size, size, channels], zero where unreadable
     readable: np.ndarray  # bool [n]
-    sizes: np.ndarray  # int32 [n, 2], width and height in pixels as stored, zero where unreadable
 
 
 def require_folder(field: str, path: str | Path | None) -> Path:
@@ -71,15 +70,13 @@ def read_images(
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
         np.zeros(len(paths), dtype=bool),
-        np.zeros((len(paths), 2), dtype=np.int32),
     )
 
     def decode_chunk(start: int) -> None:
         for row in range(start, min(start + CHUNK, len(paths))):
             decoded = decode(root / paths[row], size, channels)
             if decoded is not None:
-                images.pixels[row], images.sizes[row] = decoded
-                images.readable[row] = True
+                images.pixels[row], images.readable[row] = decoded, True
 
     starts = range(0, len(paths), CHUNK)
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
@@ -91,20 +88,19 @@ def read_images(
     return images
 
 
-def decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """(pixels uint8 [size, size, channels], stored (width, height)) of one image file; None where
-    decoding fails, and for more than MAX_PIXELS.
+def decode(path: Path, size: int, channels: int) -> np.ndarray | None:
+    """Pixels uint8 [size, size, channels] of one image file; None where decoding fails, and for
+    more than MAX_PIXELS.
     """
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(path, formats=FORMATS) as image:
-            stored = image.size
-            if stored[0] * stored[1] > MAX_PIXELS:
+            if image.size[0] * image.size[1] > MAX_PIXELS:
                 return None
             # JPEG: decode at a reduced scale, still at least twice what is kept
             image.draft(mode, (2 * size, 2 * size))
             upright = ImageOps.exif_transpose(_eight_bits(image))
-            return _fit(upright, size, size, channels), stored
+            return _fit(upright, size, size, channels)
     # Decoders raise many types on damaged files; the caller decides what a bad row means
     except Exception:
         return None
