@@ -1,12 +1,10 @@
-"""Wire formats: arrays as safetensors or npy, all else as JSON. Nothing is executed or unpickled.
+"""Wire formats: arrays as safetensors, all else as JSON. Nothing is executed or unpickled.
 
 A body is checked before it is parsed further: the sizes its header claims must match the bytes that
 arrived, so no header can make the receiver allocate more than was sent.
 """
 
 import json
-import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,15 +17,10 @@ from .errors import InvalidInput
 from .matrices import NoisyCounts
 from .messages import Answers, ExtractorSpec, Receipt
 
-SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"
+SAFETENSORS = "application/x-safetensors"
 MAX_ROWS = 1 << 16  # per request; the client splits larger inputs
 MAX_HEADER, MAX_FIELDS = 1 << 16, 1 << 18  # bytes
-DTYPES = {"|u1": np.uint8, "|i1": np.int8, "<i2": np.int16, "<f4": np.float32, "<i8": np.int64}
-NPY_HEADER = re.compile(
-    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][a-z]\d)', 'fortran_order': False, "
-    rb"'shape': \((\d{1,18}(?:, \d{1,18})*,?)\), \} *\n",
-    re.DOTALL,
-)
+DTYPES = "uint8", "int8", "int16", "float32", "int64"
 LANDMARKS = "landmarks"  # of an extractor
 SPEC_LISTS = ("input_shape", "mean", "std", "center")
 SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}
@@ -47,22 +40,17 @@ def decode(
 ) -> dict[str, np.ndarray]:
     """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has.
 
-    An npy body holds one array, without a name. Raises InvalidInput for another media type, bytes
-    that are not exactly what their header says, another dtype than those of DTYPES, more than
-    ``max_rows`` rows, or rows of size 0.
+    Raises InvalidInput for another media type, bytes that are not exactly what their header says,
+    another dtype than those of DTYPES, more than ``max_rows`` rows, or rows of size 0.
     """
-    if media == NPY and len(names) == 1:
-        arrays = {names[0]: _npy(body)}
-    elif media == SAFETENSORS:
-        arrays = _safetensors(body)
-    else:
-        raise InvalidInput("content-type", f"{SAFETENSORS}, or {NPY} for a single array", media)
+    if media != SAFETENSORS:
+        raise InvalidInput("content-type", SAFETENSORS, media)
+    arrays = _safetensors(body)
     if not set(names) <= set(arrays) <= {*names, *optional}:
         rule = f"exactly the arrays {', '.join(names)}"
         raise InvalidInput("body", rule, f"{len(arrays)} arrays of other names")
     for name, array in arrays.items():
-        known_dtype = array.dtype.type in DTYPES.values()
-        if not known_dtype or not 1 <= array.ndim <= 4 or 0 in array.shape[1:]:
+        if array.dtype.name not in DTYPES or not 1 <= array.ndim <= 4 or 0 in array.shape[1:]:
             rule = f"of 1 to 4 dimensions and a dtype of {', '.join(DTYPES)}"
             raise InvalidInput(name, rule, f"{array.dtype} {list(array.shape)}")
         if len(array) > max_rows:
@@ -78,20 +66,6 @@ def _safetensors(body: bytes) -> dict[str, np.ndarray]:
         return safetensors.numpy.load(body)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidInput("body", "safetensors", "something else") from error
-
-
-def _npy(body: bytes) -> np.ndarray:
-    """The array of a numpy.save file, version 1.0 in C order. The header is never evaluated."""
-    header = NPY_HEADER.match(body[: 10 + MAX_HEADER])
-    known = header is not None and int.from_bytes(body[8:10], "little") == header.end() - 10
-    if header is None or not known or header[1].decode() not in DTYPES:
-        rule = f"npy 1.0 in C order, dtype one of {', '.join(DTYPES)}"
-        raise InvalidInput("body", rule, "something else")
-    shape = tuple(int(size) for size in header[2].decode().strip(",").split(", "))
-    dtype = np.dtype(DTYPES[header[1].decode()])
-    if math.prod(shape) * dtype.itemsize != len(body) - header.end():
-        raise InvalidInput("body", "as many bytes as its header says", len(body) - header.end())
-    return np.frombuffer(body, dtype=dtype, offset=header.end()).reshape(shape)
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:

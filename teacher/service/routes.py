@@ -18,7 +18,7 @@ from ...wall.errors import InvalidInput, Refused
 from ...wall.guarantee import NAME
 from ...wall.matrices import MATRICES
 from ...wall.messages import Queries, canonical_json
-from ...wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode
+from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
 from ..records.persons import codes_of
 from ..records.sources import received
 from . import replies
@@ -65,9 +65,9 @@ PENDING: dict[str, Any] = {
 BINARY = {"type": "string", "format": "binary"}
 
 
-def as_job(description: str, *media: str, schema: object = BINARY) -> dict[str, Any]:
+def as_job(description: str, media: str = SAFETENSORS, schema: object = BINARY) -> dict[str, Any]:
     """The OpenAPI description of a request with a body that becomes a job."""
-    content = {name: {"schema": schema} for name in media}
+    content = {media: {"schema": schema}}
     body = {"required": True, "description": description, "content": content}
     return {**PENDING, "openapi_extra": {"requestBody": body}}
 
@@ -194,13 +194,12 @@ async def reply(job: Job, wait: float) -> Response:
     "/records",
     **as_job(
         "`inputs` as for queries, `labels` int64 [n], `ids` int64 [n], and `persons` int64 [n] "
-        "where the unit of privacy is a person",
-        SAFETENSORS,
+        "where the unit of privacy is a person"
     ),
 )
 @router.post(
     "/records/removals",
-    **as_job("ids", "application/json", schema=replies.Removal.model_json_schema()),
+    **as_job("ids", "application/json", replies.Removal.model_json_schema()),
 )
 async def change_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Add records, or remove them by id and delete their data. A repeated change changes nothing.
@@ -252,8 +251,7 @@ def _removed_ids(body: bytes, by_person: bool) -> np.ndarray:
     "/extractors/{sha256}",
     **as_job(
         "`fields` (JSON), `weights` (safetensors of the named network), `axes` (int16 [d, k]) and, "
-        "where a mechanism needs them, `landmarks` (int8 [m, k]), all as uint8 [n]",
-        SAFETENSORS,
+        "where a mechanism needs them, `landmarks` (int8 [m, k]), all as uint8 [n]"
     ),
 )
 async def send_extractor(
@@ -289,12 +287,10 @@ async def send_extractor(
 
 @router.post(
     "/labels",
-    **as_job(
-        "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
-    ),
+    **as_job("`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]"),
 )
-@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY))
-@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY))
+@router.post("/cells", **as_job("`centers`: int8 [cells, dimensions]"))
+@router.post("/weights", **as_job("`weights`: int16 [dimensions + 1, outputs]"))
 async def ask(
     request: Request,
     key: Analyst,
@@ -315,7 +311,7 @@ async def ask(
     kind, queue = request.url.path.rpartition("/")[2], service.queue
 
     def prepared() -> Job:
-        parameters: dict[str, object] = {"slot": slot, "extractor": extractor, "media": media}
+        parameters: dict[str, object] = {"slot": slot, "extractor": extractor}
         fields: dict[str, Any] = {
             "id": job_id(key.name, kind, parameters, body, idempotency_key),
             "caller": key.name,

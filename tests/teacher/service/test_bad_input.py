@@ -14,7 +14,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.networks import NETWORKS
-from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, encode, encode_extractor
+from labelwall.wall.wire import MAX_ROWS, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, clients, network, rows
 from tests.wall.test_wire import BAD
@@ -161,11 +161,8 @@ def test_bad_changes_of_a_custodian(running, name):
 def test_the_table_can_pass(running):
     """Good requests of the same kinds are accepted, so bad ones are refused for their fault."""
     before = state(running)
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 6), }".ljust(117) + b"\n"
-    npy = b"\x93NUMPY\x01\x00v\x00" + header + rows(3, 2).tobytes()
     good = [
         (labels("&wait=30"), "ann"),
-        (post(f"{LABELS}&wait=30", npy, NPY), "ann"),
         (added(), "carol"),
         (removal('{"ids": [900, 901]}'), "carol"),
         (put(network()), "ann"),
