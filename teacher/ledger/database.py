@@ -25,7 +25,7 @@ from .url import LedgerUrl, Place
 
 Work = Callable[[sa.Connection], None]
 
-LOCKED = {"ledger": "entries", "anchor": "anchor"}
+LOCKED = {"ledger": "entries", "anchor": "anchor", "keys": "keys"}
 PUBLIC = ("entries", "head", "extractors")
 LOCK_SECONDS = 30  # of waiting for the lock
 IDLE_SECONDS = 300  # of silence within a transaction; the client's machine may be gone
@@ -63,7 +63,7 @@ DURABLE = {
 
 
 class Database:
-    """The database of a ledger or an anchor. Errors call it ``name``, and its content ``kind``.
+    """The database of a ledger, an anchor or keys. Errors call it ``name``, its content ``kind``.
 
     ``_table``: the one that a transaction locks, and whose existence shows that it was set up.
     """

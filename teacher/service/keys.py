@@ -6,38 +6,39 @@ are compared in constant time, also if the public half is unknown.
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+import sqlalchemy as sa
+
 from ...wall.errors import InvalidInput, LedgerMismatch
 from ...wall.guarantee import NAME
+from ..ledger.database import SqliteFile
 from ..private_files import open_lock, require_private
 
-KEYS, FORMAT = "keys.sqlite", 1
-LOCK_SECONDS = 30.0  # of waiting for another process that changes the keys
+KEYS = "keys.sqlite"
 Role = Literal["analyst", "custodian"]
 TOKEN = re.compile(r"lw_([0-9a-f]{16})_([0-9a-f]{64})")
-TABLE = """
-CREATE TABLE IF NOT EXISTS keys (
-    identity TEXT PRIMARY KEY,
-    name TEXT NOT NULL,
-    role TEXT NOT NULL CHECK (role IN ('analyst', 'custodian')),
-    digest TEXT NOT NULL CHECK (length(digest) = 64),
-    queries INTEGER,
-    expires REAL,
-    revoked INTEGER NOT NULL CHECK (revoked IN (0, 1)),
-    expired INTEGER NOT NULL CHECK (expired IN (0, 1))
-) STRICT
-"""
+TABLE = sa.Table(
+    "keys",
+    sa.MetaData(),
+    sa.Column("identity", sa.Text, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("queries", sa.BigInteger),
+    sa.Column("expires", sa.Float),
+    sa.Column("revoked", sa.Boolean, nullable=False),
+    sa.Column("expired", sa.Boolean, nullable=False),
+)
+READ = sa.select(TABLE).order_by(sa.text("rowid"))
 
 
 class KeysDamaged(LedgerMismatch):
@@ -79,6 +80,7 @@ class Keys:
 
     def __init__(self, directory: Path, in_memory: dict[str, Key] | None = None) -> None:
         self._path, self._in_memory = directory / KEYS, in_memory or {}
+        self._database = SqliteFile(self._path, "keys", "EXTRA")
         self._expired: set[str] = set()  # public halves of keys that this process saw expire
 
     def add(
@@ -98,23 +100,23 @@ class Keys:
             raise InvalidInput("queries", "from 1 to 2^63 - 1", queries)
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
         end = None if expires is None else _timestamp(expires)
-        row = (identity, name, role, digest_of(secret), queries, end, 0, 0)
+        row = (identity, name, role, digest_of(secret), queries, end, False, False)
         if self._path.is_symlink():
             open_lock(self._path)  # raises
         self.listed()  # stores what has expired
-        with self._writing() as database:
-            keys = _stored(database).values()
+        with self._writing() as connection:
+            keys = _stored(connection).values()
             if any(other.name == name and other.is_valid(time.time()) for other in keys):
                 rule, cure = "of nobody who holds a valid key", "Revoke that key first."
                 raise InvalidInput("name", rule, name, cure)
-            database.execute(f"INSERT INTO keys VALUES ({', '.join('?' * len(row))})", row)
+            connection.execute(TABLE.insert().values(row))
         return token_of(identity, secret)
 
     def revoke(self, name: str) -> None:
         """Revoke all keys of a name. Raises InvalidInput where there are none."""
-        with self._writing() as database:
-            revoked = database.execute("UPDATE keys SET revoked = 1 WHERE name = ?", (name,))
-            if not revoked.rowcount:
+        with self._writing() as connection:
+            named = TABLE.update().where(TABLE.c.name == name)
+            if not connection.execute(named.values(revoked=True)).rowcount:
                 raise InvalidInput("name", "of somebody who has a key", name)
 
     def listed(self) -> dict[str, Key]:
@@ -122,10 +124,11 @@ class Keys:
         stored, now = self._read(), time.time()
         every = {**stored, **self._in_memory}
         self._expired |= {identity for identity, key in every.items() if key.is_expired(now)}
-        unnoted = [(i,) for i, key in stored.items() if i in self._expired and not key.expired]
+        unnoted = [i for i, key in stored.items() if i in self._expired and not key.expired]
         if unnoted:
-            with self._writing() as database:
-                database.executemany("UPDATE keys SET expired = 1 WHERE identity = ?", unnoted)
+            with self._writing() as connection:
+                ended = TABLE.update().where(TABLE.c.identity.in_(unnoted))
+                connection.execute(ended.values(expired=True))
         return {i: replace(key, expired=i in self._expired) for i, key in every.items()}
 
     def authenticate(self, token: str) -> Key | None:
@@ -137,50 +140,35 @@ class Keys:
         return key if key is not None and same and key.is_valid(time.time()) else None
 
     def _read(self) -> dict[str, Key]:
-        if not os.path.lexists(self._path):
-            return {}
         try:
-            with closing(_connect(self._path)) as database:
-                return _stored(database)
-        except (sqlite3.Error, ValueError) as error:
+            if not self._path.stat().st_size:
+                return {}  # the first writer has not committed yet
+            with self._database.reading() as connection:
+                return _stored(connection)
+        except FileNotFoundError:
+            return {}
+        except (OSError, LedgerMismatch) as error:
             text = f"the custodian's {KEYS} is not readable. Restore it, or delete it and make new"
             raise KeysDamaged(f"{text} keys.") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self) -> Iterator[sa.Connection]:
         directory = self._path.parent
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(directory)
             open_lock(self._path).close()
-            with closing(_connect(self._path)) as database, database:
-                database.execute("BEGIN IMMEDIATE")
-                if not database.execute("PRAGMA schema_version").fetchone()[0]:
-                    database.execute(f"PRAGMA user_version = {FORMAT}")
-                    database.execute(TABLE)
-                yield database
-        except (OSError, sqlite3.Error) as error:
+            with self._database.transaction() as connection:
+                TABLE.create(connection, checkfirst=True)
+                yield connection
+        except (OSError, LedgerMismatch) as error:
             text = f"the custodian's {KEYS} can not be written, and nobody gets in while an expired"
             raise KeysDamaged(f"{text} key is not noted in it.") from error
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """The existing file, with durable commits. Transactions begin where BEGIN says so."""
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    database = sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS, isolation_level=None)
-    database.execute("PRAGMA synchronous = EXTRA")
-    return database
-
-
-def _stored(database: sqlite3.Connection) -> dict[str, Key]:
-    """The keys by their public half. Raises ValueError for a file of another format."""
-    if not database.execute("PRAGMA schema_version").fetchone()[0]:
-        return {}  # the first writer has not committed yet
-    if database.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-        raise ValueError
-    columns = ", ".join(each.name for each in fields(Key))
-    rows = database.execute(f"SELECT identity, {columns} FROM keys ORDER BY rowid")
-    return {identity: Key(*key) for identity, *key in rows}
+def _stored(connection: sa.Connection) -> dict[str, Key]:
+    """The keys by their public half."""
+    return {identity: Key(*key) for identity, *key in connection.execute(READ)}
 
 
 def token_of(identity: str, secret: str) -> str:

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from labelwall import pipeline
+from labelwall.teacher.ledger import database
 from labelwall.teacher.service import keys as keys_module
 from labelwall.teacher.service.callers import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
@@ -117,7 +118,7 @@ def test_a_service_sees_a_key_expire_if_nobody_asks(tmp_path, clock, monkeypatch
 
 
 def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(tmp_path, clock, monkeypatch):
-    monkeypatch.setattr(keys_module, "LOCK_SECONDS", 0.0)
+    monkeypatch.setitem(database.WAIT, "timeout", 0)
     keys = Keys(tmp_path)
     ann, bob = keys.add("ann", "analyst", expires="2027-01-01"), keys.add("bob", "analyst")
     clock("2027-01-01T00:00")
@@ -149,7 +150,6 @@ def test_settings_are_checked(keys, tmp_path, settings):
 
 RENAMED = "UPDATE sqlite_master SET sql = replace(sql, 'expired', 'ended')"
 DAMAGED = {
-    "another format": "PRAGMA user_version = 2",
     "another table": "DROP TABLE keys",
     "a missing column": f"PRAGMA writable_schema = ON; {RENAMED}",  # a constraint names it
 }
