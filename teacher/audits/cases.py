@@ -12,7 +12,7 @@ from typing import Any
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import Unit
 from ..mechanisms.base import Mechanism
-from . import conversations, sums, votes
+from . import conversations, draws
 from .harness import Case, EmpiricalFinding, attack
 
 PROBE_DELTA = 0.02
@@ -31,29 +31,29 @@ def _cells(mechanism: Any) -> Probes:
 
 HALF = {"sample_rate": 0.5}
 _values = HALF | {"k": 3, "threshold": 2, "cells": 4, "window": 1, "sigma_screen": 1.0}
-_linear = sums.gradients, _with(noise_multiplier=1.0)
+_linear = draws.gradients, _with(noise_multiplier=1.0)
 # For each kind its cases, and its probes.
 ATTACKS: dict[str, tuple[Cases, Callable[[Any], Probes]]] = {
-    "private_knn": (votes.votes, _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF)),
-    "private_radius": (votes.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
+    "private_knn": (draws.votes, _with(k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, **HALF)),
+    "private_radius": (draws.votes, _with(threshold=2, sigma_screen=1.0, sigma_vote=1.0, **HALF)),
     "ind_knn": (conversations.conversations, conversations.probes),
-    "reverse_knn": (sums.cells, _cells),
-    **dict.fromkeys(sums.SCORES, (sums.cells, _with(sigma=2.0))),
+    "reverse_knn": (draws.cells, _cells),
+    **dict.fromkeys(draws.SCORES, (draws.cells, _with(sigma=2.0))),
     "private_linear": _linear,
-    "naive_knn": (votes.votes, _with(k=2, sigma_vote=2.0)),
-    "lnmax": (votes.votes, _with(teachers=2, scale=2.0)),
-    "gnmax": (votes.votes, _with(teachers=2, sigma_vote=2.0)),
+    "naive_knn": (draws.votes, _with(k=2, sigma_vote=2.0)),
+    "lnmax": (draws.votes, _with(teachers=2, scale=2.0)),
+    "gnmax": (draws.votes, _with(teachers=2, sigma_vote=2.0)),
     "confident_gnmax": (
-        votes.votes,
+        draws.votes,
         _with(teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0),
     ),
-    "radius": (votes.batches, _with(epsilon=2.0)),
-    "batch_knn": (votes.batches, _with(epsilon=2.0, k=1, records=12)),
-    "private_knn_attributes": (sums.attributes, _with(tau=1, sigma_vote=1.5, k=1, **HALF)),
-    "gnmax_attributes": (sums.attributes, _with(tau=1, sigma_vote=1.5, teachers=2)),
+    "radius": (draws.batches, _with(epsilon=2.0)),
+    "batch_knn": (draws.batches, _with(epsilon=2.0, k=1, records=12)),
+    "private_knn_attributes": (draws.attributes, _with(tau=1, sigma_vote=1.5, k=1, **HALF)),
+    "gnmax_attributes": (draws.attributes, _with(tau=1, sigma_vote=1.5, teachers=2)),
     "private_linear_attributes": _linear,
-    "private_knn_mean": (votes.values, _with(sigma_mean=1.5, **_values)),
-    "private_knn_median": (votes.values, _with(epsilon=1.5, **_values)),
+    "private_knn_mean": (draws.values, _with(sigma_mean=1.5, **_values)),
+    "private_knn_median": (draws.values, _with(epsilon=1.5, **_values)),
     "private_linear_value": _linear,
 }
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from labelwall.teacher.audits import votes as votes_audit
+from labelwall.teacher.audits import draws
 from labelwall.teacher.audits.cases import PROBE_DELTA, audit, cases, probes
 from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED
+from labelwall.teacher.audits.draws import JOINT
 from labelwall.teacher.audits.harness import EmpiricalFinding
-from labelwall.teacher.audits.votes import JOINT
 from labelwall.teacher.mechanisms import sums, votes
 from labelwall.teacher.mechanisms.attributes import GRID, GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -178,7 +178,7 @@ def screened(kind: Any, part: str, setting: dict[str, Any], delta: float, trials
 
 def one_query(monkeypatch) -> None:
     """A trial of a whole query has one: nothing else is broken."""
-    monkeypatch.setattr(votes_audit, "QUERIES", 1)
+    monkeypatch.setattr(draws, "QUERIES", 1)
 
 
 def of_persons(name: str, plant: Plant) -> Fault:
@@ -326,7 +326,7 @@ def test_a_planted_fault_is_caught(name, monkeypatch):
     if fault.plant is not None:
         fault.plant(monkeypatch)
     if fault.releases and fault.releases[0].startswith("batch of"):
-        monkeypatch.setattr(votes_audit, "BATCH_SIZES", (int(fault.releases[0][-1]),))
+        monkeypatch.setattr(draws, "BATCH_SIZES", (int(fault.releases[0][-1]),))
     options: dict[str, Any] = {"delta": fault.delta, "releases": fault.releases, "unit": fault.unit}
     attempts: list[EmpiricalFinding] = []
     while len(attempts) < 2 and not (attempts and attempts[-1].refuted):

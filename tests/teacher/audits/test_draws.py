@@ -11,8 +11,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.audits.cases import PROBE_DELTA, audit, audit_mechanisms, probes
 from labelwall.teacher.audits.conversations import priced
-from labelwall.teacher.audits.sums import of_record
-from labelwall.teacher.audits.votes import JOINT
+from labelwall.teacher.audits.draws import JOINT, of_record
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry, sums
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
