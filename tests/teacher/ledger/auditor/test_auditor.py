@@ -13,8 +13,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor import auditor, mechanisms, reading
-from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.auditor.history import History
+from labelwall.teacher.ledger.auditor.auditor import History, audit
 from labelwall.teacher.ledger.auditor.reading import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch, MissingData
