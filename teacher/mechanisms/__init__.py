@@ -1,1 +1,1 @@
-"""One mechanism a folder; its randomness and its privacy curve come from the same fields."""
+"""Mechanisms: the randomness and the privacy curve of each come from the same fields."""

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -50,27 +49,12 @@ class Similar:
     labels: np.ndarray | None = field(default=None, repr=False)
 
 
-class Select(Protocol):
-    """A similarity kernel with its threshold. It decides for each record by its own numbers."""
-
-    def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
-        """``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2."""
-        ...
-
-    def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
-        """Scores |x|^2 - 2 q.x above which no record is selected: int32 [q].
-
-        ``least``, ``largest``: of |x|^2 above 0; ``norms``: |q|^2 int32 [q].
-        """
-        ...
-
-
 def threshold_steps(threshold: float) -> int:
     """The nearest step of the grid 1/STEPS, at least one: int in 1..STEPS."""
     return max(1, round(threshold * STEPS))
 
 
-def cosine(threshold: float) -> Select:
+def cosine(threshold: float) -> "_Cosine":
     """max(0, q.x / (|q| |x|)) >= threshold. A zero vector is similar to nothing."""
     return _Cosine(threshold_steps(threshold))
 
@@ -87,6 +71,7 @@ class _Cosine:
     t: int
 
     def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+        """``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2."""
         # A cheap superset first: float64 errs by a few 2^-53, and the bound is lowered by far more.
         coarse = np.sqrt(norms, dtype=np.float64) * self._slope(np.array(norm)) + 1
         rows = np.flatnonzero((cross <= coarse) & (cross < 0))
@@ -97,7 +82,11 @@ class _Cosine:
         return Similar(rows[exact].astype(np.int32), weights)
 
     def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
-        """The coarse bound of the score is convex in |x|: its largest value is at an end."""
+        """Scores |x|^2 - 2 q.x above which no record is selected: int32 [q].
+
+        ``least``, ``largest``: of |x|^2 above 0; ``norms``: |q|^2 int32 [q]. The coarse bound is
+        convex in |x|: its largest value is at an end.
+        """
         slope = self._slope(norms)
         ends = [norm + math.sqrt(norm) * slope + 1 for norm in (least, largest)]
         return np.floor(np.maximum(*ends)).astype(np.int32)
@@ -107,7 +96,7 @@ class _Cosine:
         return np.sqrt(norms, dtype=np.float64) * (-2 * (self.t / STEPS) * (1 - 1e-9))
 
 
-def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) -> Select:
+def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) -> "_Rbf":
     """exp(-max(0, |x - q|^2 - r^2) / nu^2) >= threshold, by a table of integer squared distances.
 
     nu = ``bandwidth`` * ``length`` and r = ``near`` * ``length``, in quantised units; ``length``
@@ -142,6 +131,10 @@ class _Rbf:
 
     def bounds(self, least: int, largest: int, norms: np.ndarray) -> np.ndarray:
         return self.farthest - norms
+
+
+# A kernel with its threshold. It decides for each record by its own numbers.
+Select = _Cosine | _Rbf
 
 
 @lru_cache(maxsize=1)
