@@ -54,9 +54,9 @@ def main() -> None:
     from torchvision.datasets import MNIST
 
     from labelwall.teacher.features.embedder import Embedder
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.cpu import ExactIndex
-    from labelwall.teacher.search.poisson_sampling import sampled_votes
     from labelwall.wall.messages import ExtractorSpec
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -84,17 +84,8 @@ def main() -> None:
     def votes(index: ExactIndex, batch: np.ndarray) -> float:
         started, keys = time.perf_counter(), [f"{row}" for row in range(len(batch))]
         for release in ("screen", "aggregate"):
-            sampled_votes(
-                index.units,
-                labels,
-                batch,
-                k=K,
-                num_classes=CLASSES,
-                sample_rate=GAMMA,
-                entropy=SystemEntropy(),
-                keys=keys,
-                release=release,
-            )
+            voters = Voters(index, labels, CLASSES, batch)
+            voters.votes(K, GAMMA, keys, release, SystemEntropy())
         return time.perf_counter() - started
 
     times: dict[str, list[float]] = {name: [] for name in ways}

@@ -113,8 +113,9 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
+    from labelwall.teacher.search.poisson_sampling import prefix_length
     from labelwall.teacher.shards.config import ScaleConfig
     from labelwall.teacher.shards.pools import Pool, RayPool
     from labelwall.teacher.shards.shards import ShardedIndex
@@ -131,17 +132,8 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
         for number in range(rounds + 1):  # the first one warms up
             queries = asked(DIMENSIONS, BATCH, number)
             began, worked = time.perf_counter(), time.process_time()
-            sampled_votes(
-                over,
-                over.labels,
-                queries,
-                k=K,
-                num_classes=CLASSES,
-                sample_rate=GAMMA,
-                entropy=SystemEntropy(),
-                keys=[str(each) for each in range(BATCH)],
-                release="vote",
-            )
+            voters, keys = Voters(over, over.labels, CLASSES, queries), list(map(str, range(BATCH)))
+            voters.votes(K, GAMMA, keys, "vote", SystemEntropy())
             wall.append(time.perf_counter() - began)
             own.append(time.process_time() - worked)
     resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -217,7 +217,7 @@ def clock(clocks: Clocks, index: ExactIndex, entropy: SystemEntropy, split: bool
     clocks.around(index, "prefix", "search: bounds and the rest" if split else "search")
     clocks.around(entropy, "inclusion", "inclusion bits")
     clocks.around(entropy, "discrete_gaussian", "noise")
-    clocks.around(voters, "sampled_votes", "votes")
+    clocks.around(voters.Voters, "votes", "votes")
     if split:
         clocks.around(index, "_product", "search: products")
         clocks.around(cpu, "_collect", "search: selection")

@@ -19,11 +19,12 @@ import numpy as np
 from ...wall.label_kinds import STEPS, unpack
 from ...wall.matrices import MAX_ENTRY, bias, nearest_cells, products, residual_unit
 from ..classifiers.linear_ensemble import Ensemble
-from ..noise.entropy import Entropy
+from ..noise.entropy import BITS, Entropy, inclusion_bound
+from ..search import poisson_sampling
 from ..search.cpu import ExactIndex
 from ..search.index import ByPerson, Count, Index
 from ..search.kernels import LEVELS, Select, Similar
-from ..search.poisson_sampling import sampled_votes, thinned
+from ..search.poisson_sampling import thinned
 from .gradient import gradient_sums
 
 if TYPE_CHECKING:
@@ -87,20 +88,39 @@ class Voters:
     ) -> np.ndarray:
         """Votes of the min(k, |sample|) nearest of a new Poisson sample: int64 [n_queries, c].
 
-        ``ballots``: int64 [n_records, c], what each record adds where it votes; 1 for its label
-        where None.
+        ``keys``, ``release``: what the draw is for. ``ballots``: int64 [n_records, c], what each
+        record adds where it votes; 1 for its label where None. A record (a person, by its nearest
+        row) is in a query's sample with probability floor(gamma 2^32) / 2^32 <= gamma,
+        independently.
+
+        Sensitivity, for one query, the other records' bits fixed: a record added to the sample
+        moves the votes by 0, by e_a (sample smaller than k) or by e_a - e_b (it displaces the
+        k-th); L2 sqrt(2), L1 2. With ballots, by one or by the difference of two.
+
+        The bits are drawn along the records in order of distance, nearest first, only as far as k
+        hits need: the law is that of sampling the whole data set first. A query without k hits
+        keeps its bits and continues along a prefix twice as long, until the data set ends.
         """
-        return sampled_votes(
-            self.index.units,
-            self.labels if ballots is None else ballots,
-            self.queries,
-            k=k,
-            num_classes=self.num_classes,
-            sample_rate=sample_rate,
-            entropy=entropy,
-            keys=list(keys),
-            release=release,
-        )
+        index, labels = self.index.units, self.labels if ballots is None else ballots
+        length = min(poisson_sampling.prefix_length(k, sample_rate), len(index))
+        votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
+        hits = np.zeros(len(votes), dtype=np.int64)
+        step = max(1, poisson_sampling.PREFIX_ENTRIES // max(1, length))
+        for start in range(0, len(votes), step):
+            pending, drawn, width = np.arange(start, min(start + step, len(votes))), 0, length
+            while len(pending) and drawn < len(index):
+                near = index.prefix(self.queries[pending], width)[:, drawn:]  # not yet drawn
+                # Only a test's tape draws by id. The system's bits are fresh: rows name records as
+                # well as ids do, which are in memory for a tape alone.
+                ids = index.ids[near] if entropy.unsafe else near
+                own = [keys[query] for query in pending.tolist()]
+                bits = np.ones(near.shape, dtype=bool)
+                if inclusion_bound(sample_rate) < 1 << BITS:
+                    bits = entropy.inclusion(sample_rate, own, release, ids)
+                listed = np.ascontiguousarray(near)
+                poisson_sampling.first_hits(listed, bits, labels, k, pending, hits, votes)
+                pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
+        return votes
 
     def radii(self, share: float) -> np.ndarray:
         """The squared distance of each query to its j-th nearest landmark: int64 [n_queries].

@@ -1,4 +1,4 @@
-"""The votes of a Poisson sample of the records."""
+"""Poisson samples of the records: how far lists are drawn along, and the votes of the hits."""
 
 import math
 from collections.abc import Sequence
@@ -6,63 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..noise.entropy import BITS, Entropy, inclusion_bound
-from .index import Ranked
 from .loops import compiled
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
 
-def sampled_votes(
-    index: Ranked,
-    labels: np.ndarray,
-    queries: np.ndarray,
-    *,
-    k: int,
-    num_classes: int,
-    sample_rate: float,
-    entropy: Entropy,
-    keys: Sequence[str],
-    release: str,
-) -> np.ndarray:
-    """Votes of the min(k, |sample|) nearest of a fresh Poisson sample for each query.
-
-    ``index``: what is sampled: rows, or persons, each by its nearest row.
-
-    Returns int64 [q, num_classes]. ``labels``: integers [n] below num_classes, by row of the index,
-    each a vote for that class; or ballots, int64 [n, num_classes], which are added up; ``queries``:
-    int8 [q, d]; ``keys``, ``release``: what the draw is for. A record is in a query's sample with
-    probability floor(gamma 2^32) / 2^32 <= gamma, independently.
-
-    Sensitivity, for one query, the other records' bits fixed: a record added to the sample moves
-    the votes by 0, by e_a (sample smaller than k) or by e_a - e_b (it displaces the k-th); L2
-    sqrt(2), L1 2. With ballots, by one or by the difference of two.
-
-    The bits are drawn along the records in order of distance, nearest first, only as far as k hits
-    need: the law is that of sampling the whole data set first. A query without k hits keeps its
-    bits and continues along a prefix twice as long, until the data set ends.
-    """
-    length = min(prefix_length(k, sample_rate), len(index))
-    votes = np.zeros((len(queries), num_classes), dtype=np.int64)
-    hits = np.zeros(len(queries), dtype=np.int64)
-    step = max(1, PREFIX_ENTRIES // max(1, length))
-    for start in range(0, len(queries), step):
-        pending, drawn, width = np.arange(start, min(start + step, len(queries))), 0, length
-        while len(pending) and drawn < len(index):
-            near = index.prefix(queries[pending], width)[:, drawn:]  # not yet drawn
-            # Only a test's tape draws by id. The system's bits are fresh: rows name records as well
-            # as ids do, which are in memory for a tape alone.
-            ids = index.ids[near] if entropy.unsafe else near
-            own = [keys[query] for query in pending.tolist()]
-            bits = np.ones(near.shape, dtype=bool)
-            if inclusion_bound(sample_rate) < 1 << BITS:
-                bits = entropy.inclusion(sample_rate, own, release, ids)
-            _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
-            pending, drawn, width = pending[hits[pending] < k], drawn + near.shape[1], 2 * width
-    return votes
-
-
 @compiled
-def _first_hits(
+def first_hits(
     near: np.ndarray,
     bits: np.ndarray,
     labels: np.ndarray,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.devices import DeviceIndex
-from labelwall.teacher.search.index import Ranked
+from labelwall.teacher.search.index import Index
 from labelwall.teacher.search.int8_matmul import Product, float32_product, int8_product
-from labelwall.teacher.search.poisson_sampling import sampled_votes
 
 PRODUCTS: dict[str, Product] = {"int8": int8_product, "float32": float32_product}
 
@@ -58,7 +58,7 @@ def brute_force(features: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray
 
 
 def sampled(
-    index: Ranked,
+    index: Index,
     labels: np.ndarray,
     queries: np.ndarray,
     k: int,
@@ -68,5 +68,4 @@ def sampled(
 ) -> np.ndarray:
     """Votes for four classes of the k nearest of a sample; the keys are q0, q1, ..."""
     keys = [f"q{number}" for number in range(len(queries))]
-    options = {"k": k, "num_classes": 4, "sample_rate": gamma, "entropy": entropy}
-    return sampled_votes(index, labels, queries, keys=keys, release=release, **options)
+    return Voters(index, labels, 4, queries).votes(k, gamma, keys, release, entropy)
