@@ -1,7 +1,7 @@
 """Settings of the baselines. Does not import torch."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,10 +17,6 @@ class Baseline:
         check(self, "baseline")
 
 
-def _positive(default: float, help: str) -> Any:
-    return param(default, help, gt=0, lt=1e6)
-
-
 CLIP, RATE = "bound on a record's gradient (L2)", "of plain SGD with momentum 0.9, per step"
 BATCH = "expected records per step; divided by expected_records it is the sampling rate"
 
@@ -34,8 +30,8 @@ class GradientDescent(Baseline):
         60_000, "a public guess of the number of records", unit="a count", ge=1
     )
     epochs: int = param(10, "passes over expected_records records", unit="a count", ge=1)
-    clip: float = _positive(1.0, CLIP)
-    learning_rate: float = _positive(0.5, RATE)
+    clip: float = param(1.0, CLIP, gt=0, lt=1e6)
+    learning_rate: float = param(0.5, RATE, gt=0, lt=1e6)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,8 +52,8 @@ class LinearNoisySgd(GradientDescent):
 
     kind: Literal["linear_noisy_sgd"] = "linear_noisy_sgd"
     batch_size: int = param(256, BATCH, unit="a count", ge=1)
-    clip: float = _positive(0.1, CLIP)
-    learning_rate: float = _positive(1.0, RATE)
+    clip: float = param(0.1, CLIP, gt=0, lt=1e6)
+    learning_rate: float = param(1.0, RATE, gt=0, lt=1e6)
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,16 @@ def train_privately(
 
     ``inputs``: float32 [n, c, h, w] or [n, d], standardised by public statistics. Each record is in
     each batch with probability batch_size / expected_records, its gradient is clipped, and Gaussian
-    noise is added to the sum.
+    noise is added to the sum, also where a batch has no records.
     """
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Opacus warns of hooks, Renyi orders and its noise, which this module's docstring covers.
         warnings.simplefilter("ignore")
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
         multiplier, spent = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
         network: nn.Module
@@ -68,7 +71,27 @@ def train_privately(
             network = nn.Linear(inputs.shape[1], num_classes)
         else:
             network = tanh_cnn(inputs.shape[1:], num_classes)
-        _descend(config, network, inputs, labels, rate, steps, multiplier, progress)
+        wrapped = GradSampleModule(network)
+        optimizer = DPOptimizer(
+            torch.optim.SGD(wrapped.parameters(), lr=config.learning_rate, momentum=0.9),
+            noise_multiplier=multiplier,
+            max_grad_norm=config.clip,
+            expected_batch_size=config.batch_size,
+        )
+        for step in range(steps):
+            batch = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1)
+            parts = batch.split(MAX_PHYSICAL_BATCH)
+            for number, rows in enumerate(parts):
+                optimizer.signal_skip_step(do_skip=number < len(parts) - 1)
+                if len(rows):
+                    F.cross_entropy(wrapped(inputs[rows]), labels[rows]).backward()
+                else:
+                    for parameter in wrapped.parameters():
+                        parameter.grad_sample = torch.zeros(0, *parameter.shape)
+                optimizer.step()
+                optimizer.zero_grad()
+            progress(step + 1, steps)
+        wrapped.to_standard_module()
     return PrivateModel(network.eval(), spent, multiplier, steps)
 
 
@@ -104,40 +127,3 @@ def tanh_cnn(shape: torch.Size | tuple[int, ...], num_classes: int) -> nn.Module
     with torch.no_grad():
         flat = body(torch.zeros(1, *shape)).shape[1]
     return nn.Sequential(body, nn.Linear(flat, 32), nn.Tanh(), nn.Linear(32, num_classes))
-
-
-def _descend(
-    config: NoisySgd | LinearNoisySgd,
-    network: nn.Module,
-    inputs: torch.Tensor,
-    labels: torch.Tensor,
-    rate: float,
-    steps: int,
-    multiplier: float,
-    progress: TaskProgress,
-) -> None:
-    """Run DP-SGD on ``network`` in place. A step without records still adds noise."""
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    wrapped = GradSampleModule(network)
-    plain = torch.optim.SGD(wrapped.parameters(), lr=config.learning_rate, momentum=0.9)
-    optimizer = DPOptimizer(
-        plain,
-        noise_multiplier=multiplier,
-        max_grad_norm=config.clip,
-        expected_batch_size=config.batch_size,
-    )
-    for step in range(steps):
-        parts = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1).split(MAX_PHYSICAL_BATCH)
-        for number, rows in enumerate(parts):
-            optimizer.signal_skip_step(do_skip=number < len(parts) - 1)
-            if len(rows):
-                F.cross_entropy(wrapped(inputs[rows]), labels[rows]).backward()
-            else:
-                for parameter in wrapped.parameters():
-                    parameter.grad_sample = torch.zeros(0, *parameter.shape)
-            optimizer.step()
-            optimizer.zero_grad()
-        progress(step + 1, steps)
-    wrapped.to_standard_module()
