@@ -52,7 +52,7 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         *(f"  {n:>8}  {reason}" for reason, n in bad_rows(read, unit).items()),
     ]
     if read.other_files:
-        lines.append(f"files that are no images, not read: {read.other_files}")
+        lines += ["", f"files that are no images, not read: {read.other_files}"]
     return "\n".join(lines)
 
 

@@ -59,7 +59,7 @@ def test_votes_are_those_of_sampling_persons_first(index_of, k, gamma):
     features, queries = int_features(0, n, 3, -3, 3), int_features(1, 20, 3, -3, 3)
     labels, tape = np.random.default_rng(3).integers(0, 4, n), SeededNoise(7)
     index = index_of(features, np.arange(n), persons)
-    votes = sampled(index.units, labels, queries, k, gamma, tape)
+    votes = sampled(index, labels, queries, k, gamma, tape)
     codes = np.unique(persons)
     for row, query in enumerate(queries):
         bits = tape.inclusion(gamma, [f"q{row}"], "screen", codes[None, :])[0] | (gamma == 1)
