@@ -64,9 +64,8 @@ class Model:
         """How many of the round's released labels are right, from released values alone; None where
         these do not tell.
         """
-        estimate: dict[str, Any] | None = self.summary["rounds"][self.summary["best_round"] - 1][
-            "estimate"
-        ]
+        summary = self.summary
+        estimate: dict[str, Any] | None = summary["rounds"][summary["best_round"] - 1]["estimate"]
         return estimate
 
     @property

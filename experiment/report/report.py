@@ -45,29 +45,28 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    write_file(run.folder.report, _render("report.html", _page(run)))
+    write_file(run.folder.report, _render("report.html", _shown(run)))
     write_file(run.folder.card, card(run))
     return run.folder.report
 
 
 def card(run: FinishedRun, file: str = "student.safetensors") -> str:
     """The model card's text. ``file``: the name of the student's file beside it."""
-    shared = _shared(run)
-    front = yaml.safe_dump(_front(run, shared), sort_keys=False, allow_unicode=True).strip()
-    return _render("model_card.md", {**shared, "front": front, "file": file})
+    front = yaml.safe_dump(_front(run), sort_keys=False, allow_unicode=True).strip()
+    return _render("model_card.md", {**_shown(run), "front": front, "file": file})
 
 
-def _front(run: FinishedRun, shared: dict[str, Any]) -> dict[str, Any]:
+def _front(run: FinishedRun) -> dict[str, Any]:
     """The front matter: what the Hub lists a model by."""
-    kind, images = shared["labels"].kind, len(shared["shape"]) == 3
+    kind, images = run.info.labels.kind, len(run.info.input_shape) == 3
     task, data = TASKS[kind][0 if images else 1], run.config.data.source
-    if shared["table"] and shared["table"].of_text:
+    if run.info.table and run.info.table.of_text:
         task = "text-classification"
     scores = {"accuracy": run.summary["test_accuracy"]}
     if kind == "value":
         scores = dict(run.summary["test_errors"] or {})
-    elif shared["last"]["calibration_error"] is not None:
-        scores["expected_calibration_error"] = shared["last"]["calibration_error"]
+    elif (error := run.rounds[run.kept - 1]["calibration_error"]) is not None:
+        scores["expected_calibration_error"] = error
     known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
         "task": {"type": task},
@@ -98,43 +97,35 @@ def _render(template: str, shown: dict[str, Any]) -> str:
     return templates.get_template(template).render(shown).rstrip() + "\n"
 
 
-def _shared(run: FinishedRun) -> dict[str, Any]:
-    plan, last = run.config.plan(), run.rounds[run.kept - 1]
+def _shown(run: FinishedRun) -> dict[str, Any]:
+    """What page and card show: numbers and names."""
+    plan, last, space = run.config.plan(), run.rounds[run.kept - 1], run.info.labels
+    counts, without, frequent = np.array(last["confusion"]), untested(run.summary), {}
+    if space.kind == "attributes" and not without:
+        most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
+        frequent = dict(zip(space.names, most.tolist(), strict=True))
+    spelled = run.certified is not None and run.certified <= MOST_SPELLED
+    settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
     return {
         **vars(run),
         "plan": plan,
         "certificate": smallest_certified(plan),
+        "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
+        "factor": round_up(math.exp(run.certified or 0.0), 2) if spelled else None,
         "pooled": POOLED,
         "last": last,
-        "labels": run.info.labels,
+        "labels": space,
         "table": run.info.table,
         "shape": run.info.input_shape,
-        "scores": worst(scores_by_name(np.array(last["confusion"]), run.info.labels)),
+        "scores": worst(scores_by_name(counts, space)),
+        "frequent": frequent,
+        "most_names": MOST_NAMES,
         "bins": BINS,
         "uneven": uneven(run.summary),
-        "untested": untested(run.summary),
+        "untested": without,
+        "estimates": [estimate_of(r) for r in run.rounds],
         "periods": run.summary["periods"] if plan.periods > 1 else [],
         "scored": (run.summary.get("private_score") or {}).get("right") is not None,
-    }
-
-
-def _page(run: FinishedRun) -> dict[str, Any]:
-    """What report.html shows: numbers and names."""
-    shared = _shared(run)
-    plan, space, last, certified = (shared[key] for key in ("plan", "labels", "last", "certified"))
-    counts, frequent = np.array(last["confusion"]), dict[str, float]()
-    if space.kind == "attributes" and not shared["untested"]:
-        most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
-        frequent = dict(zip(space.names, most.tolist(), strict=True))
-    spelled = certified is not None and certified <= MOST_SPELLED
-    settings = yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True)
-    return {
-        **shared,
-        "factor": round_up(math.exp(certified), 2) if spelled else None,
-        "certificates": sorted(certificates(plan).items(), key=lambda item: item[1].epsilon),
-        "most_names": MOST_NAMES,
-        "frequent": frequent,
-        "estimates": [estimate_of(r) for r in run.rounds],
         "shown_config": settings,
     }
 

@@ -63,11 +63,9 @@ class Console:
             self._stop()
 
     def _start(self, what: str, total: int) -> Progress:
-        from rich import progress as rich
+        from rich.progress import Progress
 
-        left = rich.TimeRemainingColumn(elapsed_when_finished=True)
-        columns = rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn()
-        bar = rich.Progress(*columns, left, console=self._console, transient=True)
+        bar = Progress(console=self._console, transient=True)
         bar.start()
         bar.add_task(what, total=total)
         return bar
