@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
+import safetensors.torch
 import torch
 from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogger
@@ -38,6 +39,12 @@ from .module import STUDENT_MODULES, Student
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 BATCH = 500  # rows whose features are computed at once
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
+# The linear student: one layer on feature vectors, or on a network's features of images, which are
+# computed once. Training standardises them, and the layer takes that in afterwards.
+LINEAR = "linear"
+WEIGHT, BIAS = "head.weight", "head.bias"
+CONSTANT = 1e-6  # deviation below which a feature is left out of the training, relative to the mean
+ENDLESS = 1e30  # its deviation, which leaves nothing of it
 EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
 
 
@@ -256,3 +263,28 @@ def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
     normed = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     scale = 63.0 / max(float(np.quantile(np.abs(normed), 1 - CLIPPED)), 1e-6)
     return replace(spec, center=tuple(center.tolist()), scale=scale)
+
+
+def statistics(features: np.ndarray) -> Preprocessing:
+    """What standardises features like those of PUBLIC rows, float32 [n, d]."""
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+    deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, ENDLESS)
+    return Preprocessing(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+
+def on_plain(weights: bytes, pool: Pool) -> bytes:
+    """A layer's ``weights`` (safetensors), trained on the ``pool``, as those of the same layer on
+    plain features.
+
+    w (x - m) / s + b = (w / s) x + b - (w / s) m.
+    """
+    layer = {name: t.double() for name, t in safetensors.torch.load(weights).items()}
+    scaled = layer[WEIGHT] / torch.tensor(pool.std, dtype=torch.float64)
+    bias = layer[BIAS] - scaled @ torch.tensor(pool.mean, dtype=torch.float64)
+    return safetensors.torch.save({WEIGHT: scaled.float().contiguous(), BIAS: bias.float()})
+
+
+def with_head(network: ExtractorSpec, layer: bytes) -> ExtractorSpec:
+    """The fixed network's spec with a trained last layer: the student of images."""
+    tensors = safetensors.torch.load(network.weights) | safetensors.torch.load(layer)
+    return replace(network, weights=safetensors.torch.save(tensors), axes=b"")

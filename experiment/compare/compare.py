@@ -14,8 +14,7 @@ import torch
 
 from ...student.data import Pool
 from ...student.devices import require_devices
-from ...student.linear import LINEAR, statistics
-from ...student.train import outputs, train
+from ...student.train import LINEAR, outputs, statistics, train
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.baselines.config import PrivateClassification
 from ...teacher.baselines.private_classifiers import require_diffprivlib

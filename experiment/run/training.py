@@ -13,8 +13,7 @@ import numpy as np
 from ...student.config import StudentConfig
 from ...student.data import Pool, has_soft
 from ...student.held_out import drop_doubtful
-from ...student.linear import LINEAR, on_plain, statistics, with_head
-from ...student.train import check, export, outputs, train
+from ...student.train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError

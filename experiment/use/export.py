@@ -15,8 +15,7 @@ from ...wall.graphs import to_onnx
 from ...wall.messages import canonical_json
 from ...wall.networks import TIMM
 from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing, unit_scale
-from ..report.finished import read_run
-from ..report.report import card
+from ..report.report import card, read_run
 from .classify import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's

@@ -6,8 +6,7 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
-from labelwall.student.linear import BIAS, WEIGHT, on_plain, statistics, with_head
-from labelwall.student.train import outputs, train
+from labelwall.student.train import BIAS, WEIGHT, on_plain, outputs, statistics, train, with_head
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import build, load, to_safetensors

@@ -154,7 +154,6 @@ def test_only_entries_and_what_resolves_or_prints_it_take_all_of_a_configuration
         "compare/config.py",
         "compare/own.py",
         "plan/search.py",
-        "report/finished.py",
         "report/report.py",
         "run/entry.py",
         "run/run_folder.py",

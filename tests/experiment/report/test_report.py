@@ -13,8 +13,7 @@ import yaml
 
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.report import report
-from labelwall.experiment.report.finished import read_run
-from labelwall.experiment.report.report import scores_by_name, write_report
+from labelwall.experiment.report.report import read_run, scores_by_name, write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.conversion import round_up
