@@ -45,9 +45,8 @@ WATCHED += (
 )
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
-ROWS = RNG.normal(size=(6, 4)).astype(np.float32)
-ASKED, BATCH_SIZE = (ROWS[:4], 2) if INDIVIDUAL else (ROWS, 3)
-BESIDE = ROWS[[1, 5]]  # what the other process asks
+ROWS, BATCH_SIZE = RNG.normal(size=(6, 4)).astype(np.float32), 2
+ASKED, BESIDE = ROWS[:4], ROWS[[1, 5]]  # of this process, and of the other one
 
 
 class Witness(kill_runner.Witness):

@@ -17,7 +17,7 @@ class Sweep(NamedTuple):
 
 
 SWEEPS = {
-    "private_knn": Sweep((1, 97), (200, 5), 3),
+    "private_knn": Sweep((1, 97), (200, 5), 2),
     "radius": Sweep((7, 0), (12, 0), 1),  # the batch, as a whole
     "ind_knn": Sweep((11, 131), (30, 5), 1),
     # Another process has reserved before, asks one of the same queries, and pays after the kill, or

@@ -1,15 +1,142 @@
-"""What labels are worth: estimated after a round, right on average whatever the noise; the better
-round is kept."""
+"""Metrics, the private score, and what labels are worth by estimate."""
 
 import json
+import math
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score
+from torchmetrics.functional.classification import (
+    binary_calibration_error,
+    multiclass_calibration_error,
+)
 
-from labelwall.experiment.run import quality
+from labelwall.experiment.run import metrics, quality
+from labelwall.experiment.run.scoring import decided, noisy_shares, promised, score_text
 from labelwall.student.held_out import Cleaned
-from labelwall.wall.matrices import inherit
+from labelwall.student.train import outputs
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.guarantee import POOLED
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
+from labelwall.wall.matrices import MAX_ENTRY, inherit
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks import build, to_safetensors
+
+
+@pytest.mark.parametrize("space", [ClassLabels.of(4), AttributeLabels.of(2)])
+def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLabels) -> None:
+    """That of attributes counts each answer."""
+    rng, count = np.random.default_rng(5), space.outputs
+    outputs, classes = rng.normal(size=(500, count)) * 2, space.kind == "class"
+    truth = rng.integers(0, 4, 500) if classes else rng.integers(0, 2, (500, count))
+    shares = space.probabilities(outputs / 1.3)
+    certainty, right = space.certainty(shares), space.predict(outputs) == truth
+    oracle = torch.from_numpy
+    if classes:
+        asked = oracle(shares), oracle(truth)
+        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=metrics.BINS)
+    else:
+        asked = oracle(certainty).flatten(), oracle(right).flatten()
+        expected = binary_calibration_error(*asked, n_bins=metrics.BINS)
+    assert metrics.calibration_error(certainty, right) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
+    assert metrics.calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
+    assert metrics.calibration_error(np.zeros(0), np.zeros(0)) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "named"),
+    [([90, 80], [100, 100], False), ([90, 1], [100, 10], True), ([95, 40], [100, 100], True)],
+)
+def test_a_class_that_accuracy_hides_is_named(
+    right: list[int], rows: list[int], named: bool
+) -> None:
+    confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
+    truth = np.repeat([0, 1], rows)
+    predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
+    scores = metrics.by_class({"confusion": confusion})
+    assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert scores["worst_class"] == min(r / n for r, n in zip(right, rows, strict=True))
+    accuracy = {"test_accuracy": sum(right) / sum(rows)}
+    assert bool(metrics.uneven(accuracy | scores)) == named
+    guarantee = {"epsilon": 1.0, "delta": 1e-5, "adversary": POOLED}
+    assert ("worst class" in metrics.result_line(accuracy | scores | guarantee, Path())) == named
+
+
+def test_values_have_no_classes() -> None:
+    assert metrics.by_class({"confusion": [[1, 0], [0, 1]], "student_errors": {}}) == {}
+    assert metrics.by_class({"confusion": [[[1, 0], [0, 1]]]}) == {}
+    assert metrics.uneven({"test_accuracy": 0.5}) == ""
+
+
+def test_the_error_is_that_of_the_noise() -> None:
+    """Against draws; counts that do not show above the noise tell nothing."""
+    rng, noise = np.random.default_rng(0), 18.0
+    drawn = [
+        noisy_shares(*(np.array([700.0, 300.0]) + rng.normal(0, noise, 2)), noise)[0]
+        for _ in range(4000)
+    ]
+    share, error = noisy_shares(np.array(700.0), np.array(300.0), noise)
+    assert float(share) == pytest.approx(0.7)
+    assert np.std(drawn) == pytest.approx(float(error), rel=0.05)
+    assert np.isinf(noisy_shares(np.array(30.0), np.array(10.0), noise)[1])
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mlp", (5,)), ("small_cnn", (16, 16, 1))])
+def test_an_extractor_of_decisions_says_what_the_student_predicts(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(1)
+    images = len(shape) == 3
+    rows = rng.integers(0, 256, (40, *shape)).astype(np.uint8 if images else np.float32)
+    network = build(name, input_shape=shape, num_classes=3)
+    mean, std = ((0.5,), (0.2,)) if images else ((), ())
+    student = ExtractorSpec(name, shape, 3, to_safetensors(network), mean, std)
+    features, finite = Embedder(decided(student, "class")).embed(rows)
+    assert finite.all()
+    predicted = outputs(student, rows).argmax(axis=1)
+    assert np.array_equal(features, MAX_ENTRY * np.eye(3, dtype=np.int8)[predicted])
+
+
+@pytest.mark.parametrize("kind", ["attributes", "value"])
+def test_decisions_of_attributes_and_values_are_those_of_the_student(kind: str) -> None:
+    outputs_, labels = (9, "attributes") if kind == "attributes" else (1, "value")
+    rows = np.random.default_rng(2).normal(size=(60, 4)).astype(np.float32)
+    network = build("mlp", input_shape=(4,), num_classes=outputs_)
+    network.head.weight.data *= 9
+    student = ExtractorSpec("mlp", (4,), outputs_, to_safetensors(network))
+    features, _ = Embedder(decided(student, labels)).embed(rows)
+    said = outputs(student, rows)
+    if kind == "attributes":
+        assert np.array_equal(features > 0, said > 0)
+        assert (features != 0).all()
+    else:
+        assert np.array_equal(features[:, 0], np.rint(63 * said[:, 0].clip(-1, 1)))
+
+
+def test_the_promise_is_the_better_of_both_directions() -> None:
+    assert promised(0.97, 1.0, 0.0) == pytest.approx(1 - math.e * 0.03)
+    assert promised(0.4, 1.0, 0.0) == pytest.approx(0.4 / math.e)
+    assert promised(0.5, math.inf, 1e-5) < 1e-99
+
+
+def test_a_score_that_noise_hides_is_said_to_be_unknown() -> None:
+    score = {"right": None, "error": None, "by_class": {}, "epsilon": 0.05}
+    assert "unknown" in score_text(score)
+    assert score_text(None) == ""
+
+
+def test_a_score_says_its_noise_and_how_optimistic_it_may_be() -> None:
+    score = {"right": 0.784, "error": 0.011, "least": 0.7, "by_class": {}, "epsilon": 0.05}
+    assert "78.4% +- 1.1 right, at most 8.4 points more" in score_text(score)
+    assert "RMSE 0.31 +- 0.01, on fresh ones at most 0.4 " in score_text(
+        score | {"rmse": [0.31, 0.01, 0.4]}
+    )
 
 
 @pytest.mark.parametrize("noise", [1.0, 10.0, 40.0, 200.0])

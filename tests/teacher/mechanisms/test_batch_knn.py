@@ -1,16 +1,170 @@
-"""k-NN over a batch: shares of epsilon, radii, exact losses by enumeration, refusals."""
+"""Radius neighbours and k-NN over a batch: exact losses by enumeration, charges, refusals."""
 
+import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import batch
-from labelwall.teacher.mechanisms.overlap import clique_bounds
+from labelwall.teacher.mechanisms.batch import (
+    BATCH,
+    LABEL_NOISE,
+    BatchKnn,
+    RadiusNeighbours,
+)
+from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
-from tests.make import ZeroNoise
-from tests.teacher.mechanisms.test_batch import CLASSES, choice_law, voters_of
+from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.make import LEDGER, ZeroNoise, plan_of, teach
+from tests.teacher.laws import laplace, winner
+
+CLASSES = 3
+MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
+SPEC = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
+
+
+def voters_of(records, labels, queries):
+    """Integer rows [n, d] and [q, d]."""
+    index = ExactIndex(records.astype(np.int8), np.arange(len(records)))
+    return Voters(index, labels, CLASSES, queries.astype(np.int8))
+
+
+def choice_law(losses, rate):
+    mass = np.exp(-float(rate) * (losses - losses.min()))
+    return mass / mass.sum()
+
+
+def points(n, seed):
+    """Vectors in the unit square."""
+    return np.random.default_rng(seed).random((n, 2)).astype(np.float32)
+
+
+def teacher(folder, entropy, mechanism=MECHANISM, batches=2, size=256):
+    """Of 60 records in the unit square."""
+    labels = np.random.default_rng(0).integers(0, CLASSES, 60)
+    records = Records(points(60, 0), labels, np.arange(60))
+    return teach(folder, plan_of(mechanism, batches), records, SPEC, entropy, size)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
+@pytest.mark.parametrize("accounting", ["local", "component", "queries"])
+def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise, accounting):
+    """The worst loss of a batch by enumeration.
+
+    Answers are independent given the records, so it is the sum of the queries' worst losses.
+    Queries are on a line, four of them close together, with records at any place; each neighbour
+    has one more record, at any place.
+    """
+    epsilon, radius = 1.5, 6 / 126
+    queries = np.array([0, 2, 3, 5, 16, 30, 41])[:, None]
+    mechanism = RadiusNeighbours(radius=radius, epsilon=epsilon, noise=noise, accounting=accounting)
+    worst = 0.0
+    for seed, n in ((0, 0), (1, 1), (2, 12), (3, 60)):
+        rng = np.random.default_rng(seed)
+        records, labels = rng.integers(-10, 55, (n, 1)), rng.integers(0, CLASSES, n)
+        laws = batch_laws(mechanism, records, labels, queries)
+        for place, label in itertools.product(range(-10, 55), (0, CLASSES - 1)):
+            added = batch_laws(
+                mechanism, np.vstack([records, [[place]]]), np.append(labels, label), queries
+            )
+            worst = max(worst, float(np.abs(np.log(added / laws)).max(axis=1).sum()))
+    assert worst <= epsilon * (1 + 1e-9)
+    if accounting != "queries" and noise != "exponential_paper":
+        assert worst > 0.7 * epsilon  # the accounting leaves little over
+
+
+def batch_laws(mechanism, records, labels, queries):
+    """Exact law of each query's label, float64 [q, classes], by independent code."""
+    reach = round((mechanism.radius * 126) ** 2)
+    radii = np.full(len(queries), reach)
+    sizes = clique_bounds(queries.astype(np.int8), radii, mechanism.accounting)
+    laws = []
+    for query, size in zip(queries, sizes.tolist(), strict=True):
+        near = ((records - query) ** 2).sum(axis=1) <= reach
+        votes = np.bincount(labels[near], minlength=CLASSES)
+        share = Fraction(mechanism.require("epsilon")) / size
+        if mechanism.noise == "laplace":
+            laws.append(winner(votes.tolist(), laplace(float(1 / share), int(45 / share) + 2)))
+        else:
+            half = 2 if mechanism.noise == "exponential_paper" else 1
+            laws.append(choice_law(-votes, share / half))
+    return np.array(laws)
+
+
+@pytest.mark.parametrize("noise", ["laplace", "exponential"])
+def test_draws_follow_the_exact_law(noise):
+    """700 batches.
+
+    A frequency is off by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10
+    (Hoeffding).
+    """
+    mechanism = RadiusNeighbours(radius=6 / 126, epsilon=2.0, noise=noise)
+    queries = np.array([[0], [4], [30]])
+    records, labels = np.array([[-2], [1], [2], [5], [33]]), np.array([0, 2, 2, 1, 1])
+    voters, drawn = voters_of(records, labels, queries), np.zeros((3, CLASSES))
+    for number in range(700):
+        keys = [f"{number} {i}" for i in range(3)]
+        drawn[np.arange(3), mechanism.draw(BATCH, voters, keys, SystemEntropy())[:, 0]] += 1
+    assert np.abs(drawn / 700 - batch_laws(mechanism, records, labels, queries)).max() < 0.13
+
+
+def test_noise_is_that_of_each_queries_clique():
+    """Also where balls are empty."""
+    tape, queries = ZeroNoise(), np.array([[0], [1], [2], [40], [41], [60]])
+    nobody = voters_of(np.zeros((0, 1)), np.zeros(0, dtype=int), queries)
+    mechanism = RadiusNeighbours(radius=1 / 126, epsilon=0.3)
+    answers = mechanism.draw(BATCH, nobody, list("abcdef"), tape)
+    assert answers[:, 1].tolist() == [3, 3, 3, 2, 2, 1]
+    assert sorted(draw[2:] for draw in tape.drawn) == [(LABEL_NOISE, n, CLASSES) for n in (1, 2, 3)]
+    for _, scale, _, size, _ in tape.drawn:
+        assert Fraction(size) / Fraction(scale) <= Fraction(0.3)  # rounded, but never below
+        assert scale == pytest.approx(size / 0.3)
+
+
+def test_one_charge_a_batch_and_none_past_the_cap(tmp_path):
+    q, entropy = points(40, 1), SystemEntropy()
+    answering = teacher(tmp_path, entropy, size=7)  # a size that is for other mechanisms
+    first = answering.answer(Queries(np.vstack([q[:20], q[:3]])))
+    assert (first.receipt.charged, first.receipt.left) == ({BATCH: 1}, {BATCH: 1})
+    assert first.labels[20:].tolist() == first.labels[:3].tolist()
+    assert 1 <= first.receipt.clique <= 20
+    again = teacher(tmp_path, entropy).answer(Queries(q[:20]))  # also after a restart
+    assert (again.receipt.charged, again.receipt.served) == ({BATCH: 0}, 20)
+    assert again.receipt.clique == first.receipt.clique
+    more = answering.answer(Queries(q[10:30]))  # 10 known; 10 new ones are the second batch
+    assert (more.receipt.charged, more.receipt.left) == ({BATCH: 1}, {BATCH: 0})
+    assert more.labels[:10].tolist() == first.labels[10:20].tolist()
+    refused = answering.answer(Queries(q[25:]))
+    assert refused.outcomes.tolist() == [Outcome.ANSWERED] * 5 + [Outcome.CAP_REACHED] * 10
+    assert refused.labels[5:].tolist() == [-1] * 10
+    assert refused.receipt.charged == {BATCH: 0}
+    finding = audit(tmp_path / LEDGER)
+    assert (finding.problems, finding.charged) == ([], {"0/batch": 2})
+    assert finding.released == {"0/batch": 30}
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "asked", "rule"),
+    [
+        (MECHANISM, MAX_QUERIES + 1, "in a batch"),
+        (BatchKnn(k=4, records=60, epsilon=0.1), 5, r"mechanism\.conversion.*interactive"),
+    ],
+    ids=["too many", "a senseless grid"],
+)
+def test_a_batch_that_can_not_be_answered_is_refused_before_the_charge(
+    tmp_path, mechanism, asked, rule
+):
+    with pytest.raises(InvalidInput, match=rule):
+        teacher(tmp_path, ZeroNoise(), mechanism).answer(Queries(points(asked, 0)))
+    assert Ledger(tmp_path / LEDGER).state.spent == {}
 
 
 def knn(**fields):
@@ -66,7 +220,7 @@ def test_the_shares_add_up_to_epsilon(conversion, records):
 
 @pytest.mark.parametrize("accounting", ["local", "queries"])
 def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting):
-    """Each query's choice of a radius, enumerated for every neighbour; labels: test_batch."""
+    """Each query's choice of a radius, enumerated for every neighbour."""
     queries, share = np.array([0, 3, 4, 9, 30, 60])[:, None], 1.0
     mechanism = knn(epsilon=2.0, conversion="interactive", candidate_accounting=accounting)
     radii = batch.candidate_radii(1, mechanism.k, 40, mechanism.candidates)
