@@ -51,9 +51,7 @@ FILES: dict[str, tuple[Callable[[Path, int], None], str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_another_format_is_refused_in_one_line(
-    finished: Path, monkeypatch, capsys, name: str
-) -> None:
+def test_another_format_is_refused_in_one_line(finished, monkeypatch, capsys, name) -> None:
     monkeypatch.chdir(finished)
     path, (change, words) = finished / name, FILES[name]
     before = path.read_bytes()
@@ -68,7 +66,7 @@ def test_another_format_is_refused_in_one_line(
 
 
 def test_a_file_that_names_no_format_is_refused_unless_a_person_wrote_it(
-    finished: Path, monkeypatch
+    finished, monkeypatch
 ) -> None:
     monkeypatch.chdir(finished)
     assert "format" not in yaml.safe_load(Path("config.yaml").read_text())
@@ -80,7 +78,7 @@ def test_a_file_that_names_no_format_is_refused_unless_a_person_wrote_it(
 
 
 def test_a_ledger_of_another_format_is_refused_and_not_certified(
-    finished: Path, tmp_path: Path, capsys
+    finished, tmp_path, capsys
 ) -> None:
     path = tmp_path / "ledger.sqlite"
     shutil.copy(finished / "out" / "ledger.sqlite", path)

@@ -29,7 +29,6 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
-from labelwall.wall.guarantee import Unit
 from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.progress import no_progress
 from tests.make import Watched
@@ -197,9 +196,7 @@ def test_only_labels_of_the_label_space_come_in(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize(
     ("unit", "counts"), [("row", (0, 1, 3)), ("person", (0, 1, 2, 5, 16))], ids=["row", "person"]
 )
-def test_any_number_of_shards_gives_the_same_bytes(
-    tmp_path: Path, name: str, unit: Unit, counts: tuple[int, ...]
-) -> None:
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path, name, unit, counts) -> None:
     if unit == "person" and not CASES[name].persons:
         pytest.skip("its price holds for rows alone")
     records = tiny.records_of(name, unit=unit)

@@ -43,9 +43,7 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, cap
     assert checks.receipt()["ledger_head"] == told["ledger_head"]
 
 
-def test_foreign_public_rows_leave_the_released_classifier(
-    folder: Path, monkeypatch, capsys
-) -> None:
+def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, capsys) -> None:
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
     monkeypatch.setattr(shift, "LEFT", -1.0)
     monkeypatch.setattr(shift, "PART", -1e9)

@@ -122,9 +122,7 @@ def test_methods_are_compared_and_what_privacy_costs_stands_beside_them() -> Non
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_charges_nothing(
-    change: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_a_mistake_is_one_line_and_charges_nothing(change, error, text) -> None:
     more = {"data": arrays(), "custody": "custody", **change}
     with pytest.raises(error) as refusal:
         fit(more.pop("data"), **more)

@@ -18,9 +18,7 @@ def ledgers() -> list[str]:
     return sorted(path.parent.name for path in Path.cwd().rglob(LEDGER) if "runs" not in path.parts)
 
 
-def test_another_epsilon_is_refused_until_another_directory_is_named(
-    capsys,
-) -> None:
+def test_another_epsilon_is_refused_until_another_directory_is_named(capsys) -> None:
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0
     assert ledgers() == ["data.npz.custodian"]
     capsys.readouterr()
@@ -51,9 +49,7 @@ def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(monkeypatch, 
     assert "Nothing was released yet: remove that directory" in line
 
 
-def test_other_settings_of_the_same_rows_are_no_new_budget(
-    capsys,
-) -> None:
+def test_other_settings_of_the_same_rows_are_no_new_budget(capsys) -> None:
     linear = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
     assert pipeline.main([*RUN, *linear, "--epsilon", "8"]) == 0
     capsys.readouterr()

@@ -186,9 +186,7 @@ def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_p
     assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape
 
 
-def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(tmp_path, monkeypatch) -> None:
     """On the page, in public figures; progress in percent, on the custodian's terminal alone."""
     tiny.write(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"

@@ -77,7 +77,7 @@ MISTAKES = [  # the error names the first
     ("device", "mentioned"), [("cuda", "`device` must be cpu on this machine."), ("tpu", "device")]
 )
 def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
-    folder: Path, device: str, mentioned: str, monkeypatch, capsys
+    folder, device, mentioned, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **named: None)
     check_one_error([*RUN, "--run_dir", "out", "--device", device], mentioned, capsys)
@@ -86,7 +86,7 @@ def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
 
 @pytest.mark.parametrize("options", MISTAKES)
 def test_what_can_not_be_trained_or_paid_is_refused_before_anything_is_opened(
-    folder: Path, options: str, monkeypatch, capsys
+    folder, options, monkeypatch, capsys
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

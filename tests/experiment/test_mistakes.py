@@ -37,9 +37,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "setting", "text", "mentioned"), MISTAKES)
-def test_a_mistake_is_one_clear_line(
-    name: str, setting: str, text: str, mentioned: str, capsys
-) -> None:
+def test_a_mistake_is_one_clear_line(name, setting, text, mentioned, capsys) -> None:
     write(name, **{setting: text})
     check_one_error(RUN, mentioned, capsys)
 
@@ -77,7 +75,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("command", "options", "mentioned"), OPTIONS)
 def test_a_wrong_option_is_one_clear_line_and_charges_nothing(
-    command: str, options: list[str], mentioned: str, capsys
+    command, options, mentioned, capsys
 ) -> None:
     tiny.write()
     np.savez("q.npz", x=np.zeros((2, 99), np.float32))

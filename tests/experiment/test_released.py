@@ -58,7 +58,7 @@ def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Pat
 
 
 def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(
-    tmp_path: Path,
+    tmp_path,
 ) -> None:
     """Same noise, one record more, before all others: its class's count in its cell is one larger,
     in each round.
@@ -119,7 +119,7 @@ def taught(folder: Path, monkeypatch) -> Taught:
 
 @pytest.mark.parametrize("backbone", ["mlp", "linear"])
 def test_a_student_of_vectors_learns_what_the_classifier_says_of_virtual_rows(
-    taught: Taught, backbone: str
+    taught, backbone
 ) -> None:
     assert run(*QUICK, *BY_SUMS.split(), "--student.steps=5", f"--student.backbone={backbone}") == 0
     ((inputs, labels, soft),) = taught  # once in a run

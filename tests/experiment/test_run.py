@@ -22,7 +22,7 @@ from tests.experiment.checks import (
     summary,
 )
 from tests.ledgers import extractors, parsed
-from tests.postgres import Server, address
+from tests.postgres import address
 from tests.programs.kill_runner import kills
 
 
@@ -132,7 +132,7 @@ def test_the_baseline_answers_until_its_cap(with_queries: Path) -> None:
 
 
 def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
-    with_queries: Path, postgres: Server, monkeypatch, capsys
+    with_queries, postgres, monkeypatch, capsys
 ) -> None:
     """In no file of the run's and the custodian's folders, in no message; a wrong address is
     refused before it is written."""

@@ -88,7 +88,7 @@ def test_a_resumed_run_keeps_what_was_solved(folder: Path, monkeypatch, capsys) 
 
 
 def test_another_run_of_the_same_custodian_has_the_ledgers_noise(
-    folder: Path, monkeypatch, capsys
+    folder, monkeypatch, capsys
 ) -> None:
     custody = ["--custodian_dir", "custody"]
     shown(capsys, *RUN, *custody)

@@ -85,9 +85,7 @@ def test_one_at_a_time_is_in_this_process_when_it_is_asked_for() -> None:
         ({}, Pool(np.zeros((40, 500), dtype=np.float32), ClassLabels.of(2))),
     ],
 )
-def test_short_trainings_and_those_with_processes_stay_here(
-    changed: dict[str, int], pool: Pool
-) -> None:
+def test_short_trainings_and_those_with_processes_stay_here(changed, pool) -> None:
     assert process_count(3, replace(BRIEF, steps=2_000), IMAGES) == 3
     assert process_count(3, replace(BRIEF, **{"steps": 2_000, **changed}), pool) == 1
 

@@ -22,9 +22,7 @@ BRIEF = replace(CONFIG, steps=STEPS_A_CHAPTER + 10)  # one checkpoint, and some 
 
 
 @pytest.mark.parametrize(("objective", "stop"), [("uda", 150), ("vat", 200)])
-def test_a_killed_training_ends_with_the_same_bytes(
-    objective: str, stop: int, tmp_path: Path, monkeypatch
-) -> None:
+def test_a_killed_training_ends_with_the_same_bytes(objective, stop, tmp_path, monkeypatch) -> None:
     config = replace(CONFIG, objective=objective)
     whole = TASK.train(tmp_path / "whole", config)
     steps, original = [], Student.training_step
@@ -47,9 +45,7 @@ def test_a_killed_training_ends_with_the_same_bytes(
     assert resumed.history[-1]["accuracy/test"] == whole.history[-1]["accuracy/test"]
 
 
-def test_a_finished_training_is_returned_as_it_ended_and_another_seed_is_another(
-    tmp_path: Path,
-) -> None:
+def test_a_finished_training_is_returned_as_it_ended_and_another_seed_is_another(tmp_path) -> None:
     first, again = (TASK.train(tmp_path / "one", BRIEF) for _ in range(2))
     assert again.weights == first.weights != TASK.train(tmp_path / "other", BRIEF, 5).weights
 
@@ -86,7 +82,7 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path, monkeyp
 
 
 def test_writes_checkpoints_and_events_whose_bytes_name_no_time_host_or_process(
-    tmp_path: Path, capfd, monkeypatch
+    tmp_path, capfd, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trained = [TASK.train(tmp_path / name, BRIEF) for name in ("one", "two")]
@@ -112,9 +108,7 @@ RELEASED = np.where(np.arange(cases.PUBLIC) % 6 == 5, -1, OF_CLASSES.truth)
 @pytest.mark.parametrize(
     ("kind", "found", "kept"), [("classes", 0.8, 0.97), ("attributes", 0.5, 0.85)]
 )
-def test_planted_labels_go_one_by_one_and_the_others_stay(
-    kind: str, found: float, kept: float
-) -> None:
+def test_planted_labels_go_one_by_one_and_the_others_stay(kind, found, kept) -> None:
     task = TASKS[kind]
     if kind == "classes":
         task = replace(task, pool=Pool(APART, task.pool.labels), labels=RELEASED)

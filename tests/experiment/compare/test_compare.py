@@ -105,9 +105,7 @@ def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, ca
         (("seeds: [0, 1]", "privacy: {unit: person}"), "left out with privacy.unit: person"),
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_is_run(
-    folder: Path, capsys, change: tuple[str, str], mentioned: str
-) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_run(folder, capsys, change, mentioned) -> None:
     changed = CONFIG.replace(*change)
     assert changed != CONFIG
     (folder / "compare.yaml").write_text(changed)
@@ -116,7 +114,7 @@ def test_a_mistake_is_one_line_and_nothing_is_run(
 
 
 def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
-    folder: Path, capsys, monkeypatch
+    folder, capsys, monkeypatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
     check_one_error(COMMAND, "pip install 'labelwall[compare]'.", capsys)
@@ -165,7 +163,7 @@ def tables(tmp_path: Path, monkeypatch) -> Path:
 
 
 def test_each_method_has_its_settings_and_what_privacy_costs_stands_beside_it(
-    tables: Path, capsys
+    tables, capsys
 ) -> None:
     methods = ["reverse_knn", "gnmax", "linear_noisy_sgd"]
     command = [*TABLES, "--epsilon", "20", "--methods", *methods, *QUICKLY]

@@ -163,7 +163,7 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(
-    image_folders, tmp_path, options: list[str], mentioned: str, capsys
+    image_folders, tmp_path, options, mentioned, capsys
 ) -> None:
     (tmp_path / "empty").mkdir()
     images = named(image_folders)
@@ -194,9 +194,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(
-    image_folders, flags: list[str]
-) -> None:
+def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(image_folders, flags) -> None:
     folders = named(image_folders)
     assert isinstance(written(*folders, *flags)["budget"]["delta"], float)
     parsed, _ = parse([*folders, *flags])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,9 +163,7 @@ def test_absurd_sums_give_weights_in_range() -> None:
         assert np.isfinite(model.says(FEATURES)).all()
 
 
-def test_many_classes_and_steps_look_at_fewer_public_rows(
-    monkeypatch,
-) -> None:
+def test_many_classes_and_steps_look_at_fewer_public_rows(monkeypatch) -> None:
     """What the factor of logits is found on is bounded in memory."""
     monkeypatch.setattr(descent, "MAX_ENTRIES", 2000)
     labels = (UNITS[:, 0] > 0).astype(np.int64)
@@ -338,9 +335,7 @@ def test_an_estimate_covers_how_many_are_right_or_says_nothing(records: int, noi
 
 @pytest.mark.parametrize("kept", [None, 5])
 @pytest.mark.parametrize("backbone", ["raw", "small_cnn"])
-def test_a_released_classifier_is_a_network_that_says_the_same(
-    tmp_path: Path, backbone: str, kept: int | None
-) -> None:
+def test_a_released_classifier_is_a_network_that_says_the_same(tmp_path, backbone, kept) -> None:
     rng, shape = np.random.default_rng(0), (12,) if backbone == "raw" else (12, 12, 1)
     spec, rows = ExtractorSpec("raw", shape, 3), rng.normal(1, 1, (200, 12)).astype(np.float32)
     if backbone != "raw":

@@ -38,7 +38,7 @@ def shifted_model(private: list[float], public: list[float], noise: float) -> Li
 @pytest.mark.parametrize(("private", "public"), [(EQUAL, SKEWED), (SKEWED, EQUAL), (RARE, EQUAL)])
 @pytest.mark.parametrize("noise", [0.01, 5.0])
 def test_public_rows_of_other_shares_are_labelled_as_if_they_were_known(
-    private: list[float], public: list[float], noise: float
+    private, public, noise
 ) -> None:
     """As often right as a model of records that have the public rows' shares themselves."""
     model, oracle = shifted_model(private, public, noise), shifted_model(public, public, 0.01)

@@ -55,7 +55,7 @@ def answered(
 
 @pytest.mark.parametrize(("private", "public"), [(RARE, EQUAL), (SKEWED, EQUAL), (EQUAL, EQUAL)])
 def test_public_rows_of_other_shares_are_labelled_nearly_as_if_they_were_the_records(
-    tmp_path: Path, private: list[float], public: list[float]
+    tmp_path, private, public
 ) -> None:
     x, labels = rows(public, 1_500, 2)
     found, estimate = answered(tmp_path, rows(private, 6_000, 1), x)

@@ -104,9 +104,7 @@ def test_a_tiny_budget_has_one_step() -> None:
 
 
 @pytest.mark.parametrize(("accuracy", "share"), [(0.2, 1 / 7), (0.9, 1.0)])
-def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(
-    accuracy: float, share: float
-) -> None:
+def test_a_kind_far_behind_another_is_left_after_a_part_of_its_candidates(accuracy, share) -> None:
     tried = set[Mechanism]()
 
     def score(_view: View, mechanism: Mechanism, _draws: range, _asked: int) -> Score:
@@ -150,7 +148,7 @@ def rows_of(tmp_path: Path, mechanism: Mechanism, records: int = PRIVATE) -> Pub
 
 @pytest.mark.parametrize(("kind", "analytic"), [(PrivateKnn, 300.6), (PrivateRadius, 304.4)])
 def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
-    tmp_path: Path, small_grids: None, kind: type[PrivateKnn | PrivateRadius], analytic: float
+    tmp_path, small_grids, kind, analytic
 ) -> None:
     """``analytic``: right labels by a search whose rates were computed and not drawn."""
     goal, stage = Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2), rows_of(tmp_path, kind())
@@ -177,9 +175,7 @@ def test_a_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
         assert right <= 1.02 * best.right, other
 
 
-def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
-    tmp_path: Path, small_grids: None
-) -> None:
+def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(tmp_path, small_grids) -> None:
     stage, goal = rows_of(tmp_path, PrivateKnn()), Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2)
     free, better = (
         planned(PrivateKnn(), replace(goal, min_accuracy=floor), stage).chosen
@@ -269,9 +265,7 @@ def labels(mechanism: IndKnn, records: int, asked: int, seed: int = 4) -> np.nda
 
 
 @pytest.mark.parametrize("mechanism", [SMALL, replace(RBF, sigma_count=20.0, rho=0.08)])
-def test_a_row_that_counts_several_times_answers_as_its_copies(
-    monkeypatch, mechanism: IndKnn
-) -> None:
+def test_a_row_that_counts_several_times_answers_as_its_copies(monkeypatch, mechanism) -> None:
     """Shares of each class, over 40 conversations of 120 queries: deviations below 0.01."""
 
     def shares() -> np.ndarray:

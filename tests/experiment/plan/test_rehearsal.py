@@ -20,7 +20,6 @@ from labelwall.experiment.plan.stand_ins import (
 from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms import sums
-from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, PrivateRadius
@@ -78,9 +77,7 @@ LINEAR_VALUE = sums.PrivateLinearValue(steps=2, axes=8)
     ],
 )
 @pytest.mark.parametrize("epsilon", [0.2, 1.0])
-def test_a_forecast_is_near_a_round_of_a_run(
-    tmp_path: Path, mechanism: Mechanism, epsilon: float
-) -> None:
+def test_a_forecast_is_near_a_round_of_a_run(tmp_path, mechanism, epsilon) -> None:
     """600 labelled rows foretell rounds over 2,000 records, with new rows, or a little less."""
     stage = staged(tmp_path, mechanism, records=RECORDS, epsilon=epsilon)
     config, case = stage.settings.solved(), CASES[mechanism.label_space]
@@ -121,7 +118,7 @@ KNN = PrivateKnn(k=60, threshold=35, sigma_screen=10.0, sigma_vote=12.0, sample_
     ids=lambda mechanism: f"{mechanism.kind} {vars(mechanism).get('k')}",
 )
 def test_a_forecast_of_queries_is_near_the_mechanism_on_records_it_never_saw(
-    tmp_path: Path, mechanism: Mechanism
+    tmp_path, mechanism
 ) -> None:
     stage, case = staged(tmp_path, mechanism, 1_000), CASES[mechanism.label_space]
     forecast = stage.score(stage.views[0], mechanism, range(8), 0)
@@ -203,9 +200,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     [(0.0, range(CLASSES), False), (0.0, range(1), False), (5.0, range(CLASSES), True)],
     ids=["alike", "a class", "moved"],
 )
-def test_public_rows_unlike_the_test_split_are_seen(
-    tmp_path: Path, away: float, classes: range, foreign: bool
-) -> None:
+def test_public_rows_unlike_the_test_split_are_seen(tmp_path, away, classes, foreign) -> None:
     stage = staged(tmp_path, sums.ReverseKnn(centroids=5, sigma=9.0))
     public, labels = vectors(2, 1_000)
     moved = public[np.isin(labels, classes)] + np.float32(away) * np.eye(DIMENSIONS)[-1]

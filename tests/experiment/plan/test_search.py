@@ -130,7 +130,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monk
 
 @pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
 def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
-    config: Path, monkeypatch, capsys, place: str
+    config, monkeypatch, capsys, place
 ) -> None:
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
     (config.parent / "file").write_text("")
@@ -199,9 +199,7 @@ def named(tmp_path: Path) -> Path:
     return planning.write(tmp_path, "budget: {epsilon: 3.0}")
 
 
-def test_the_command_writes_a_configuration_that_loads_and_fits(
-    named: Path, small_grids: None, capsys
-) -> None:
+def test_the_command_writes_a_configuration_that_loads_and_fits(named, small_grids, capsys) -> None:
     out = named.parent / "new" / "best.yaml"
     command = ["plan", "--config", str(named), "--mechanism", "{kind: auto, among: private_knn}"]
     command += ["--expected_records", str(planning.PRIVATE), "--out", str(out)]

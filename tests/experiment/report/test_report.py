@@ -131,7 +131,7 @@ def test_it_opens_the_run_folder_alone(copied: Path, image_folders: dict[str, st
     ],
 )
 def test_an_unfinished_or_damaged_run_is_refused_in_one_line(
-    copied: Path, file: str, content: str | None, mentioned: str
+    copied, file, content, mentioned
 ) -> None:
     if content is None:
         (copied / file).unlink()
@@ -186,9 +186,7 @@ def test_a_kept_round_and_a_choice_by_rehearsals_are_named(copied: Path) -> None
     assert source in " ".join((copied / CARD).read_text().split())
 
 
-def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(
-    rendered: Path,
-) -> None:
+def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(rendered) -> None:
     written = (rendered / CARD).read_text()
     front, text = yaml.safe_load(written.split("---\n")[1]), " ".join(written.split())
     run = read_run(rendered)

@@ -163,9 +163,7 @@ def test_rows_never_asked_come_first_then_those_without_an_answer() -> None:
 
 
 @pytest.mark.parametrize("features", [None, blobs(0)[0]])
-def test_a_round_repeats_its_choice_and_another_seed_or_round_makes_another(
-    features: np.ndarray | None,
-) -> None:
+def test_a_round_repeats_its_choice_and_another_seed_or_round_makes_another(features) -> None:
     status = np.zeros(600, dtype=np.uint8)
     first = choose_queries(7, 1, status, 40, features)
     assert len(set(first)) == 40

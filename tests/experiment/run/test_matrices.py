@@ -39,7 +39,7 @@ def asked(
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
-    tmp_path: Path, monkeypatch, step: int, answered: bool
+    tmp_path, monkeypatch, step, answered
 ) -> None:
     """Before the teacher is asked, and after it answered but before the answer is used.
 
@@ -82,9 +82,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
         (0, 20.0, None),  # two a class are hardly more than there are
     ],
 )
-def test_axes_follow_from_the_count_of_a_first_sum(
-    records: int, noise: float, axes: int | None
-) -> None:
+def test_axes_follow_from_the_count_of_a_first_sum(records, noise, axes) -> None:
     sent = []
 
     def count(matrix: Matrix) -> NoisyCounts:
@@ -112,9 +110,7 @@ def test_axes_follow_from_the_count_of_a_first_sum(
     ],
     ids=["sums", "histogram"],
 )
-def test_counts_within_their_noise_tell_nothing_of_the_labels(
-    tmp_path: Path, asks: QueryForm, records: int
-) -> None:
+def test_counts_within_their_noise_tell_nothing_of_the_labels(tmp_path, asks, records) -> None:
     """Whether there are any records is private: no count says so but by its own noise."""
     rng = np.random.default_rng(0)
 

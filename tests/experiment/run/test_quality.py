@@ -53,9 +53,7 @@ def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
     ("right", "rows", "named"),
     [([90, 80], [100, 100], False), ([90, 1], [100, 10], True), ([95, 40], [100, 100], True)],
 )
-def test_a_class_that_accuracy_hides_is_named(
-    right: list[int], rows: list[int], named: bool
-) -> None:
+def test_a_class_that_accuracy_hides_is_named(right, rows, named) -> None:
     confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
     truth = np.repeat([0, 1], rows)
     predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
@@ -88,9 +86,7 @@ def test_the_error_is_that_of_the_noise() -> None:
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (5,)), ("small_cnn", (16, 16, 1))])
-def test_an_extractor_of_decisions_says_what_the_student_predicts(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_an_extractor_of_decisions_says_what_the_student_predicts(name, shape) -> None:
     rng = np.random.default_rng(1)
     images = len(shape) == 3
     rows = rng.integers(0, 256, (40, *shape)).astype(np.uint8 if images else np.float32)

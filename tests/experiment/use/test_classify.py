@@ -32,9 +32,7 @@ def run(student: Path, out: Path, *rows: str) -> int:
     return pipeline.main(["classify", "--student", str(student), *rows, "--out", str(out)])
 
 
-def test_a_folder_of_images_gets_the_runs_own_labels(
-    images: Path, tmp_path: Path, monkeypatch, opened
-) -> None:
+def test_a_folder_of_images_gets_the_runs_own_labels(images, tmp_path, monkeypatch, opened) -> None:
     """As often right as the run's metrics say, class by class; in several blocks; the private
     folder is not opened."""
     monkeypatch.setattr(classify, "BLOCK", 7)
@@ -58,9 +56,7 @@ def test_a_folder_of_images_gets_the_runs_own_labels(
     np.testing.assert_allclose([float(line["probability"]) for line in lines], written.max(axis=1))
 
 
-def test_unreadable_images_are_named_and_have_no_label(
-    images: Path, tmp_path: Path, capsys
-) -> None:
+def test_unreadable_images_are_named_and_have_no_label(images, tmp_path, capsys) -> None:
     (tmp_path / "broken.png").write_bytes(b"no image")
     fine = str(images / "test" / "cat" / "0.png")
     broken = str(tmp_path / "broken.png")
@@ -169,9 +165,7 @@ def expected(student: StudentModel, rows: np.ndarray) -> np.ndarray:
     ("kind", "shape"),
     [("class", students.IMAGE), ("attributes", students.VECTOR), ("value", students.VECTOR)],
 )
-def test_onnx_says_the_same_on_a_thousand_rows(
-    tmp_path: Path, kind: str, shape: tuple[int, ...], capsys
-) -> None:
+def test_onnx_says_the_same_on_a_thousand_rows(tmp_path, kind, shape, capsys) -> None:
     import onnx
     import onnxruntime
 

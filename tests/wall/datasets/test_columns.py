@@ -74,9 +74,7 @@ def test_an_unknown_category_is_another_one_and_a_missing_number_the_mean() -> N
 @example(["1", "2"], [1e300, float("inf"), 10**400], None)
 @example([1e29, -1e29, 1e-300], [1e30, 5e-324], 0)
 @given(st.lists(CELLS, min_size=1, max_size=12), st.lists(CELLS, min_size=1, max_size=5), CELLS)
-def test_every_cell_is_finite_numbers_by_itself(
-    public: list[object], private: list[object], other: object
-) -> None:
+def test_every_cell_is_finite_numbers_by_itself(public, private, other) -> None:
     encoding = encoding_of({"x": cells(*public)})
     rows = encoding.inputs("private", {"x": cells(*private)})
     assert np.isfinite(rows).all()

@@ -133,9 +133,7 @@ def test_folders_of_texts(tmp_path: Path) -> None:
         (["1,a b"], {"text_features": "sentence/"}, "data.text_features.*hashed, or sentence/NAME"),
     ],
 )
-def test_what_does_not_fit_is_one_line(
-    tmp_path: Path, lines: list[str], settings: dict[str, object], message: str
-) -> None:
+def test_what_does_not_fit_is_one_line(tmp_path, lines, settings, message) -> None:
     for name in ("public", "test"):
         (tmp_path / f"{name}.csv").write_text("\n".join(["n,body", *lines]))
     files = {name: str(tmp_path / f"{name}.csv") for name in ("public", "test")}
