@@ -1,5 +1,4 @@
-"""Ledgers for tests of what reads them: identities and an extractor as a teacher records them, and
-files written by whoever knows the format."""
+"""Ledgers for tests of what reads them: as a teacher records them, and as a forger writes them."""
 
 import hashlib
 import json
@@ -108,10 +107,8 @@ def extractors(path: Path) -> list[Entry]:
 
 
 def write(path: Path, changed: Sequence[Entry], stored: Sequence[Entry] | None = None) -> None:
-    """A fresh file of entries, numbered and hashed by a forger who knows the format.
-
-    ``stored``: its extractors; where None, those of the file that it replaces.
-    """
+    """Entries, numbered and hashed. ``stored``: its extractors, or those of the file it
+    replaces."""
     stored = extractors(path) if stored is None else stored
     # A file's text is UTF-8, which has no lone surrogates
     stored = [tuple(text.encode(errors="replace").decode() for text in row) for row in stored]

@@ -1,8 +1,5 @@
-"""A throw-away PostgreSQL server on a Unix socket in a directory that nobody else enters.
-
-It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
-refuses to work for root; then the server runs as another user.
-"""
+"""A throw-away PostgreSQL server on a Unix socket in a directory that nobody else enters, as
+durable as a ledger asks for. initdb refuses to work for root; then it runs as another user."""
 
 import os
 import pwd

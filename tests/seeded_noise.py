@@ -1,7 +1,4 @@
-"""Noise from a seed, so that two runs can be compared byte by byte.
-
-UNSAFE, for tests only: whoever knows the seed can undo it.
-"""
+"""Noise from a seed, UNSAFE: whoever knows the seed can undo it."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""Every file in configs/ loads, names known things, and costs what it says: also by
-`docs/check_epsilon.py`, which shares no line with the package."""
+"""Every file in configs/ loads and costs what it says, also by `docs/check_epsilon.py`."""
 
 import json
 import subprocess

@@ -138,8 +138,7 @@ def test_the_check_of_imports_can_fail(tmp_path, text, loaded):
 
 
 def test_help_and_prices_do_not_wait_for_torch():
-    """Also `plan` itself: what a configuration costs is known without torch; a help without what
-    searches and certificates load."""
+    """Also `plan` itself; a help without what searches and certificates load."""
     code = """
 import contextlib, io, json, sys
 from labelwall import pipeline

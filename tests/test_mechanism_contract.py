@@ -1,7 +1,5 @@
-"""What every registered mechanism must do; one that is added is tested by its registration alone.
-
-The cases are those of tests/teacher/shards/tiny.py, and a mechanism's defaults where it has none.
-"""
+"""What every registered mechanism must do, by the cases of tests/teacher/shards/tiny.py, and a
+mechanism's defaults where it has none."""
 
 import math
 from collections import Counter
@@ -144,11 +142,8 @@ def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> None:
-    """The same answers as without the interruption, and never a smaller charge.
-
-    Whoever asks hears a constant, and what was charged stays charged.
-    What a prepaid batch had reserved stays paid, so that later answers are others.
-    """
+    """What was charged stays charged, and what a prepaid batch had reserved stays paid, so that
+    later answers are others."""
     rows = tiny.queries(20)
     expected, plain = ask(teacher(tmp_path / "plain", name), name, rows)
     broken = teacher(tmp_path / "broken", name, fails_at(step))
@@ -266,10 +261,8 @@ def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path,
 
 @pytest.mark.slow
 def test_the_statistical_audit_finds_a_planted_fault(name: str, monkeypatch) -> None:
-    """Noise of a quarter of the scale, and choices eight times as sharp.
-
-    With less, GNMAX decides without chance, alike on both sides of its pair.
-    """
+    """A quarter of the scale, and choices eight times as sharp; with less, GNMAX decides without
+    chance."""
     for draw in ("discrete_gaussian", "discrete_laplace", "choose"):
         inner = getattr(SystemEntropy, draw)
 

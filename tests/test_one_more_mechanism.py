@@ -1,7 +1,5 @@
-"""One more mechanism: a file, a line of the registry, entries for auditor, audits and candidates.
-
-A copy of the repository gets tests/nearest_record; then the contract's tests run there.
-"""
+"""One more mechanism: in a copy of the repository with tests/nearest_record the contract's tests
+run."""
 
 import os
 import shutil

@@ -1,5 +1,4 @@
-"""What the documentation promises is there: commands, options, settings, files, links, the tree;
-its notebook runs."""
+"""What the documentation promises is there: commands, settings, files, links; its notebook runs."""
 
 import contextlib
 import fnmatch

@@ -21,10 +21,7 @@ def numbers(load):
 
 
 def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
-    """All but the data-dependent curve, whose votes were never published.
-
-    With every plurality at T it is the worst case.
-    """
+    """All but the data-dependent curve, whose votes were never published."""
     at_threshold = np.full(8192, 210)
     curves = numbers.figure_5(np.array([8192]), at_threshold)
     found, printed = {n: float(y[-1]) for n, y in curves.items()}, dict(numbers.PRINTED)

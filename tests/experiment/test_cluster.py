@@ -1,5 +1,4 @@
-"""Services over shards: on this machine, with Ray's workers, deaths and another start, and on a Ray
-cluster of two nodes, started as a custodian does it."""
+"""Services over shards by Ray, through deaths and starts: on one machine, and on two nodes."""
 
 import os
 import secrets
@@ -120,11 +119,7 @@ def test_a_cluster_is_known_by_its_token(cluster: Cluster) -> None:
 @pytest.mark.slow
 @needs_ray
 def test_a_node_that_dies_in_mid_request_loses_nothing(tmp_path: Path, cluster: Cluster) -> None:
-    """One address is all that the configuration says.
-
-    A shard on each node; after a node's death both are on the other one, and the answers are those
-    of one piece.
-    """
+    """A shard on each node, then both on the other one: the answers are those of one piece."""
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
     keys = services.token(one), services.token(ray)
@@ -153,9 +148,7 @@ def entries(store: Path) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @needs_ray
 def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path):
-    """Workers die between and during requests; the service stops, leaves no process behind, and
-    goes on over the same shards when it is started again, then without Ray.
-    """
+    """Workers die between and during requests; no process stays behind; then without Ray."""
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
     keys = services.token(one), services.token(ray)

@@ -63,9 +63,7 @@ def start(folder: Path, port: int) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch):
-    """The same plan for each; the sums of all; each ledger certifies by itself; nothing is asked
-    twice, by a killed service or by the same run again.
-    """
+    """Nothing is asked twice, by a killed service or by the same run again."""
     folders, keys, ports = [], [], free_ports(3)
     for number in range(3):
         folders.append(tmp_path / f"custodian_{number}")

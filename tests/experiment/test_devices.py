@@ -1,5 +1,4 @@
-"""Devices of a run: a student that is trained by two processes, the custodian's machine, and what
-is refused."""
+"""Devices of a run: two of a student, the custodian's machine, and what is refused."""
 
 import json
 import os

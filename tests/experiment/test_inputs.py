@@ -1,5 +1,4 @@
-"""Each kind of input of ``Data``: a model, its predictions, a second call that charges nothing, and
-a call that was killed and goes on at no additional charge."""
+"""Each kind of input of ``Data``: a model, a second call that charges nothing, and a killed one."""
 
 import os
 import signal

@@ -1,5 +1,4 @@
-"""`records add`, `records remove`: nothing is charged, removed data is in no file, a mistake is one
-line and changes nothing."""
+"""`records add`, `records remove`: nothing is charged, and removed data is in no file."""
 
 import json
 import shutil

@@ -1,5 +1,4 @@
-"""What a user gets wrong, or the machine refuses, is one clear line: settings that fit no kind of
-question or label, options, places."""
+"""What a user gets wrong, or the machine refuses, is one clear line."""
 
 import subprocess
 import sys

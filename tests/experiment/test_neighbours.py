@@ -1,5 +1,4 @@
-"""The two-neighbour byte test: an added record that is never sampled changes no byte outside the
-custodian's directory."""
+"""An added record that is never sampled changes no byte outside the custodian's directory."""
 
 import sqlite3
 from pathlib import Path
@@ -27,10 +26,7 @@ def run(
 
 
 def sampled_for(draws: list[tuple[str, str]], records: np.ndarray) -> np.ndarray:
-    """Whether the tape puts each record into the sample of each (identity, release).
-
-    bool [n_draws, n_records] for int64 [n_records].
-    """
+    """bool [n_draws, n_records]: whether the tape samples a record for each (identity, release)."""
     tape, ids = SeededNoise(SEED), records[np.newaxis]
     rows = [tape.inclusion(GAMMA, [identity], release, ids)[0] for identity, release in draws]
     return np.array(rows).reshape(len(draws), len(records))
@@ -69,8 +65,7 @@ def test_two_neighbours(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_neighbours_under_individual_budgets(tmp_path: Path) -> None:
-    """A record that no query is near: every artefact of the run is byte for byte the same, and its
-    budget is untouched."""
+    """A record that no query is near, whose budget is untouched."""
     ind_knn = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.3}
     own = {"mechanism": ind_knn, "rounds": [{"queries": 12}], "caps": None}
     before = run(tmp_path / "before", None, **own)

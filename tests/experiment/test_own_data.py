@@ -1,6 +1,4 @@
-"""From data to a model in one command: without a configuration, resumed by the same command; what
-a person gets wrong is one line, before anything is charged.
-"""
+"""From data to a model in one command, without a configuration; a mistake is one line."""
 
 import csv
 import shutil

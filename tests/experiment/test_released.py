@@ -31,8 +31,7 @@ def entries(kind: str, folder: Path = Path()) -> list[dict]:
 
 @pytest.mark.parametrize("reach", [1, 3])
 def test_answers_follow_from_the_ledgers_counts_alone(folder: Path, reach: int) -> None:
-    """Recomputed from public things: cells, public rows under the round's features, released
-    counts, margin and reach."""
+    """Recomputed from cells, public rows under the round's features, counts, margin and reach."""
     tiny.configure(mechanism=REVERSE | {"row_neighbours": reach}, **TWICE)
     assert run(*QUICK) == 0
     (value,) = entries("release")[0]["results"].values()
@@ -60,12 +59,8 @@ def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Pat
 def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(
     tmp_path,
 ) -> None:
-    """Same noise, one record more, before all others: its class's count in its cell is one larger,
-    in each round.
-
-    The record sits where its class leads by far, so no label changes; then nothing but counts and
-    hashes may.
-    """
+    """The record sits where its class leads by far, so no label changes; then nothing but counts
+    and hashes may."""
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
     for name, added in (("without", None), ("with", extra)):
         tiny.write(tmp_path / name, added, mechanism=REVERSE, **TWICE)

@@ -1,5 +1,4 @@
-"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the
-student's process."""
+"""A run by a teacher elsewhere: no private file is opened in the student's process."""
 
 import json
 import shutil
@@ -48,12 +47,8 @@ def screened(ledger: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_two_rounds_with_the_teacher_in_another_process(tmp_path, monkeypatch):
-    """Three runs of one configuration: here; by a service in another process and root, on the same
-    tape; and with `--isolate`, which asks and pays for the same screenings.
-
-    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and
-    does see others.
-    """
+    """Here; by a service in another process and root, on the same tape; and with `--isolate`. The
+    audit hook sees none of the custodian's paths, and does see others."""
     custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
     tiny.write(custodian)
     tiny.write(whole)

@@ -134,8 +134,7 @@ def test_the_baseline_answers_until_its_cap(with_queries: Path) -> None:
 def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     with_queries, postgres, monkeypatch, capsys
 ) -> None:
-    """In no file of the run's and the custodian's folders, in no message; a wrong address is
-    refused before it is written."""
+    """A wrong address is refused before it is written."""
     secret = "tr0ub4dor"
     monkeypatch.setenv("PGPASSWORD", secret)
     ledger = address(postgres.schema())

@@ -1,7 +1,4 @@
-"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run.
-
-Shared by the tests of whole runs.
-"""
+"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
-"""SIGKILL a ledger's process before every statement of a charge and a record under an anchor.
-
-Then the ledger and an earlier copy of it try to continue, in both orders (kill_runner.py).
-"""
+"""SIGKILL a ledger's process before every statement of a charge and a record under an anchor. Then
+the ledger and an earlier copy of it try to continue, in both orders (kill_runner.py)."""
 
 import sys
 from pathlib import Path
@@ -17,10 +15,7 @@ WATCHED = ("ledger.py", "anchor.py", "database.py")
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
-    """Charge, draw, record and send; whether the anchor allowed it.
-
-    ``notes``: a durable list of what was drawn and sent.
-    """
+    """Whether the anchor allowed it. ``notes``: a durable list of what was drawn and sent."""
 
     def note(what: str) -> None:
         if notes is not None:

@@ -1,10 +1,6 @@
-"""SIGKILL a service with per-analyst budgets at every step of a removal.
-
-There are three analysts: two are at work when a record is removed, the third has cached embeddings.
-Each time a forked service removes another record and dies before the n-th step: before the
-transaction, between two analysts, before the last mark is deleted. Then another service opens the
-same directory, and all analysts' teachers have to agree, in memory and on disk.
-"""
+"""SIGKILL a service with per-analyst budgets at every step of a removal. Two analysts are at work,
+the third has cached embeddings. Another service then opens the directory, and all teachers have to
+agree, in memory and on disk."""
 
 import os
 import signal
@@ -65,10 +61,8 @@ def removing(folder: Path, place: Place, last: int) -> None:
 
 
 def examine(folder: Path, place: Place, identity: int) -> int:
-    """0 if the record is present for all, 1 if it is gone for all and from all caches, else 2.
-
-    Caches are read before any analyst asks again.
-    """
+    """0 if the record is present for all, 1 if it is gone for all and from all caches (which are
+    read before any analyst asks again), else 2."""
     made = tiny.make(folder, adversary=EACH, place=place)
     whole = Records(
         tiny.rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS)

@@ -1,12 +1,9 @@
-"""SIGKILL a service under load at random times and restart it; print the result as one JSON object.
+"""SIGKILL a service under load at random times and restart it; print the result as one JSON object:
+python -m tests.programs.service_kill_sweep FOLDER KILLS [SOCKET [SEED]]
 
-    python -m tests.programs.service_kill_sweep FOLDER KILLS [SOCKET [SEED]]
-
-The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process without threads
-owns the listening socket and forks analysts, which ask all the time, and the service, many times. A
-connection waits in the socket until the next service accepts it; an accepted one dies with its
-service and is retried.
-"""
+One process without threads owns the listening socket and forks analysts, and the service many
+times. A connection waits in the socket until the next service accepts it; an accepted one dies with
+its service and is retried."""
 
 import json
 import os

@@ -1,10 +1,5 @@
-"""A run on the unsafe tape in each folder, with the clock, the process number and the data set's
-name held still.
-
-    python tape_run.py SEED FOLDER...
-
-Each run is in a fork of its own, so that libraries are loaded once and no run sees another's state.
-"""
+"""A run on the unsafe tape in each folder, each in a fork of its own, with the clock, the process
+number and the data set's name held still: python tape_run.py SEED FOLDER..."""
 
 import os
 import sys

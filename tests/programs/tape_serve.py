@@ -1,8 +1,4 @@
-"""`labelwall serve` on the unsafe tape, for a configuration file: what two backends answer can be
-compared.
-
-python tape_serve.py CONFIG PORT [dotted overrides]
-"""
+"""`labelwall serve` on the unsafe tape: python tape_serve.py CONFIG PORT [dotted overrides]"""
 
 import sys
 

@@ -1,7 +1,5 @@
-"""An audit hook that records every file that Python, its libraries' Python code and SQLite open.
-
-What child processes open is not recorded.
-"""
+"""An audit hook that records every file that Python, its libraries' Python code and SQLite open,
+but for child processes."""
 
 import os
 import sys

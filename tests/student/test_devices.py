@@ -1,5 +1,4 @@
-"""Several devices, and several trainings, at a time: they return what one would, without the
-caller's key; a killed process ends the training in one line, and the next one goes on."""
+"""Several devices, and trainings, at a time return what one would; a killed process is one line."""
 
 import os
 import signal

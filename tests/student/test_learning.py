@@ -1,5 +1,4 @@
-"""Every objective learns from released labels of each kind: classes, partly said attributes, noisy
-steps between bounds; and from probabilities in their place."""
+"""Every objective learns from released labels of each kind, and from probabilities."""
 
 import json
 from dataclasses import replace

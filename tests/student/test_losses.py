@@ -57,8 +57,7 @@ def test_imbalance_is_nothing_for_equally_frequent_classes_and_most_for_one() ->
 
 
 def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
-    """For logits W x at x = 0 the divergence is quadratic with Hessian W' C W, so r_vadv is its
-    first eigenvector."""
+    """For logits W x at x = 0 the divergence is quadratic with Hessian W' C W."""
     weight = torch.tensor(np.random.default_rng(0).normal(size=(3, 5)), dtype=torch.float64)
     x = torch.zeros(1, 5, dtype=torch.float64)
     seen = []
@@ -79,8 +78,7 @@ def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
 
 
 def test_a_truncated_label_no_longer_pulls() -> None:
-    """Zhang and Sabuncu 2018, equation 9: constant below the truncation, unchanged and continuous
-    above it."""
+    """Zhang and Sabuncu 2018, equation 9: constant below the truncation, continuous above it."""
     # Label 1: probabilities 0.047 and 0.73
     logits = torch.tensor([[3.0, 0.0], [0.0, 1.0]], requires_grad=True)
     labels = torch.tensor([1, 1])

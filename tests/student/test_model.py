@@ -162,8 +162,7 @@ def test_a_file_that_is_no_student_is_refused_in_one_line(tmp_path: Path, name: 
 
 
 def test_a_file_takes_no_more_memory_than_it_has(tmp_path: Path, monkeypatch) -> None:
-    """The network that its header names is compared on torch's meta device, and built where the
-    tensors are there."""
+    """The network that its header names is compared on torch's meta device before it is built."""
     build, where = architectures.build, []
 
     def noted(*arguments: object, **named: object) -> torch.nn.Module:

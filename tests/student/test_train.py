@@ -51,8 +51,7 @@ def test_a_finished_training_is_returned_as_it_ended_and_another_seed_is_another
 
 
 def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
-    """Neither selection nor batch statistics: another test split, or none, and the weights are the
-    same bytes."""
+    """Another test split, or none, and the weights are the same bytes."""
     usual = TASK.train(tmp_path / "usual", BRIEF)
     lied_to = TASK.train(tmp_path / "lied_to", BRIEF, test_y=(TASK.test_y + 1) % CLASSES)
     without = TASK.train(tmp_path / "without", BRIEF, test_x=None, test_y=None)

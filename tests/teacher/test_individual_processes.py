@@ -1,5 +1,4 @@
-"""Processes that share a ledger with individual budgets: in any order of their steps nobody fails,
-and one record more or less changes nothing that is public."""
+"""Processes that share a ledger with individual budgets: in any order of steps nobody fails."""
 
 import threading
 from dataclasses import replace

@@ -1,6 +1,5 @@
 """Checks of structure, for faults whose answers follow the right law: each passes on the real code
-and fails on its fault. Fresh draws coincide with probability below 2^-100 a comparison.
-"""
+and fails on its fault. Fresh draws coincide with probability below 2^-100 a comparison."""
 
 import os
 import random

@@ -1,5 +1,4 @@
-"""The contract of a label space, run for all three: forms of a label and the way between them,
-scores by independent oracles."""
+"""The contract of a label space, run for all three; scores by independent oracles."""
 
 from dataclasses import dataclass
 

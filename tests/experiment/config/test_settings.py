@@ -116,9 +116,7 @@ def configured(mechanism: Mechanism, unit: str = "person") -> Config:
     ],
 )
 def test_a_plan_for_persons_names_what_rows_do_not_have(mechanism, name, number) -> None:
-    """Values of persons are averaged alone. A number that is left out is a ledger's; one that is
-    given is another plan.
-    """
+    """A number that is left out is a ledger's; one that is given is another plan."""
     new = configured(mechanism)
     assert [slot.mechanism[name] for slot in new.plan().slots] == [number, number]
     assert all(slot.mechanism[name] is None for slot in configured(mechanism, "row").plan().slots)

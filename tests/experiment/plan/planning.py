@@ -1,5 +1,4 @@
-"""Public rows for tests of the planners, and a configuration over them; the private rows exist in
-the tests alone."""
+"""Public rows for tests of the planners; the private rows exist in the tests alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -203,10 +203,8 @@ SMALL = IndKnn(threshold=0.3, sigma_label=0.3, sigma_count=20.0, rho=0.08)
 
 
 def asked_for_real(mechanism: IndKnn, asked: int) -> float:
-    """Share of right answers of the mechanism, with a repeatable tape, on records of no search.
-
-    400 queries here and 100 rows in a rehearsal: a deviation of 0.05 between the two shares.
-    """
+    """The share that is right, on a tape. 400 queries here and 100 rows in a rehearsal: a deviation
+    of 0.05 between the two shares."""
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, asked)
     similar = ExactIndex(records, np.arange(PRIVATE), threads=1).similar(
         queries, mechanism.select(LENGTH)

@@ -1,5 +1,4 @@
-"""Report and model card of a run folder that the real writers made: what they say, what they must
-not say, the same bytes every time."""
+"""The report and model card of a real run: what they say and must not say; the same bytes."""
 
 import json
 import re
@@ -169,8 +168,7 @@ def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> N
 
 
 def test_a_kept_round_and_a_choice_by_rehearsals_are_named(copied: Path) -> None:
-    """With an estimate, and the rows of a rehearsal: those of the test split make its accuracy
-    optimistic. Other runs say nothing of the kind."""
+    """Other runs say nothing of the kind."""
     assert not [word for word in ("Kept round", "rehearsals") if word in page_of(copied).text]
     for number, right in ((1, 0.58), (2, 0.29)):
         estimate = {"right": right, "error": 0.01, "by": "noisy counts"}

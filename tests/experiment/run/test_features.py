@@ -29,8 +29,7 @@ from tests.experiment.checks import QUICK, run
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
-    """float32 [n, 6] around 7: one direction 50 times as wide as four others, one without any
-    spread."""
+    """float32 [n, 6] around 7: one direction 50 times as wide as four, one of no spread."""
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(np.random.default_rng(9).normal(size=(6, 6)))[0]
     return (rng.normal(size=(n, 6)) @ np.diag([50.0, 1, 1, 1, 1, 0]) @ turn + 7).astype(np.float32)

@@ -41,10 +41,7 @@ def asked(
 def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
     tmp_path, monkeypatch, step, answered
 ) -> None:
-    """Before the teacher is asked, and after it answered but before the answer is used.
-
-    Later the same weights would come out otherwise.
-    """
+    """Killed before the teacher is asked, and between its answer and its use."""
     sent: list[bytes] = []
     killed = False
 

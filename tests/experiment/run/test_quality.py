@@ -138,10 +138,8 @@ def test_a_score_says_its_noise_and_how_optimistic_it_may_be() -> None:
 @pytest.mark.parametrize("noise", [1.0, 10.0, 40.0, 200.0])
 @pytest.mark.parametrize("purity", [0.3, 0.6, 0.9])
 def test_counts_tell_how_many_votes_the_labels_have(purity: float, noise: float) -> None:
-    """Against the share of true votes that the released labels have; never better by chance.
-
-    Of 100 votes in a cell ``purity`` fall on its own class, the rest evenly on the four others.
-    """
+    """Never better by chance. Of 100 votes in a cell ``purity`` fall on its own class, the rest
+    evenly on the four others."""
     true, rows = np.full((40, 5), 25 * (1 - purity)), np.repeat(np.arange(40), 3)[:, None]
     true[np.arange(40), np.arange(40) % 5] = 100 * purity
     true = np.rint(true).astype(np.int64)

@@ -33,8 +33,7 @@ def run(student: Path, out: Path, *rows: str) -> int:
 
 
 def test_a_folder_of_images_gets_the_runs_own_labels(images, tmp_path, monkeypatch, opened) -> None:
-    """As often right as the run's metrics say, class by class; in several blocks; the private
-    folder is not opened."""
+    """As often right as the run's metrics say; the private folder is not opened."""
     monkeypatch.setattr(classify, "BLOCK", 7)
     with opened() as paths:
         assert run(images / "out", tmp_path / "a.csv", "--images", str(images / "test")) == 0

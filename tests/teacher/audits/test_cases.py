@@ -1,9 +1,5 @@
-"""The statistical audit refutes planted faults, and no real mechanism.
-
-These tests depend on chance. Silence: a false alarm needs a bound to be wrong, and bounds are wrong
-with probability 2.5e-8 an audit. Power: the bounds of faults lie many of their deviations above the
-claims, and a fault is missed only if two attempts miss it.
-"""
+"""The statistical audit refutes planted faults, and no real mechanism. A false alarm needs a bound
+to be wrong, with probability 2.5e-8 an audit; a fault is missed only if two attempts miss it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

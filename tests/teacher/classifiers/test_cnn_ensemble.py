@@ -99,10 +99,8 @@ def test_feature_vectors_and_tiny_images_are_refused():
 def test_a_teacher_answers_by_its_networks_which_are_of_the_records_as_they_are(
     tmp_path, monkeypatch
 ):
-    """sigma = 0.01: the noise is zero but with probability below e^-4000, so the plurality wins.
-
-    Another extractor trains nothing anew; nothing of a network is stored.
-    """
+    """sigma = 0.01: the noise is zero but with probability below e^-4000. Another extractor trains
+    nothing anew; nothing of a network is stored."""
     records, queries, more = images(60), images(40, seed=3).inputs, images(30, seed=4).inputs
     # under a random key some network may waver between two classes, by batch
     (tmp_path / KEY).write_bytes(SECRET)

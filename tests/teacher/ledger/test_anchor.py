@@ -1,5 +1,4 @@
-"""An anchor lets one copy of a ledger continue: the first to write. It does so where a process
-dies, a disk is full, or files are lost, damaged, linked or locked."""
+"""An anchor lets one copy of a ledger continue: the first to write, whatever dies or is lost."""
 
 import os
 import stat

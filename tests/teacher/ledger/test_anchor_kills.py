@@ -77,10 +77,7 @@ def killed_at(step):
     ],
 )
 def test_killed_around_the_commit(place, anchor, step, copy_first, late, recorded):
-    """The first copy to write continues, the other never does.
-
-    A ``late`` copy has the entry that the anchor has not.
-    """
+    """The first copy to write continues. A ``late`` one has the entry that the anchor has not."""
     ledger = Ledger(in_use(place, anchor), anchor)
     charge = ledger.charge(0, "screen", ["a"]) if recorded else None
     copy, entries = fork(place), len(stored(place))

@@ -57,12 +57,8 @@ def teacher(folder, entropy, mechanism=MECHANISM, batches=2, size=256):
 @pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
 @pytest.mark.parametrize("accounting", ["local", "component", "queries"])
 def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise, accounting):
-    """The worst loss of a batch by enumeration.
-
-    Answers are independent given the records, so it is the sum of the queries' worst losses.
-    Queries are on a line, four of them close together, with records at any place; each neighbour
-    has one more record, at any place.
-    """
+    """The sum of the queries' worst losses (answers are independent given the records), enumerated
+    with records at any place and one more at any place."""
     epsilon, radius = 1.5, 6 / 126
     queries = np.array([0, 2, 3, 5, 16, 30, 41])[:, None]
     mechanism = RadiusNeighbours(radius=radius, epsilon=epsilon, noise=noise, accounting=accounting)
@@ -101,11 +97,7 @@ def batch_laws(mechanism, records, labels, queries):
 
 @pytest.mark.parametrize("noise", ["laplace", "exponential"])
 def test_draws_follow_the_exact_law(noise):
-    """700 batches.
-
-    A frequency is off by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10
-    (Hoeffding).
-    """
+    """A frequency of 700 is off by 0.13 with probability below 1.1e-10 (Hoeffding)."""
     mechanism = RadiusNeighbours(radius=6 / 126, epsilon=2.0, noise=noise)
     queries = np.array([[0], [4], [30]])
     records, labels = np.array([[-2], [1], [2], [5], [33]]), np.array([0, 2, 2, 1, 1])

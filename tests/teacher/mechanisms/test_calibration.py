@@ -95,8 +95,7 @@ def of_kind(kind, asked):
     + [pytest.param(kind, 0, marks=pytest.mark.slow) for kind in sorted(CONTESTS)],
 )
 def test_the_certificate_is_within_a_percent_of_the_budget(kind, epsilon, asked):
-    """Contests have few queries at small budgets: at a noise of hundreds of votes the curve takes
-    minutes."""
+    """Contests have few queries at small budgets, where the curve takes minutes."""
     assert 0.99 <= certified([of_kind(kind, asked or round(25 * epsilon))], epsilon) <= 1
 
 

@@ -1,5 +1,4 @@
-"""What each mechanism draws of a query, without noise, is what plain loops over the records count;
-and its noise has the law and the scale of its fields."""
+"""What each mechanism draws of a query is what plain loops count, and its noise has its law."""
 
 from collections.abc import Callable
 from fractions import Fraction

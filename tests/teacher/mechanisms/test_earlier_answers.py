@@ -53,10 +53,7 @@ def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothin
 
 
 def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(tmp_path):
-    """All budgets are spent on the first queries.
-
-    Then forty released labels of a class decide, by 15 deviations of the noise.
-    """
+    """Forty released labels of a class then decide, by 15 deviations of the noise."""
     right, asked = {}, Queries(vectors(30, 99))
     for reuse in (True, False):
         made = teacher(tmp_path / str(reuse), replace(MECHANISM, reuse=reuse))

@@ -140,11 +140,8 @@ def two_class_law(weight, scale):
 
 @pytest.mark.parametrize("queries", [1, 3])
 def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries):
-    """All conversations with a record that every query selects, against an empty data set.
-
-    In both directions. Three queries exceed its budget: it can not pay for the third. The law after
-    a count depends on the count, so the sum runs over histories.
-    """
+    """With a record that every query selects, against an empty data set; it can not pay for the
+    third query. The law after a count depends on the count, so the sum runs over histories."""
     rho, sigma_count, reach = Fraction(1, 2), 1.2, 14
     mechanism = IndKnn(threshold=0.5, sigma_label=0.1, sigma_count=sigma_count, rho=float(rho))
     counts, price = gaussian(sigma_count, reach), mechanism._count_units()

@@ -92,10 +92,7 @@ def points(rng, centres):
 
 
 def test_no_record_lies_in_more_balls_than_the_bounds_allow():
-    """3,000 random batches in 1 to 20 dimensions.
-
-    A record spends at most 1, and lies in no more balls than each of their bounds.
-    """
+    """3,000 random batches in 1 to 20 dimensions; a record spends at most 1."""
     rng, fullest = np.random.default_rng(7), 0.0
     for number in range(3000):
         centres, radii = batch(rng, int(rng.integers(2, 25)), 1 + number % 20)

@@ -1,8 +1,5 @@
-"""One person more moves what is released by no more than the price allows: every mechanism.
-
-Random persons of many rows, on few places and with ties. Each bound is that of a row, which the
-curves and pairs price.
-"""
+"""One person more, of many rows, moves what is released by no more than the price allows: each
+bound is that of a row, which the curves and pairs price."""
 
 import math
 from collections import Counter

@@ -106,10 +106,7 @@ KEYS = [str(i) for i in range(6)]
 
 
 def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that():
-    """Priced sensitivities hold and are attained.
-
-    For all data sets of four records on a coarse range, k = 1 to 3, and every removed record.
-    """
+    """For all data sets of four records on a coarse range, k = 1 to 3, and every removed record."""
     values, queries = [0, STEPS // 3, STEPS], np.zeros((1, 1), dtype=np.int8)
     features = np.arange(4, dtype=np.int8)[:, None]
     worst = {"sum": 0, "window": 0, "loss": 0, "spread": 0}

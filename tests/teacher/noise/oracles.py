@@ -59,11 +59,8 @@ def _series(rate: mpmath.mpf) -> mpmath.mpf:
 
 
 def surprise(drawn: np.ndarray, law: np.ndarray) -> float:
-    """A bound of the probability that n draws of a law on 0..m lie as far from it as these.
-
-    P(D >= d) <= (e n d / m)^m e^(-n d) for the relative entropy D of the frequencies to the law
-    (Agrawal 2020, Theorem 1.2).
-    """
+    """A bound of the probability that n draws of a law on 0..m lie as far from it as these, by
+    Agrawal 2020, Theorem 1.2: P(D >= d) <= (e n d / m)^m e^(-n d)."""
     n, m = drawn.size, len(law) - 1
     counts = np.bincount(drawn.ravel(), minlength=len(law))
     ratio = n * rel_entr(counts / n, law).sum() / m

@@ -1,7 +1,5 @@
-"""The exact exponential mechanism: its law by enumeration of its coins, and the law of many draws.
-
-Each of 30 frequencies is missed with a probability of 2 exp(-2 n t^2) = 2.6e-9 (Hoeffding).
-"""
+"""The exact exponential mechanism: its law by enumeration of its coins, and of many draws. Each of
+30 frequencies is missed with a probability of 2 exp(-2 n t^2) = 2.6e-9 (Hoeffding)."""
 
 import itertools
 import math

@@ -1,7 +1,5 @@
-"""Entropy: its laws; nothing repeats on the release path, everything on the test tape.
-
-A run of this file fails faithful draws with probability below 1e-7.
-"""
+"""Nothing repeats on the release path, everything on the test tape. A run of this file fails
+faithful draws with probability below 1e-7."""
 
 import hashlib
 import inspect

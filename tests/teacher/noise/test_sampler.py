@@ -1,7 +1,5 @@
-"""The sampler: decisions against mpmath on the same bits, integers against fractions, and laws.
-
-A run of this file fails faithful draws with probability below 1e-7.
-"""
+"""The sampler against mpmath on the same bits, fractions, and laws. A run of this file fails
+faithful draws with probability below 1e-7."""
 
 import math
 from bisect import bisect_right

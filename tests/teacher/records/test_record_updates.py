@@ -1,7 +1,4 @@
-"""Records added and removed: tombstones keep what was spent, and deleted data is erased.
-
-Nothing is retrained.
-"""
+"""Records added and removed: tombstones keep what was spent, and deleted data is erased."""
 
 import numpy as np
 import pytest
@@ -37,10 +34,7 @@ def left(made, ids):
 
 @pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
 def test_updated_is_as_if_it_had_been_so_from_the_start(tmp_path, place, mechanism):
-    """Records added and removed before the first query leave no trace in the answers.
-
-    On a tape, also after a restart.
-    """
+    """On a tape, also after a restart."""
     whole = teacher(tmp_path / "plain", range(5, 80), mechanism, SeededNoise(1))
     plain = whole.answer(Queries(rows(30, 1, D)))
     updated = teacher(tmp_path / "updated", range(0, 60), mechanism, SeededNoise(1), place)

@@ -1,6 +1,5 @@
-"""No row decides what another is: add, remove or damage any one private row in any column, and all
-others keep id, person, label and inputs, to the byte. Over every reader of private rows.
-"""
+"""Add, remove or damage any one private row in any column: all others keep id, person, label and
+inputs, to the byte. Over every reader of private rows."""
 
 import io
 import shutil

@@ -1,6 +1,4 @@
-"""Devices: absent ones are refused, settings are restored, inexact products are not used, and the
-index equals the processor's for any blocks and order.
-"""
+"""Devices: absent ones are refused, inexact products are not used, settings are restored."""
 
 import contextlib
 from functools import partial

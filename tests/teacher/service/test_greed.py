@@ -220,9 +220,8 @@ def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(made, monkeypat
 
 
 def test_own_models_that_are_scored_are_charged_each_and_stop_at_the_cap(tmp_path):
-    """So little can be climbed: the same model costs nothing and gets the same noise, a new one its
-    charge, and past the cap there is no score, for no other caller either.
-    """
+    """The same model costs nothing and gets the same noise; past the cap there is no score, for no
+    other caller either."""
     made = tiny.make(tmp_path, mechanism=Score(sigma=2.0), asked=3, answered=3)
     classes = Cells(63 * np.eye(tiny.CLASSES, dtype=np.int8))
     own = [decided(network(**{"head.bias": torch.eye(3)[k % 3] * k}), "class") for k in range(5)]

@@ -1,8 +1,5 @@
 """No byte of any reply depends on records that change no released value, nor does the order of the
-ledger's entries.
-
-On one tape, answers are the same here with one record more; so must the whole transcripts be.
-"""
+ledger's entries. On one tape, answers are the same with one record more."""
 
 import re
 from collections.abc import Callable

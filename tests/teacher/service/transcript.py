@@ -1,8 +1,5 @@
-"""The transcript of a conversation with a real service on a tape: every byte that callers see.
-
-Two analysts send extractors, ask, poll and make mistakes, while a custodian changes the records.
-The writer takes one step at a time, on command; polls without news are left out.
-"""
+"""Every byte that two analysts see of a real service on a tape, while a custodian changes records.
+The writer takes one step at a time, on command; polls without news are left out."""
 
 import json
 import threading

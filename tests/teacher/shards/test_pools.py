@@ -28,10 +28,8 @@ def test_clusters_without_a_token_are_refused(monkeypatch, mode, address):
 
 @contextmanager
 def head(accepts):
-    """The address of a server that answers as a cluster's head if it accepts the header.
-
-    None: one that does not know the request.
-    """
+    """The address of a cluster's head that accepts the header, or does not know the request
+    (None)."""
     import grpc
 
     def answer(_, context):

@@ -1,5 +1,4 @@
-"""Published benchmarks: the loaders on miniatures of the published formats, the splits on the real
-files."""
+"""Published benchmarks: loaders on miniatures of their formats, splits on the real files."""
 
 import hashlib
 import pickle
@@ -51,8 +50,7 @@ def test_mnist5k_is_cut_once_and_keeps_labels_and_ids():
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes,
-    bytes."""
+    """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sizes = np.array(array.shape, dtype=">i4").tobytes()
     path.write_bytes(bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes())
@@ -93,8 +91,7 @@ def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened
 
 
 def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opened):
-    """Miniatures of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0, with
-    their own checksums."""
+    """Miniatures of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0."""
     monkeypatch.setattr(published, "SVHN_PUBLIC", 5)
     monkeypatch.setattr(published, "SVHN_TEST", 2)
     rng, parts = np.random.default_rng(0), {}
@@ -123,8 +120,7 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
 
 
 def write_cifar(root: Path, monkeypatch) -> dict[str, np.ndarray]:
-    """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its
-    checksums."""
+    """A miniature of cifar-10-batches-py, 4 images a file, with its checksums."""
     folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}
     folder.mkdir(parents=True)
 
@@ -174,8 +170,7 @@ def test_cifar10_is_cut_along_its_files(tmp_path, monkeypatch, opened):
 
 
 def write_celeba(root: Path) -> np.ndarray:
-    """Six faces in torchvision's layout, two of each split; returns their attributes, int64 [6,
-    40]."""
+    """Six faces in torchvision's layout, two of each split; their attributes, int64 [6, 40]."""
     folder, bits = root / "celeba", np.random.default_rng(0).integers(0, 2, (6, 40))
     (folder / "img_align_celeba").mkdir(parents=True)
     names = [f"{number:06d}.jpg" for number in range(1, 7)]

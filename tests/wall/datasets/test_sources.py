@@ -143,10 +143,8 @@ def private_uses(source: str) -> list[str]:
 
 
 def test_only_the_teachers_records_ask_for_private_rows():
-    """Beside them the published sets alone have a reader's name, for what each of them defines;
-    rows that a program has in memory are written by their names; and the custodian's directory is
-    found by the path of the private rows, which are not opened.
-    """
+    """Beside them the published sets alone have a reader's name; the custodian's directory is found
+    by the path of the private rows, which are not opened."""
     files = [REPOSITORY / "pipeline.py"]
     for folder in ("wall", "teacher", "student", "experiment"):
         files += (REPOSITORY / folder).rglob("*.py")

@@ -248,8 +248,7 @@ def change(bodies, rng):
 
 
 def test_what_passes_at_random_is_what_the_teacher_reads(path):
-    """Two readers of one text, the auditor and the ledger: what one certifies the other continues
-    with the same price and charges."""
+    """What the auditor certifies the ledger continues with the same price and charges."""
     rng, before, passed = random.Random(1), entries(path), 0
     for _ in range(400):
         bodies = [[kind, json.loads(body)] for kind, body in before]

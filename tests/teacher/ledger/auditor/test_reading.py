@@ -119,8 +119,7 @@ def test_a_path_is_a_path(path):
 
 
 def test_a_killed_writers_ledger_is_audited_as_its_last_commit(path, tmp_path, monkeypatch):
-    """The journal is applied to a private copy, which is deleted; the files stay as they are. The
-    transaction that a SIGKILL ends has changed pages in the file already."""
+    """By a private copy: the transaction that a SIGKILL ends has changed pages in the file."""
     writer, killed = sqlite3.connect(path, isolation_level=None), path.with_name("killed.sqlite")
     writer.execute("PRAGMA cache_size=1")
     writer.execute("BEGIN IMMEDIATE")
