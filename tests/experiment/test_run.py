@@ -101,10 +101,10 @@ IND_KNN = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05}
 
 
 @pytest.fixture
-def with_queries(with_queries: Path) -> Path:
+def with_queries(folder: Path) -> Path:
     tiny.configure(mechanism=IND_KNN, custodian_dir="custody", caps=None)
-    np.savez(with_queries / "q.npz", x=tiny.rows(30, 9)[0])
-    return with_queries
+    np.savez(folder / "q.npz", x=tiny.rows(30, 9)[0])
+    return folder
 
 
 def test_a_file_of_queries_is_answered_once(with_queries: Path, capsys) -> None:
