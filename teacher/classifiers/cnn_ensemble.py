@@ -10,7 +10,6 @@ was learned from a removed record goes with the process's memory of it.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -51,8 +50,13 @@ class CnnEnsemble:
         if len(shape) != 3 or min(shape[:2]) < 8:
             rule = "linear for feature vectors and for images below 8 x 8 pixels"
             raise InvalidInput("mechanism.classifier", rule, "cnn")
+        from joblib import Parallel, delayed
+
         self._num_classes, self._weights = num_classes, list[Weights]()
-        for weights in _train(_jobs(records, num_classes, teachers, key), workers):
+        jobs = _jobs(records, num_classes, teachers, key)
+        # max_nbytes=None: private rows reach a process through a pipe, never through a file
+        parallel = Parallel(n_jobs=min(workers, teachers), return_as="generator", max_nbytes=None)
+        for weights in parallel(delayed(train_one)(*job) for job in jobs):
             self._weights.append(weights)
             progress(len(self._weights), teachers)
 
@@ -71,46 +75,28 @@ class CnnEnsemble:
         return counts
 
 
-@dataclass(frozen=True)
-class Job:
-    """The training of one classifier on its shard's rows, in order of their ids.
-
-    ``inputs``: uint8 [n, h, w, c]; ``labels``: int64 [n].
-    """
-
-    seed: bytes = field(repr=False)
-    inputs: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-    num_classes: int
-
-
-def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list[Job]:
+def _jobs(
+    records: Records, num_classes: int, teachers: int, key: bytes
+) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int]]:
+    """Arguments of ``train_one`` by shard, its rows in the order of their ids."""
     shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")
-    jobs = []
     for number in range(teachers):
         rows = order[shard[order] == number]
         settings = f"cnn {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
         seed = hashlib.blake2b(settings.encode(), key=key).digest()
-        jobs.append(Job(seed, records.inputs[rows], records.labels[rows], num_classes))
-    return jobs
+        yield seed, records.inputs[rows], records.labels[rows], num_classes
 
 
-def _train(jobs: list[Job], workers: int) -> Iterator[Weights]:
-    from joblib import Parallel, delayed
+def train_one(seed: bytes, images: np.ndarray, codes: np.ndarray, num_classes: int) -> Weights:
+    """One classifier, on one thread; zeros without records.
 
-    # max_nbytes=None: private rows reach a process through a pipe, never through a temporary file
-    processes = min(workers, len(jobs))
-    parallel = Parallel(n_jobs=processes, return_as="generator", max_nbytes=None)
-    yield from parallel(delayed(train_one)(job) for job in jobs)
-
-
-def train_one(job: Job) -> Weights:
-    """One classifier, on one thread; zeros for a job without records."""
-    weights, rows = _start(job)
-    if not len(job.labels):
+    ``images``: uint8 [n, h, w, c]; ``codes``: int64 [n], their labels.
+    """
+    weights, rows = _start(seed, images, num_classes)
+    if not len(codes):
         return {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
-    pixels, labels = _pixels(job.inputs), torch.from_numpy(job.labels)
+    pixels, labels = _pixels(images), torch.from_numpy(codes)
     leaves = {name: tensor.requires_grad_() for name, tensor in weights.items()}
     optimizer = torch.optim.SGD(
         leaves.values(), lr=PEAK_RATE, momentum=MOMENTUM, weight_decay=DECAY
@@ -140,17 +126,17 @@ def logits(weights: Weights, pixels: torch.Tensor) -> torch.Tensor:
     return F.linear(pixels.flatten(1), weights["head"], weights["head_bias"])
 
 
-def _start(job: Job) -> tuple[Weights, torch.Tensor]:
+def _start(seed: bytes, images: np.ndarray, num_classes: int) -> tuple[Weights, torch.Tensor]:
     """(initial weights, int64 [STEPS, BATCH] rows of each step)."""
-    height, width, channels = job.inputs.shape[1:]
+    count, height, width, channels = images.shape
     flat = CHANNELS[1] * (height // 4) * (width // 4)
     shapes = {
         "first": (CHANNELS[0], channels, 5, 5),
         "second": (CHANNELS[1], CHANNELS[0], 3, 3),
-        "head": (job.num_classes, flat),
+        "head": (num_classes, flat),
     }
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
-    stream = _uniform(job.seed, sum(sizes.values()) + STEPS * BATCH)
+    stream = _uniform(seed, sum(sizes.values()) + STEPS * BATCH)
     weights = {}
     for name, shape in shapes.items():
         drawn, stream = stream[: sizes[name]], stream[sizes[name] :]
@@ -158,7 +144,7 @@ def _start(job: Job) -> tuple[Weights, torch.Tensor]:
         values = (2 * drawn - 1) * bound
         weights[name] = torch.from_numpy(values.astype(np.float32).reshape(shape))
         weights[f"{name}_bias"] = torch.zeros(shape[0])
-    rows = np.minimum((stream * len(job.labels)).astype(np.int64), len(job.labels) - 1)
+    rows = np.minimum((stream * count).astype(np.int64), count - 1)
     return weights, torch.from_numpy(rows).reshape(STEPS, BATCH)
 
 

@@ -70,7 +70,7 @@ def test_the_order_of_records_and_other_processes_change_no_bit(monkeypatch):
 def test_seeds_are_independent_of_one_another_and_secret():
     keys = SECRET, bytes(32)
     jobs = [job for key in keys for job in cnn_ensemble._jobs(images(3), CLASSES, 4, key)]
-    starts = [cnn_ensemble._uniform(job.seed, 20_000) for job in jobs]
+    starts = [cnn_ensemble._uniform(seed, 20_000) for seed, *_ in jobs]
     # seven standard deviations; the numbers are fixed by the keys above
     assert np.abs(np.corrcoef(starts) - np.eye(8)).max() < 0.05
     assert np.abs(np.mean(starts, axis=1) - 0.5).max() < 0.02
@@ -108,7 +108,7 @@ def test_a_teacher_answers_by_its_networks_which_are_of_the_records_as_they_are(
     hog = ExtractorSpec("hog", SHAPE, CLASSES)
     asked = teach(tmp_path, plan, records, hog, SeededNoise(0))
     with monkeypatch.context() as patched:
-        patched.setattr(cnn_ensemble, "train_one", lambda job: 1 / 0)
+        patched.setattr(cnn_ensemble, "train_one", lambda *_: 1 / 0)
         asked.use_extractor(replace(hog, scale=2.0))
     for known, batch in ((records, queries), (records.take(np.arange(1, 60)), more)):
         plurality = ensemble(known).votes(batch).argmax(axis=1)
