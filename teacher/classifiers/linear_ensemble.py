@@ -9,7 +9,7 @@ stopping, no order of rows.
 """
 
 import hmac
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +25,6 @@ MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
-
-# (shard) -> (features, labels) as of ``train_ensemble``, in ascending order of ids: the order of
-# storage must not affect the last bits.
-ShardRecords = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,26 +118,23 @@ def train_ensemble(
     """
     order = np.argsort(ids, kind="stable")
     shard = shard_numbers(ids if owners is None else owners, key, teachers)
-
-    def records_of(number: int) -> tuple[np.ndarray, np.ndarray]:
-        rows = order[shard[order] == number]
-        return features[rows], labels[rows]
-
-    size = {"dimensions": features.shape[1], "num_classes": num_classes, "teachers": teachers}
-    return train_by_shard(records_of, progress=progress, **size)
+    rows = (order[shard[order] == number] for number in range(teachers))
+    shards = ((features[own], labels[own]) for own in rows)
+    return train_by_shard(shards, num_classes, teachers, progress)
 
 
 def train_by_shard(
-    records_of: ShardRecords,
-    *,
-    dimensions: int,
+    shards: Iterable[tuple[np.ndarray, np.ndarray]],
     num_classes: int,
     teachers: int,
-    progress: TaskProgress = no_progress,
+    progress: TaskProgress,
 ) -> Ensemble:
-    """As ``train_ensemble``, with one shard's records in memory at a time."""
-    weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
-    for number in range(teachers):
-        weights[number] = fit(*records_of(number), num_classes)
-        progress(number + 1, teachers)
-    return Ensemble(weights)
+    """As ``train_ensemble``, of (features, labels) by shard: one shard is in memory at a time.
+
+    Its rows ascend by id: the order of storage must not affect the last bits.
+    """
+    weights = []
+    for own in shards:
+        weights.append(fit(*own, num_classes))
+        progress(len(weights), teachers)
+    return Ensemble(np.stack(weights))

@@ -169,18 +169,9 @@ class ShardedRows(PrivateRows):
 
     def _trained(self, index: "ShardedIndex", teachers: int) -> Ensemble:
         """Trains one classifier at a time, so that only its records are here."""
-
-        def part(number: int) -> tuple[np.ndarray, np.ndarray]:
-            features, labels = index.part(self._key, teachers, number)
-            return features, self._space.expand(labels)
-
-        return train_by_shard(
-            part,
-            dimensions=index.dimensions,
-            num_classes=self._space.outputs,
-            teachers=teachers,
-            progress=self.training,
-        )
+        parts = (index.part(self._key, teachers, number) for number in range(teachers))
+        shards = ((features, self._space.expand(labels)) for features, labels in parts)
+        return train_by_shard(shards, self._space.outputs, teachers, self.training)
 
 
 class ShardedIndex(Index):
