@@ -12,8 +12,6 @@ from .config.settings import load_config
 from .run.console import Console
 from .run.run_folder import RunFolder, resumed
 
-NO_PERIOD = "Its plan has no further period for them (budget.periods)."
-
 
 def train(
     config: Config,
@@ -65,7 +63,8 @@ def train(
         console.say(line)
     if not apart:
         asked = len(folder.periods()) > before
-        left, cure = config.budget.periods - len(folder.periods()), NO_PERIOD
+        left = config.budget.periods - len(folder.periods())
+        cure = "Its plan has no further period for them (budget.periods)."
         if left:
             cure = f"`labelwall update --run_dir {run_dir}` asks about them; it is good for {left}."
         tell_changed_files(config.data, custodian, console.say, cure, asked)

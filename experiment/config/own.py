@@ -33,12 +33,6 @@ SPLITS = ("private", "public", "test")
 COLUMNS = ("ignore", "person", "classes", "text", "text_features")
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise InvalidInput("expected_records", "a count, at least 1", text)
-    return int(text)
-
-
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
@@ -66,7 +60,7 @@ OWN: dict[str, Any] = {
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
         "split's, or the public rows')",
-        type=_count,
+        type=int,
     ),
 }
 CURES = {  # what to do where rows of a kind are lacking
@@ -111,7 +105,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     """
     data = rows_of(own, columns)
     facts = look(data)
-    records = own.get("expected_records") or facts.rows
+    records = max(1, own.get("expected_records") or facts.rows)
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none

@@ -154,7 +154,7 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
         (["--data", __file__], "`data` must be an npz, CSV or parquet file"),
         (["--private", "a", "--public", "b", "--test", "c"], "`public` must be an exist"),
         (["--data", "a.npz", "--epsilon", "much"], "--epsilon"),
-        (["--data", "a.npz", "--expected_records", "-1"], "a count, at least 1"),
+        (["IMAGES", "--expected_records", "-1"], "`expected_records` must be at least 1"),
         (["IMAGES", "--run_dir", "x"], "unknown setting `run_dir`"),
         (["IMAGES", "--student.stpes", "4"], "Did you mean `student.steps`?"),
         (["IMAGES", "--public", "nowhere"], "`public`"),
