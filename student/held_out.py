@@ -91,5 +91,5 @@ def _judge(
     seen[rows] = ABSTAINED
     with tempfile.TemporaryDirectory() as folder:
         unheard = replace(config, logger="tensorboard")
-        student = train(unheard, pool, seen, run_dir=Path(folder), seed=seed)
-    return outputs(pool.spec(config.backbone, student.weights), pool.inputs[rows])
+        weights = train(unheard, pool, seen, run_dir=Path(folder), seed=seed)
+    return outputs(pool.spec(config.backbone, weights), pool.inputs[rows])

@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,14 +48,6 @@ ENDLESS = 1e30  # its deviation, which leaves nothing of it
 EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
 
 
-@dataclass(frozen=True)
-class TrainedStudent:
-    """What a training leaves."""
-
-    weights: bytes = field(repr=False)  # averaged, after the last step; safetensors
-    history: list[dict[str, float]]  # metrics of each chapter
-
-
 def train(
     config: StudentConfig,
     pool: Pool,
@@ -68,9 +60,9 @@ def train(
     progress: TaskProgress = no_progress,
     soft: np.ndarray | None = None,
     loggers: Sequence[Logger] = (),
-) -> TrainedStudent:
+) -> bytes:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
-    rows of ``pool``.
+    rows of ``pool``: the averaged weights after the last step, as safetensors.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``progress`` hears the steps done; of
     several devices, the first and the last. ``soft``: released probabilities of classes, float32
@@ -103,9 +95,7 @@ def train(
                 "The same command continues from the last checkpoint."
             ) from error
     progress(config.steps, config.steps)
-    saved = torch.load(last, weights_only=True, map_location="cpu")
-    rows = saved["callbacks"][History.__name__]["rows"]
-    return TrainedStudent(to_safetensors(student.average.cpu()), rows)
+    return to_safetensors(student.average.cpu())
 
 
 def _trainer(

@@ -176,7 +176,7 @@ def _reference(cell: Cell, public: PublicData, place: Path) -> dict[str, Any]:
             inputs, tests = (embedder.features(x).astype(np.float32) for x in (inputs, tests))
         scale = statistics(inputs)
     pool = Pool(inputs, space, scale.mean, scale.std)
-    weights = train(student, pool, labels, run_dir=place / "student", seed=config.seed).weights
+    weights = train(student, pool, labels, run_dir=place / "student", seed=config.seed)
     said = outputs(pool.spec(student.backbone, weights), tests)
     score = space.score(space.predict(said), public.test_labels)
     return {

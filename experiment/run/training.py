@@ -113,7 +113,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
     )
     taught = seen.pool, cleaned.labels, soft
     pool, classes, chances = _taught(experiment, current, seen, taught, number not in worse)
-    model = train(
+    weights = train(
         settings.student,
         pool,
         classes,
@@ -125,10 +125,10 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         soft=chances,
         loggers=experiment.loggers,
     )
-    student = seen.export(model.weights)
+    student = seen.export(weights)
     folder.save_student(number, student, cleaned.labels)
     asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
-    return round_metrics(experiment, asked, seen.outputs(model.weights)) | {
+    return round_metrics(experiment, asked, seen.outputs(weights)) | {
         "dropped": int((labels != cleaned.labels).sum()),
         "seconds": round(time.perf_counter() - started, 1),
     }

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
-from labelwall.student.train import TrainedStudent, export, outputs, train
+from labelwall.student.train import export, outputs, train
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.labels import LabelSpace
 
@@ -20,6 +22,21 @@ RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(0, CLASSES, 120)
 VECTORS = (RNG.normal(size=(120, 8)) + 2 * np.eye(CLASSES, 8)[TRUTH]).astype(np.float32)
 LABELS = np.where(np.arange(120) < 60, TRUTH, -1)
+
+
+@dataclass(frozen=True)
+class TrainedStudent:
+    """What a training leaves: ``weights``, and the metrics of each chapter in its checkpoint."""
+
+    weights: bytes
+    history: list[dict[str, float]]
+
+
+def trained(*arguments: Any, run_dir: Path, **more: Any) -> TrainedStudent:
+    weights = train(*arguments, run_dir=run_dir, **more)
+    last = max((run_dir / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    callbacks = torch.load(last, weights_only=True)["callbacks"]
+    return TrainedStudent(weights, callbacks["History"]["rows"])
 
 
 @dataclass(frozen=True)
@@ -38,7 +55,7 @@ class Task:
         """``changed``: arguments of ``train``."""
         rows: dict = {"pool": self.pool, "labels": self.labels}
         tests = {"test_x": self.test_x, "test_y": self.test_y}
-        return train(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
+        return trained(config, run_dir=run_dir, seed=seed, **(rows | tests | changed))
 
     def predicted(self, trained: TrainedStudent) -> np.ndarray:
         spec = export(self.pool, "mlp", trained.weights)

@@ -17,7 +17,6 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
 from labelwall.student.devices import parallel, process_count
 from labelwall.student.held_out import drop_doubtful
-from labelwall.student.train import TrainedStudent, train
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
@@ -112,10 +111,10 @@ class Killed(ClassLabels):
         return super().strata(labels)
 
 
-def _train(run_dir: Path) -> TrainedStudent:
+def _train(run_dir: Path) -> cases.TrainedStudent:
     pool = Pool(cases.VECTORS, Killed.of(cases.CLASSES))
     test = {"test_x": cases.VECTORS, "test_y": cases.TRUTH}
-    return train(CONFIG, pool, cases.LABELS, run_dir=run_dir, seed=4, **test)
+    return cases.trained(CONFIG, pool, cases.LABELS, run_dir=run_dir, seed=4, **test)
 
 
 @pytest.mark.slow

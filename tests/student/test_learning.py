@@ -10,11 +10,11 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, Steps, targets
-from labelwall.student.train import TrainedStudent, check, outputs, train
+from labelwall.student.train import check, outputs
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
-from tests.student.cases import ATTRIBUTES, CONFIG, TASKS
+from tests.student.cases import ATTRIBUTES, CONFIG, TASKS, TrainedStudent
 
 LEARN = [  # kind of label, objective, changed settings
     ("classes", "supervised", {"class_prior": "uniform"}),
@@ -91,7 +91,7 @@ def _train(
     run_dir: Path, config: StudentConfig = LINEAR, soft: np.ndarray | None = SOFT, **changed: object
 ) -> TrainedStudent:
     arguments: dict = {"pool": POOL, "labels": NONE, "seed": 4}
-    return train(config, run_dir=run_dir, soft=soft, **(arguments | changed))
+    return cases.trained(config, run_dir=run_dir, soft=soft, **(arguments | changed))
 
 
 def _probabilities(trained: TrainedStudent, backbone: str = "linear") -> np.ndarray:

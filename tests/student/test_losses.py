@@ -133,7 +133,7 @@ def trained(public: np.ndarray, labels: np.ndarray, tmp_path) -> tuple[Pool, byt
     scale = statistics(public)
     pool = Pool(public, ClassLabels.of(CLASSES), scale.mean, scale.std)
     config = StudentConfig(backbone="linear", objective="supervised", augment="none", steps=200)
-    return pool, train(config, pool, labels, run_dir=tmp_path, seed=1).weights
+    return pool, train(config, pool, labels, run_dir=tmp_path, seed=1)
 
 
 def test_it_learns_and_means_the_same_on_plain_rows(tmp_path) -> None:

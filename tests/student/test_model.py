@@ -71,7 +71,7 @@ def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows[0], IMAGES[0])
     decoded = decode(paths[1], 12, 3)
     assert decoded is not None
-    np.testing.assert_array_equal(rows[1], decoded[0])
+    np.testing.assert_array_equal(rows[1], decoded)
     np.testing.assert_array_equal(student.predict(paths), student.predict(rows))
     np.testing.assert_array_equal(student.rows(str(paths[1])), rows[1:])
 
