@@ -83,8 +83,6 @@ class StudentConfig:
         half = self.precision != "32-true"
         rule = "32-true with objective vat"
         self._require("precision", not (half and self.objective == "vat"), rule)
-        on_cpu = self.precision == "16-mixed" and self.accelerator == "cpu"
-        self._require("precision", not on_cpu, "32-true or bf16-mixed with accelerator cpu")
 
     def _require(self, name: str, rule_holds: bool, rule: str) -> None:
         if not rule_holds:  # also catches NaN

@@ -31,8 +31,6 @@ from .settings import build
 SPLITS = ("private", "public", "test")
 # Settings under data that say what rows mean
 COLUMNS = ("ignore", "person", "classes", "text", "text_features")
-
-
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",

@@ -90,9 +90,8 @@ def best_plan(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
     queries = len(public.inputs)
-    scoring = config.evaluate.share if config.scored else 0.0
     goal = Goal(
-        config.budget.epsilon * (1 - scoring),
+        config.budget.epsilon * (1 - config.evaluate.share),
         config.budget.delta,
         config.records(queries),
         queries,
