@@ -90,10 +90,8 @@ def require_arrays(path: str | Path | None) -> Path:
 
 def has_member(path: Path, name: str) -> bool:
     """Whether an npz file lists an array of that name, or a folder has it; nothing is read."""
-    if path.is_dir():
-        return (path / f"{name}.npy").is_file()
-    with _numbers(name), zipfile.ZipFile(path) as archive:
-        return f"{name}.npy" in archive.namelist()
+    with _numbers(name):
+        return _member(path, name).is_file()
 
 
 def read_member(path: Path, name: str) -> np.ndarray | None:
@@ -109,7 +107,7 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
     if not has_member(place, name):
         rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
         raise InvalidInput("data.path", rule, str(place))
-    with _numbers(name), _opened(place, name) as member:
+    with _numbers(name), _member(place, name).open("rb") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         len(array)  # raises for a single number
         return array
@@ -119,7 +117,7 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
     """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once. Raises
     InvalidInput as ``member_rows`` does, and for an array that ends early.
     """
-    with _numbers(name), _opened(path, name) as member:
+    with _numbers(name), _member(path, name).open("rb") as member:
         dtype, shape = _header(member)
         width = dtype.itemsize * math.prod(shape[1:])
         member.seek(start * width, os.SEEK_CUR)
@@ -131,19 +129,14 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
 
 def member_rows(path: Path, name: str) -> int:
     """How many rows an array has. Raises InvalidInput, also for one that is not stored by rows."""
-    with _numbers(name), _opened(require_arrays(path), name) as member:
+    with _numbers(name), _member(require_arrays(path), name).open("rb") as member:
         return _header(member)[1][0]
 
 
-@contextlib.contextmanager
-def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """An array as an npy file has it."""
-    if path.is_dir():
-        with (path / f"{name}.npy").open("rb") as member:
-            yield member
-        return
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
-        yield member
+def _member(path: Path, name: str) -> Path | zipfile.Path:
+    """An array as an npy file, in an npz file or a folder."""
+    folder = path if path.is_dir() else zipfile.Path(path)
+    return folder / f"{name}.npy"
 
 
 def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:

@@ -71,20 +71,15 @@ def read_images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
         np.zeros(len(paths), dtype=bool),
     )
-
-    def decode_chunk(start: int) -> None:
-        for row in range(start, min(start + CHUNK, len(paths))):
-            decoded = decode(root / paths[row], size, channels)
-            if decoded is not None:
-                images.pixels[row], images.readable[row] = decoded, True
-
-    starts = range(0, len(paths), CHUNK)
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
 
-    tasks = (delayed(decode_chunk)(start) for start in starts)
-    finished = Parallel(n_jobs=min(8, cpu_count()), prefer="threads", return_as="generator")(tasks)
-    for done, _ in enumerate(finished, start=1):
-        progress(min(done * CHUNK, len(paths)), len(paths))
+    threads = {"n_jobs": min(8, cpu_count()), "prefer": "threads", "batch_size": CHUNK}
+    tasks = (delayed(decode)(root / path, size, channels) for path in paths)
+    for row, decoded in enumerate(Parallel(**threads, return_as="generator")(tasks)):
+        if decoded is not None:
+            images.pixels[row], images.readable[row] = decoded, True
+        if (row + 1) % CHUNK == 0 or row + 1 == len(paths):
+            progress(row + 1, len(paths))
     return images
 
 
