@@ -89,8 +89,9 @@ def main() -> None:
     parser.add_argument("--uneven", action="store_true", help="classes have uneven shares")
     options = parser.parse_args()
     options.scratch.mkdir(parents=True, exist_ok=True)
-    rows = texts()
-    if options.rows is not None:
+    if options.rows is None:
+        rows = texts()
+    else:
         with np.load(options.rows) as stored:
             rows = stored["x"], stored["y"]
     split, rng = vectors(rows, "alike", options.seed), np.random.default_rng(options.seed)
