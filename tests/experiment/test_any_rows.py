@@ -8,6 +8,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.linear import shift
+from labelwall.experiment.run import training
 from labelwall.experiment.run.run_folder import COUNTED, FEATURES, RunFolder
 from labelwall.student.model import load
 from tests.experiment import checks, tiny
@@ -47,6 +48,7 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
     monkeypatch.setattr(shift, "LEFT", -1.0)
     monkeypatch.setattr(shift, "PART", -1e9)
+    monkeypatch.setattr(training, "FEW_PUBLIC", 0)
     assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "its released classifier is taken for the student" in capsys.readouterr().err
     told = checks.summary()
@@ -58,6 +60,19 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     assert student.info.backbone == "released/linear"
     x, y = tiny.rows(30, 3)
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
+
+
+@pytest.mark.parametrize(("backbone", "taught"), [("mlp", False), ("linear", False), ("mlp", True)])
+def test_few_public_rows_leave_the_released_classifier(
+    folder: Path, monkeypatch, backbone: str, taught: bool, capsys
+) -> None:
+    if taught:
+        monkeypatch.setattr(training, "FEW_PUBLIC", 40)  # as many as there are
+    assert pipeline.main([*checks.RUN[:-1], f"--student.backbone={backbone}"]) == 0
+    assert ("classifier is taken for the student" in capsys.readouterr().err) is not taught
+    assert not checks.summary()["rounds"][0]["estimate"]["why"].startswith("no shares")
+    assert (load("out/student.safetensors").info.backbone == "released/linear") is not taught
+    assert checks.run(f"--student.backbone={backbone}") == 0  # resumed
 
 
 def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:

@@ -258,13 +258,14 @@ def test_a_student_of_other_labels_is_scored_and_classifies(name: str) -> None:
     truth, lines = kind.truth(x, classes), checks.classified(x)
     page = Path("out/report.html").read_text()
     if kind.truth is value:
-        predicted = train.predict(spec, x, SCALE)
+        predicted = SCALE.predict(train.outputs(spec, x))
         assert errors(predicted, truth) == pytest.approx(told["test_errors"])
         np.testing.assert_allclose([float(line["value"]) for line in lines], predicted, rtol=1e-5)
         assert "Values of the test split" in page
         return
     accuracy = pytest.approx(told["test_accuracy"])
-    assert (train.predict(spec, x, AttributeLabels.of(3)) == truth).mean() == accuracy
+    predicted = AttributeLabels.of(3).predict(train.outputs(spec, x))
+    assert (predicted == truth).mean() == accuracy
     names = ["left", "up & <b>", "far"]
     present = np.array([[float(line[name]) > 0.5 for name in names] for line in lines])
     assert (present == truth).mean() == accuracy

@@ -101,6 +101,7 @@ def taught(folder: Path, monkeypatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
     tiny.configure(caps=None, rounds=[{}])
     monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
+    monkeypatch.setattr(training, "FEW_PUBLIC", 0)
     found: Taught = []
     learns = training.train
 
