@@ -25,7 +25,7 @@ from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
 from ..linear.measure import AXES_BY_ROWS, MAX_AXES, carried_axes
 from .arguments import option
-from .groups import STAGES
+from .groups import LEAST_RECORDS, STAGES
 from .settings import build
 
 SPLITS = ("private", "public", "test")
@@ -57,7 +57,7 @@ OWN: dict[str, Any] = {
     ),
     "expected_records": option(
         "a public guess of the number of private records, a count (default: the published "
-        "split's, or the public rows')",
+        "split's, or that of public rows, at least 1,000)",
         type=int,
     ),
 }
@@ -103,7 +103,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     """
     data = rows_of(own, columns)
     facts = look(data)
-    records = max(1, own.get("expected_records") or facts.rows)
+    records = max(1, own.get("expected_records") or max(facts.rows, LEAST_RECORDS))
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
     Plan(epsilon, delta, ())  # raises for a budget that is none

@@ -98,7 +98,7 @@ def best_plan(
         len(config.rounds),
         min_accuracy,
         sum(r.queries or 0 for r in config.rounds) or None,
-        bool(config.records(0)),
+        bool(config.known_records),
         unit=config.privacy.unit,
         periods=config.budget.periods,
         custodians=config.custodians,

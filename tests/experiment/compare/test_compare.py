@@ -204,9 +204,9 @@ def test_settings_follow_from_public_rows_and_the_budget(tables: Path) -> None:
     assert auto.config.open
     assert votes.config.open
     assert isinstance(gnmax.config.mechanism, Gnmax)
-    assert gnmax.config.mechanism.teachers == 6  # 20 of 120 records each, as many as public rows
+    assert gnmax.config.mechanism.teachers == 50  # 20 of 1,000 records each
     assert gnmax.config.rounds[0].queries > few.config.rounds[0].queries
-    assert (peer.baseline.batch_size, peer.baseline.expected_records) == (30, 120)
+    assert (peer.baseline.batch_size, peer.baseline.expected_records) == (250, 1000)
     assert {cell.epsilon for cell in cells} == {1.0, 30.0, None}
 
 

@@ -109,7 +109,7 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
     tiny.write(Path())
     vectors = written("--data", "data.npz")
     assert vectors["features"] == "raw"
-    assert vectors["mechanism"] == {"kind": "private_linear", "steps": 20, "axes": 6}
+    assert vectors["mechanism"] == {"kind": "private_linear", "steps": 20, "axes": 8}
     assert vectors["data"]["classes"] == ["0", "1", "2"]
 
 
