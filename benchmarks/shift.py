@@ -45,10 +45,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from tables import keel
 
+from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.run.features import first_extractor
 from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.features.hog import hog_features
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 
 PACKAGES = ("pandas", "sqlalchemy", "sympy", "ray")
@@ -226,11 +230,12 @@ def released(folder: RunFolder, split: Split) -> float:
     if not classifier.exists():
         return float("nan")
 
-    def missing() -> None:
-        raise AssertionError(f"round {last} asks with features that are not stored")
+    def first() -> ExtractorSpec:  # as they are
+        config = load_config(folder.config)
+        return first_extractor(config.public_side(), describe(config.data))
 
     file = COUNTED if (folder.round(last) / COUNTED).exists() else FEATURES
-    spec = folder.features(missing, last, file)  # type: ignore[arg-type]
+    spec = folder.features(first, last, file)
     found = Embedder(spec).embed(split["test_x"])[0]
     said = stored_probabilities(classifier, found).argmax(axis=1)
     return float((said == split["test_y"]).mean())
