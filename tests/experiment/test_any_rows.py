@@ -62,17 +62,34 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
 
 
-@pytest.mark.parametrize(("backbone", "taught"), [("mlp", False), ("linear", False), ("mlp", True)])
+@pytest.mark.parametrize(
+    ("backbone", "least", "taught"),
+    [("mlp", 400, False), ("linear", 400, False), ("mlp", 40, True), ("linear", 40, True)],
+)
 def test_few_public_rows_leave_the_released_classifier(
-    folder: Path, monkeypatch, backbone: str, taught: bool, capsys
+    folder: Path, monkeypatch, backbone: str, least: int, taught: bool, capsys
 ) -> None:
-    if taught:
-        monkeypatch.setattr(training, "FEW_PUBLIC", 40)  # as many as there are
+    """Fewer than the limit; there are 40."""
+    monkeypatch.setattr(training, "FEW_PUBLIC", least)
     assert pipeline.main([*checks.RUN[:-1], f"--student.backbone={backbone}"]) == 0
     assert ("classifier is taken for the student" in capsys.readouterr().err) is not taught
     assert not checks.summary()["rounds"][0]["estimate"]["why"].startswith("no shares")
     assert (load("out/student.safetensors").info.backbone == "released/linear") is not taught
     assert checks.run(f"--student.backbone={backbone}") == 0  # resumed
+
+
+def test_a_linear_student_wants_as_many_public_rows_as_features(
+    folder: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(training, "FEW_PUBLIC", 0)
+    rows = {**np.load("data.npz")}
+    wide = {name: np.tile(x, (1, 6)) for name, x in rows.items() if name.endswith("_x")}
+    np.savez("data.npz", **{**rows, **wide})  # 48 features, of 40 public rows
+    for backbone, taken in (("linear", True), ("mlp", False)):
+        out = ["--run_dir", backbone, "--custodian_dir", f"{backbone}.custody"]
+        options = [f"--student.backbone={backbone}", "--student.steps=5"]
+        assert pipeline.main(["run", "--config", "config.yaml", *options, *out]) == 0
+        assert ("classifier is taken for the student" in capsys.readouterr().err) is taken
 
 
 def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys) -> None:
