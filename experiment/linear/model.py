@@ -230,6 +230,15 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     )
 
 
+def after_features(network: ExtractorSpec) -> ExtractorSpec:
+    """What ``as_network`` gave, without the network of the features: for rows that have these."""
+    tensors = safetensors.numpy.load(network.weights)
+    own = {name: part for name, part in tensors.items() if not name.startswith("trunk.0.")}
+    shape = (own["head.weight"].shape[1],)
+    linear = replace(network, backbone=f"{RELEASED}linear", input_shape=shape, mean=(), std=())
+    return replace(linear, weights=safetensors.numpy.save(own))
+
+
 def stored_fit(path: Path, extractor: str) -> tuple[np.ndarray, float] | None:
     """A stored classifier's weights, float64 [d + 1, c], and their precision; None where there is
     none, or one of other features.

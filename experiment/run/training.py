@@ -21,7 +21,7 @@ from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
-from ..linear.model import as_network, stored_probabilities, virtual_rows
+from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
 from .metrics import round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
@@ -156,8 +156,12 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
         return None
     experiment.console.say(f"round {number}: its released classifier is taken for the student")
     folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
-    metrics = round_metrics(experiment, asked, outputs(network, public.test_inputs))
-    return metrics | UNTAUGHT
+    if public.test_inputs.ndim == 4:  # whose features are known
+        plain = experiment.features.plain(asked.extractor, "test").astype(np.float32)
+        predicted = outputs(after_features(network), plain)
+    else:
+        predicted = outputs(network, public.test_inputs)
+    return round_metrics(experiment, asked, predicted) | UNTAUGHT
 
 
 def retold(experiment: Experiment, network: ExtractorSpec) -> dict:

@@ -16,6 +16,7 @@ from labelwall.experiment.linear.model import (
     NEIGHBOURS,
     SHARE,
     LinearModel,
+    after_features,
     as_network,
     fit,
     with_neighbours,
@@ -355,5 +356,8 @@ def test_a_released_classifier_is_a_network_that_says_the_same(tmp_path, backbon
     said = softmax(outputs(whole, rows), axis=1)
     np.testing.assert_allclose(said, model.says(features), atol=0.05)  # features are rounded
     assert (said.argmax(axis=1) == model.says(features).argmax(axis=1)).mean() > 0.95
+    plain = Embedder(spec).features(rows).astype(np.float32)
+    again = softmax(outputs(after_features(whole), plain), axis=1)
+    np.testing.assert_allclose(again, said, atol=1e-5)
     assert as_network(path, replace(spec, backbone="hog", weights=b"")) is None
     assert as_network(path, whole) is None
