@@ -304,7 +304,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path):
         audit(tmp_path / "nowhere.sqlite")
 
 
-PARTS = ("auditor", "history", "mechanisms", "reading", "results")
+PARTS = ("auditor", "mechanisms", "reading", "results")
 
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path):
