@@ -12,8 +12,8 @@ from ...teacher.mechanisms.registry import AnyMechanism
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 
-# Fewer are not guessed from few public rows: for 50 records every method seems hopeless. KEEL's
-# letter and penbased, 50 public rows, epsilon 1: 45 and 60% became 72 and 96.
+# The least guess, however few public rows there are: for 50 records every method seems hopeless.
+# KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
 LEAST_RECORDS = 1_000
 STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")

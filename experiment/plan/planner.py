@@ -34,7 +34,9 @@ from ..linear.measure import MANY_STEPS
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often
 HOPE = 0.85  # share of another kind's worth; a kind that has less is searched no further
-STRIDE = 7  # of the candidates that are tried first; with less than HOPE squared no others are
+# Every seventh candidate of a kind with many is tried first. The others are tried where the best of
+# these has HOPE squared of another kind's worth.
+STRIDE = 7
 FRESH = 8  # times as many rehearsals of the last candidates, with new draws
 VALUES_ASKED = 300  # queries, where no round says how many
 AIM = 0.995  # of the budget: the price of an argmax is nearly that of a bit
