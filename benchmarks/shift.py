@@ -234,8 +234,9 @@ def released(folder: RunFolder, split: Split) -> float:
         config = load_config(folder.config)
         return first_extractor(config.public_side(), describe(config.data))
 
-    file = COUNTED if (folder.round(last) / COUNTED).exists() else FEATURES
-    spec = folder.features(first, last, file)
+    files = [(n, file) for n in range(last, 0, -1) for file in (COUNTED, FEATURES)]
+    number, file = next(each for each in files if (folder.round(each[0]) / each[1]).exists())
+    spec = folder.features(first, number, file)
     found = Embedder(spec).embed(split["test_x"])[0]
     said = stored_probabilities(classifier, found).argmax(axis=1)
     return float((said == split["test_y"]).mean())

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from .errors import InvalidInput, MissingData
+from .hog import cell_size, dimensions
+from .layers import Decision, Enlarged, Fourier, Hog, Stages
 from .messages import DECIDED, RELEASED, ExtractorSpec
 from .preprocessing import LARGEST_PIXEL
 
@@ -67,7 +69,7 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         if prefix == RELEASED:
             return _released(inner, num_classes)
         width = 2 if prefix == DECIDED["value"] else num_classes
-        return Backbone(nn.Sequential(inner, _Decision(prefix)), width, num_classes)
+        return Backbone(nn.Sequential(inner, Decision(prefix)), width, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name in VECTORS) != (len(input_shape) == 1):
@@ -192,7 +194,7 @@ def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
         return Backbone(trunk, _width(trunk, shape[2], *shape[:2]), num_classes)
     network = _without_classifier(name, shape)
     size = published_settings(name.removeprefix(PRETRAINED)).input_size[-1]
-    return Backbone(_Enlarged(network, size), _width(network, 3, size, size), num_classes)
+    return Backbone(Enlarged(network, size), _width(network, 3, size, size), num_classes)
 
 
 def _without_classifier(name: str, shape: tuple[int, ...], **options: Any) -> nn.Module:
@@ -221,76 +223,29 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     return published
 
 
-class _Enlarged(nn.Module):
-    """A network of colour images of one size, given images of another, or grey ones."""
-
-    def __init__(self, network: nn.Module, size: int) -> None:
-        super().__init__()
-        self.network, self.size = network, size
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = nn.functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
-        return self.network(x.expand(-1, 3, -1, -1))
-
-
-class _Stages(nn.Module):
-    """Averages over the image of a timm EfficientNet's last two stages and of its last layer."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        part = dict(self.network.named_children())
-        x, pooled = part["bn1"](part["conv_stem"](x)), []
-        for stage in part["blocks"].children():
-            x = stage(x)
-            pooled.append(x.mean(dim=(2, 3)))
-        last = part["bn2"](part["conv_head"](x)).mean(dim=(2, 3))
-        return torch.cat([*pooled[-2:], last], dim=1)
-
-
 def _lite0(stages: bool, shape: tuple[int, ...], num_classes: int) -> Backbone:
     """timm's model at 160 x 160 pixels; with features at three depths, as earlier stages know
     images better that are unlike ImageNet's.
     """
     network = _without_classifier(LITE0, shape)
-    trunk, width = (_Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
-    return Backbone(_Enlarged(trunk, 160), width, num_classes)
+    trunk, width = (Stages(network), 192 + 320 + 1280) if stages else (network, 1280)
+    return Backbone(Enlarged(trunk, 160), width, num_classes)
 
 
-class _Decision(nn.Module):
-    """Of classes 1 for the largest logit of a row, 0 for all others; of attributes 1 for a positive
-    one, else -1; a value from -1 to 1, with what makes the row's length 1.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        super().__init__()
-        self.prefix = prefix
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.prefix == DECIDED["value"]:
-            value = x.clamp(-1, 1)
-            return torch.cat([value, (1 - value**2).sqrt()], dim=1)
-        if self.prefix == DECIDED["attributes"]:
-            return torch.where(x > 0, 1.0, -1.0)
-        return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
-
-
-class _Fourier(nn.Linear):
-    """Cosines of random projections of vectors (Rahimi and Recht 2007)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cos(super().forward(x))
+def _hog(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    rows, columns = cell_size(*shape[:2])
+    width = dimensions(shape[0] // rows, shape[1] // columns)
+    return Backbone(Hog((rows, columns)), width, num_classes)
 
 
 NETWORKS: dict[str, Callable[[tuple[int, ...], int], Backbone]] = {
     "efficientnet_lite0": partial(_lite0, False),
     "efficientnet_lite0_stages": partial(_lite0, True),
     **{name: partial(_convolutional, name) for name in CONVOLUTIONAL},
+    "hog": _hog,
     "mlp": _mlp,
     "linear": lambda shape, count: Backbone(nn.Identity(), shape[0], count),
-    "fourier": lambda shape, count: Backbone(_Fourier(shape[0], FOURIER), FOURIER, count),
+    "fourier": lambda shape, count: Backbone(Fourier(shape[0], FOURIER), FOURIER, count),
 }
 VECTORS = ("mlp", "linear", "fourier")
 

@@ -195,17 +195,18 @@ def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
 
 def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     """A stored classifier of classes and the ``extractor`` of its features as one network; None
-    where features are not a network's or vectors as they are.
+    where features are not a network's, vectors as they are or hog on axes.
     """
     raw, axes = extractor.backbone == "raw", extractor.projection()
-    if extractor.backbone.startswith(RELEASED) or not (raw or extractor.weights):
+    hog = extractor.backbone == "hog" and axes is not None
+    if extractor.backbone.startswith(RELEASED) or not (raw or hog or extractor.weights):
         return None
     with safetensors.safe_open(path, "numpy") as file:
         weights, constant = file.get_tensor("weights"), float(file.metadata()["bias"])
     tensors = safetensors.numpy.load(extractor.weights) if extractor.weights else {}
     head = tensors.pop("head.weight", None)
     tensors.pop("head.bias", None)
-    width = extractor.input_shape[0] if head is None else head.shape[1]
+    width = len(extractor.center) or extractor.input_shape[0] if head is None else head.shape[1]
     axes = np.eye(width) if axes is None else axes / np.abs(axes).max()
     turned = np.zeros((width, width))
     turned[: axes.shape[1]] = axes.T
@@ -218,9 +219,11 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
         "head.weight": np.ascontiguousarray(layer.T, dtype=np.float32),
         "head.bias": (constant * weights[-1]).astype(np.float32),
     }
-    name = RELEASED + ("linear" if raw else extractor.backbone)
+    name, channels = RELEASED + ("linear" if raw else extractor.backbone), extractor.input_shape[-1]
     return replace(
         extractor,
+        mean=(0.0,) * channels if hog else extractor.mean,
+        std=(1.0,) * channels if hog else extractor.std,
         backbone=name,
         num_classes=weights.shape[1],
         weights=safetensors.numpy.save(tensors),

@@ -9,7 +9,7 @@ import numpy as np
 from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_label
-from ...wall.messages import Answers, ExtractorSpec, Queries
+from ...wall.messages import RELEASED, Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import Labelled, labelled
 from .console import Console
@@ -73,10 +73,25 @@ def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     form = experiment.rounds[number - 1].form
     if (before := _period_before(experiment, number)) is not None:
         return asking_extractor(experiment, experiment.kept(before))
+    if _again(experiment, number):
+        return asking_extractor(experiment, number - 1)
     if form.axes is None and not form.landmarks:
         return _extractor(experiment, number)
     counted = experiment.folder.round(number) / COUNTED
     return _on_axes(experiment, number, form.axes, COUNTED if counted.exists() else FEATURES)
+
+
+def _untaught(experiment: Experiment, number: int) -> bool:
+    """Whether the student of round ``number`` is its released classifier, with no new features."""
+    extractor = experiment.folder.load_extractor(number)
+    return extractor.backbone.startswith(RELEASED)
+
+
+def _again(experiment: Experiment, number: int) -> bool:
+    """Whether a round takes sums as the one before did, with which its classifier is averaged."""
+    if number == 1 or not _untaught(experiment, number - 1):
+        return False
+    return experiment.rounds[number - 1].form == experiment.rounds[number - 2].form
 
 
 def _period_before(experiment: Experiment, number: int) -> Round | None:
@@ -104,7 +119,9 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     if number == 1:
         return folder.features(lambda: whitened(spec, count, experiment.features.plain))
     kept = best_round(experiment.estimates(experiment.rounds[number - 1]))
-    return _extractor(experiment, kept) if kept < number - 1 else folder.load_extractor(number - 1)
+    if kept < number - 1 or _untaught(experiment, kept):
+        return _extractor(experiment, kept)
+    return folder.load_extractor(kept)
 
 
 def public_alone(experiment: Experiment) -> str | None:
@@ -142,16 +159,16 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
     if asked.form.matrix is None:
         answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
     else:
-        before = _period_before(experiment, asked.number)
-        if asked.periods == 1:  # else later records want other axes than the first ones
+        before, again = _period_before(experiment, asked.number), _again(experiment, asked.number)
+        if asked.periods == 1 and not again:  # later records would want other axes
             asked, extractor = _by_count(experiment, asked, extractor)
         features, place = experiment.features.quantised, experiment.folder.round(asked.number)
         rest = None if others is None else features(extractor, others)
         known = _labelled(experiment, extractor)
         last = None
-        if before is not None:
-            again = asked.number - 1 > before.number  # in this period
-            number = asked.number - 1 if again else experiment.kept(before)
+        if before is not None or again:
+            same = before is None or asked.number - 1 > before.number  # in this period
+            number = asked.number - 1 if same else experiment.kept(before)
             last = experiment.folder.round(number) / CLASSIFIER
         answers, estimate = ask_matrices(
             teacher.count, asked, extractor, place, features(extractor)[rows], rest, known, last

@@ -145,7 +145,8 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
     A student that is taught on such rows forgets what was released.
     """
     folder, public, number = experiment.folder, experiment.public, current.number
-    foreign = asked.estimate is not None and asked.estimate.why == FOREIGN
+    estimates = *experiment.estimates(current), asked.estimate
+    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in estimates)
     path = folder.round(number) / CLASSIFIER
     linear = experiment.settings.student.backbone == LINEAR
     few = len(public.inputs) < max(FEW_PUBLIC, linear * len(asked.extractor.center))

@@ -69,6 +69,7 @@ def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.T
     if len(shape) == 1:
         return torch.from_numpy(rng.normal(size=(count, *shape)).astype(np.float32))
     images = torch.from_numpy(rng.integers(0, 256, (count, *shape), dtype=np.uint8))
+    images[0] = 0  # blank, as corners of scans are
     return images if inputs == "uint8" else unit_scale(images)
 
 

@@ -1,7 +1,7 @@
 """Histograms of oriented gradients (Dalal and Triggs 2005), scikit-image's to the last bit.
 
-The size of the cells follows from the image's size. Every operation is elementwise, or a sum over
-one block, so that no image's features depend on another one.
+Every operation is elementwise, or a sum over one block, so that no image's features depend on
+another one.
 """
 
 import itertools
@@ -10,37 +10,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...wall.errors import InvalidInput
+from ...wall.hog import BLOCK, CLIP, ENTRIES, EPSILON, ORIENTATIONS, cell_size, dimensions
 
-ORIENTATIONS = 9
-BLOCK = 2  # cells of a block, each way
-ENTRIES = BLOCK * BLOCK * ORIENTATIONS  # of a block
 TOGETHER = 1 << 18  # entries of images in memory together
-MAX_HOG_DIMENSIONS = 4000  # what exact products allow
 # Quantised entries are round(HOG_UNIT sqrt(d) x) for L2-normalised x, whose root mean square is
 # 1 / sqrt(d). The factor is a constant, so it does not depend on private rows. With 7,000 records
 # the votes' plurality agrees with float's on 99.9% of queries on MNIST (288 x; 0.006% of entries
 # clip) and 95% on CIFAR-10 (336 x; none clips), at the same accuracy within 0.1 points.
 HOG_UNIT = 8.0
-# Of the norms L2-Hys: what is added under the root, and where the first norm's entries clip.
-EPSILON, CLIP = 1e-5**2, 0.2
-
-
-def cell_size(height: int, width: int) -> tuple[int, int]:
-    """Pixels per cell (rows, columns): 4, more for a large image, half the size of a small one.
-
-    Larger cells keep the features within 4,000 dimensions. 28 x 28: 4 x 4, 1,296 dimensions;
-    32 x 32: 4 x 4, 1,764. Raises InvalidInput for images below 4 x 4.
-    """
-    if min(height, width) < 4:
-        rule = "at least 4 x 4 pixels for hog"
-        raise InvalidInput("extractor.input_shape", rule, (height, width))
-    rows, columns = min(4, height // 2), min(4, width // 2)
-    while _dimensions(height // rows, width // columns) > MAX_HOG_DIMENSIONS:
-        down, across = height // rows, width // columns
-        # Coarsen the finer direction, or both.
-        rows, columns = rows + (down >= across), columns + (across >= down)
-    return rows, columns
 
 
 def hog_features(images: np.ndarray) -> np.ndarray:
@@ -68,7 +45,7 @@ def _features(images: np.ndarray) -> np.ndarray:
     for largest in (CLIP, np.inf):  # the norm L2-Hys: the second time nothing is clipped
         squares = (blocks * blocks).sum(axis=1, keepdims=True)  # a block by itself
         blocks = np.minimum(blocks / np.sqrt(squares + EPSILON), largest)
-    return blocks.reshape(count, _dimensions(down, across))
+    return blocks.reshape(count, dimensions(down, across))
 
 
 def _strongest(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,10 +61,6 @@ def _strongest(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = (np.take_along_axis(of, strongest, axis=3) for of in (each, bins[down, across]))
     length, orientation = (of[..., 0] for of in found)
     return length, orientation
-
-
-def _dimensions(cell_rows: int, cell_columns: int) -> int:
-    return (cell_rows - BLOCK + 1) * (cell_columns - BLOCK + 1) * ENTRIES
 
 
 @lru_cache(maxsize=1)

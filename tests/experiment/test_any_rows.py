@@ -1,25 +1,29 @@
 """Rows that are not as they were guessed: other numbers, other distributions, other shares."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 
 from labelwall import pipeline
-from labelwall.experiment.linear import shift
+from labelwall.experiment.linear import descent, shift
 from labelwall.experiment.run import training
-from labelwall.experiment.run.run_folder import COUNTED, FEATURES, RunFolder
+from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from labelwall.student.model import load
 from tests.experiment import checks, tiny
 
 LINEAR = {"kind": "private_linear", "steps": 12, "noise_multiplier": 14.0, "axes": 3}
+SETTINGS = {"mechanism": LINEAR, "caps": None, "rounds": [{}], "custodian_dir": "custody"}
+SETTINGS |= {"expected_records": 20}
 
 
 @pytest.fixture
 def folder(folder: Path) -> Path:
-    settings = {"mechanism": LINEAR, "caps": None, "rounds": [{}], "custodian_dir": "custody"}
-    tiny.configure(**settings, expected_records=20)
+    tiny.configure(**SETTINGS)
     np.savez("q.npz", x=tiny.rows(30, 9)[0])
     return folder
 
@@ -44,11 +48,20 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, cap
     assert checks.receipt()["ledger_head"] == told["ledger_head"]
 
 
+def see_foreign_rows(monkeypatch) -> None:
+    """All public rows are foreign, and enough."""
+
+    def foreign(*arguments: Any) -> tuple[np.ndarray, shift.Shares]:
+        offsets, shares = shift.shifted(*arguments)
+        return np.zeros_like(offsets), replace(shares, foreign=True)
+
+    monkeypatch.setattr(descent, "shifted", foreign)
+    monkeypatch.setattr(training, "FEW_PUBLIC", 0)
+
+
 def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, capsys) -> None:
     """It is the model in the file, alone, with its features inside; nothing is said of labels."""
-    monkeypatch.setattr(shift, "LEFT", -1.0)
-    monkeypatch.setattr(shift, "PART", -1e9)
-    monkeypatch.setattr(training, "FEW_PUBLIC", 0)
+    see_foreign_rows(monkeypatch)
     assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "its released classifier is taken for the student" in capsys.readouterr().err
     told = checks.summary()
@@ -60,6 +73,22 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     assert student.info.backbone == "released/linear"
     x, y = tiny.rows(30, 3)
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
+
+
+def test_a_round_after_a_released_classifier_takes_its_sums_once_more(folder, monkeypatch) -> None:
+    """By the same features, and its classifier is averaged with the earlier one."""
+    see_foreign_rows(monkeypatch)
+    tiny.configure(rounds=[{}, {}], **{k: v for k, v in SETTINGS.items() if k != "rounds"})
+    assert checks.run() == 0
+    out = RunFolder(Path("out"))
+    stored = [safetensors.safe_open(out.round(n) / CLASSIFIER, "numpy") for n in (1, 2)]
+    first, second = (file.metadata() for file in stored)
+    assert first["extractor"] == second["extractor"]
+    assert float(second["precision"]) > 1.2 * float(first["precision"])
+    told = checks.summary()
+    assert [entry["extractor"] for entry in told["rounds"]] == ["raw", "raw"]
+    assert checks.run() == 0  # resumed
+    assert checks.summary()["ledger_head"] == told["ledger_head"]
 
 
 @pytest.mark.parametrize(

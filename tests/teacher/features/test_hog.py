@@ -7,9 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from skimage.feature import hog
 
-from labelwall.teacher.features.hog import _gradients, cell_size, hog_features
+from labelwall.teacher.features.hog import _gradients, hog_features
+from labelwall.teacher.features.network import Network
+from labelwall.wall.hog import cell_size
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks import build, to_safetensors
+from labelwall.wall.preprocessing import unit_scale
 
 SHAPES = st.tuples(st.integers(4, 40), st.integers(4, 40), st.sampled_from([1, 2, 3]))
+WEIGHTS = to_safetensors(build("hog", input_shape=(16, 16, 1), num_classes=2))
 
 
 def same(images):
@@ -26,6 +32,22 @@ def same(images):
 @settings(max_examples=40, deadline=None)
 def test_any_image_of_any_size(images):
     assert same(images)
+
+
+@given(SHAPES.flatmap(lambda shape: arrays(np.uint8, (2, *shape))))
+@settings(max_examples=40, deadline=None)
+def test_the_network_has_the_same_features_but_for_rounding(images):
+    network = build("hog", input_shape=images.shape[1:], num_classes=2)
+    features = network.features(unit_scale(images)).numpy()
+    np.testing.assert_allclose(features, hog_features(images), rtol=0, atol=1e-5)
+
+
+def test_its_graph_knows_blank_images(tmp_path):
+    """ONNX leaves out what is added to a length of 0."""
+    images = np.zeros((3, 16, 16, 1), dtype=np.uint8)
+    images[1, 4:, 8:] = 200
+    network = Network(ExtractorSpec("hog", (16, 16, 1), 2, WEIGHTS, (0.0,), (1.0,)), "cpu")
+    np.testing.assert_allclose(network(images), hog_features(images), rtol=0, atol=1e-6)
 
 
 def test_every_gradient():

@@ -1,0 +1,94 @@
+"""Layers of networks that torch does not have."""
+
+import math
+
+import torch
+from torch import nn
+
+from .hog import BLOCK, CLIP, EPSILON, ORIENTATIONS
+from .messages import DECIDED
+from .preprocessing import LARGEST_PIXEL
+
+
+class Enlarged(nn.Module):
+    """A network of colour images of one size, given images of another, or grey ones."""
+
+    def __init__(self, network: nn.Module, size: int) -> None:
+        super().__init__()
+        self.network, self.size = network, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
+        return self.network(x.expand(-1, 3, -1, -1))
+
+
+class Stages(nn.Module):
+    """Averages over the image of a timm EfficientNet's last two stages and of its last layer."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        part = dict(self.network.named_children())
+        x, pooled = part["bn1"](part["conv_stem"](x)), []
+        for stage in part["blocks"].children():
+            x = stage(x)
+            pooled.append(x.mean(dim=(2, 3)))
+        last = part["bn2"](part["conv_head"](x)).mean(dim=(2, 3))
+        return torch.cat([*pooled[-2:], last], dim=1)
+
+
+class Decision(nn.Module):
+    """Of classes 1 for the largest logit of a row, 0 for all others; of attributes 1 for a positive
+    one, else -1; a value from -1 to 1, with what makes the row's length 1.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.prefix == DECIDED["value"]:
+            value = x.clamp(-1, 1)
+            return torch.cat([value, (1 - value**2).sqrt()], dim=1)
+        if self.prefix == DECIDED["attributes"]:
+            return torch.where(x > 0, 1.0, -1.0)
+        return (x == x.amax(dim=1, keepdim=True)).to(x.dtype)
+
+
+class Fourier(nn.Linear):
+    """Cosines of random projections of vectors (Rahimi and Recht 2007)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cos(super().forward(x))
+
+
+class Hog(nn.Module):
+    """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1:
+    those of teacher/features/hog.py but for rounding. There are no weights.
+    """
+
+    def __init__(self, cells: tuple[int, int]) -> None:
+        super().__init__()
+        self.cells = cells
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pixels, pad = (x * LARGEST_PIXEL).round(), nn.functional.pad
+        down = pad(pixels[:, :, 2:] - pixels[:, :, :-2], (0, 0, 1, 1))
+        across = pad(pixels[..., 2:] - pixels[..., :-2], (1, 1))
+        lengths, strongest = (down**2 + across**2).max(dim=1, keepdim=True)
+        down, across = down.gather(1, strongest), across.gather(1, strongest)
+        up = torch.where((down < 0) | ((down == 0) & (across < 0)), -1.0, 1.0)
+        edges = [k * math.pi / ORIENTATIONS for k in range(1, ORIENTATIONS)]
+        beyond = [up * (math.cos(a) * down - math.sin(a) * across) >= 0 for a in edges]
+        bins = torch.cat(beyond, dim=1).sum(dim=1, keepdim=True)
+        each = [(bins == k) * lengths.sqrt() for k in range(ORIENTATIONS)]
+        means = nn.functional.avg_pool2d(torch.cat(each, dim=1), self.cells).permute(0, 2, 3, 1)
+        height, width = means.shape[1] - BLOCK + 1, means.shape[2] - BLOCK + 1
+        corners = [(y, x) for y in range(BLOCK) for x in range(BLOCK)]
+        blocks = torch.cat([means[:, y : y + height, x : x + width] for y, x in corners], dim=3)
+        for largest in (CLIP, 1.0):  # a least length, since ONNX leaves out what adds so little
+            length = (blocks**2).sum(dim=3, keepdim=True).sqrt().clamp(min=math.sqrt(EPSILON))
+            blocks = (blocks / length).clamp(max=largest)
+        return blocks.flatten(1)
