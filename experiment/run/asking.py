@@ -167,8 +167,9 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
         known = _labelled(experiment, extractor)
         last = None
         if before is not None or again:
-            same = before is None or asked.number - 1 > before.number  # in this period
-            number = asked.number - 1 if same else experiment.kept(before)
+            number = asked.number - 1
+            if before is not None and number == before.number:  # of the period before
+                number = experiment.kept(before)
             last = experiment.folder.round(number) / CLASSIFIER
         answers, estimate = ask_matrices(
             teacher.count, asked, extractor, place, features(extractor)[rows], rest, known, last
