@@ -151,7 +151,8 @@ class ExactIndex(Index):
         given, only so many of the smallest keys, ascending.
         """
         left, lists = minus_twice(queries), [np.zeros(0, dtype=np.int64)] * len(queries)
-        size = max(1, SCORES // max(1, len(queries)))
+        # Lines of scores begin in different sets of a cache
+        size = SCORES // max(1, len(queries)) + 16
 
         def part(rows: range) -> list[np.ndarray]:
             # Used again and again: fresh pages cost as much as the selection
@@ -187,13 +188,7 @@ class ExactIndex(Index):
 
         def join(*parts: np.ndarray) -> np.ndarray:
             keys = np.concatenate(parts)
-            if most is None:
-                return keys
-            if len(keys) > most:
-                keys.partition(most - 1)
-            keys = keys[:most]
-            keys.sort()
-            return keys
+            return keys if most is None else keys[_by_score(keys)[:most]]
 
         return self._map(join, lists, *others)
 
@@ -250,6 +245,18 @@ class ExactIndex(Index):
 def _any(queries: np.ndarray) -> np.ndarray:
     """Bounds that every score satisfies: int32 [q]."""
     return np.full(len(queries), ANY_SCORE, dtype=np.int32)
+
+
+def _by_score(keys: np.ndarray) -> np.ndarray:
+    """Places of the keys in the order of their scores; equal ones stay as they are: int64 [m].
+
+    numpy's stable sort of 16 bits is a radix sort, three times as fast as one of whole keys.
+    """
+    scores = keys >> ROW_BITS
+    scores -= scores.min(initial=ANY_SCORE)
+    order = np.argsort(scores.astype(np.uint16), kind="stable")
+    high = (scores >> 16).astype(np.uint16)
+    return order[np.argsort(high[order], kind="stable")] if high.any() else order
 
 
 @compiled

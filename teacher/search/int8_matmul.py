@@ -28,8 +28,9 @@ FAST_INT8 = {"avx512vnni", "avxvnni", "amx-int8"}  # without them, oneDNN's int8
 QUERIES = 16  # of the kernel: int32 lanes of a register
 RECORDS = 8  # multiplied together, with two registers of sums each
 BYTES = 4 * QUERIES  # of a register
-I32, I64 = ir.IntType(32), ir.IntType(64)
+BIT, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 LANES = ir.VectorType(I32, QUERIES)
+VECTOR, LOAD = ir.VectorType(ir.IntType(8), BYTES), "llvm.masked.load.v64i8.p0"
 NOTHING = ir.Constant(LANES, [0] * QUERIES)
 BYTES_OF_ONE = ir.Constant(LANES, [0x01010101] * QUERIES)
 
@@ -101,7 +102,7 @@ def few_queries_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) ->
     unsigned[: len(left)] = left.view(np.uint8) ^ 128
     # Four dimensions of all queries together: uint32 [d / 4, 16]
     lanes = np.ascontiguousarray(unsigned.view(np.uint32).T)
-    _multiply(right, lanes, np.empty((2 * RECORDS, QUERIES), dtype=np.int32), out)
+    _multiply(right, lanes, np.empty((RECORDS + 1, QUERIES), dtype=np.int32), out)
 
 
 def fits(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
@@ -118,24 +119,23 @@ def fits(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
 
 @compiled
 def _multiply(right: np.ndarray, lanes: np.ndarray, tile: np.ndarray, out: np.ndarray) -> None:
-    """The last records are multiplied again where their number is no multiple of RECORDS."""
-    count, dimensions = right.shape
+    """The last records are multiplied again where their number is no multiple of RECORDS.
+
+    Indices are unsigned: numba checks each signed one for being negative.
+    """
+    count = len(right)
     for number in range((count + RECORDS - 1) // RECORDS):
         first = min(RECORDS * number, count - RECORDS)
         _multiply_tile(right, first, lanes, tile)
-        for record in range(RECORDS):
-            total = tile[RECORDS + record].sum()
-            for column in range(dimensions - dimensions % BYTES, dimensions):
-                total += right[first + record, column]
-            for query in range(len(out)):
-                out[query, first + record] = tile[record, query] - 128 * total
+        for query in range(np.uint64(len(out))):
+            line = out[query]
+            for record in range(np.uint64(RECORDS)):
+                total = tile[np.uint64(RECORDS), record]
+                line[np.uint64(first) + record] = tile[record, query] - 128 * total
 
 
 def _tile_of(typing: Any, right: Any, first: Any, lanes: Any, tile: Any) -> Any:
-    """For the RECORDS records x from ``first`` on: u.x of all queries, then lanes of sum(x).
-
-    The lanes leave out a last part of a register.
-    """
+    """For the RECORDS records x from ``first`` on: u.x of all queries, then sum(x) of all."""
 
     def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> Any:
         records, queries, target = (
@@ -155,14 +155,25 @@ def _tile_of(typing: Any, right: Any, first: Any, lanes: Any, tile: Any) -> Any:
                 four = build.load(build.gep(entries, [build.add(row, loop.index)]), align=1)
                 one = build.insert_element(ir.Constant(LANES, ir.Undefined), four, I32(0))
                 _add_products(build, total, query, build.shuffle_vector(one, one, NOTHING))
-        with cgutils.for_range(build, build.sdiv(steps, I64(QUERIES))) as loop:
+        full = build.and_(steps, I64(-QUERIES))
+        left = build.shl(build.sub(steps, full), I64(2))  # bytes in the last part of a register
+        some = build.bitcast(build.sub(build.shl(I64(1), left), I64(1)), ir.VectorType(BIT, BYTES))
+        with cgutils.for_range_slice(build, I64(0), full, I64(QUERIES), I64) as (at, _):
             for row, total in zip(rows[:-1], totals[RECORDS:], strict=True):
-                place = build.add(row, build.mul(loop.index, I64(QUERIES)))
-                there = build.bitcast(build.gep(entries, [place]), LANES.as_pointer())
+                there = build.bitcast(build.gep(entries, [build.add(row, at)]), LANES.as_pointer())
                 _add_products(build, total, BYTES_OF_ONE, build.load(there, align=1))
+        for row, total in zip(rows[:-1], totals[RECORDS:], strict=True):
+            there = build.bitcast(build.gep(entries, [build.add(row, full)]), VECTOR.as_pointer())
+            nothing = ir.Constant(VECTOR, [0] * BYTES)
+            rest = _call(build, LOAD, VECTOR, [there, I32(1), some, nothing])
+            _add_products(build, total, BYTES_OF_ONE, build.bitcast(rest, LANES))
         lines = build.bitcast(target.data, LANES.as_pointer())
-        for n, total in enumerate(totals):
+        for n, total in enumerate(totals[:RECORDS]):
             build.store(build.load(total), build.gep(lines, [I64(n)]), align=1)
+        sums = build.bitcast(build.gep(lines, [I64(RECORDS)]), I32.as_pointer())
+        for n, total in enumerate(totals[RECORDS:]):
+            added = _call(build, "llvm.vector.reduce.add.v16i32", I32, [build.load(total)])
+            build.store(added, build.gep(sums, [I64(n)]), align=1)
         return context.get_dummy_value()
 
     return types.void(right, first, lanes, tile), generate
