@@ -95,26 +95,36 @@ class Custodians:
         return NoisyCounts(total, _joined([reply.receipt for reply in replies]))
 
     def export(self, path: Path) -> None:
-        """Each one's ledger: the first one's at ``path``, others' beside it, numbered from 2."""
-        places = dict(zip(self._teachers, _places(path, len(self._teachers)), strict=True))
+        """Each one's ledger beside ``path``, numbered from 1, and at ``path`` that of the first one
+        that is not left out. Of those that are, the last copies stay.
+        """
+        places = self._places(path)
         names = {id(teacher): url for url, teacher in self._teachers.items()}
         self._all(lambda teacher: teacher.export(places[names[id(teacher)]]))
+        first = next(url for url in self._teachers if url not in self._left_out)
+        write_file(path, places[first].read_bytes())
 
     def described(self, path: Path) -> list[dict[str, Any]]:
         """By the ledgers that were exported beside ``path``, for each: teacher (URL), dataset,
-        ledger_head, epsilon (certified; None where its noise is unsafe), left_out (why, or None).
+        ledger_head (of one that is left out: last seen before), epsilon (certified; None where
+        its noise is unsafe), left_out (why, or None). None where no ledger was ever seen.
         """
         known = list[dict[str, Any]]()
-        for url, place in zip(self._teachers, _places(path, len(self._teachers)), strict=True):
+        for url, place in self._places(path).items():
             entry: dict[str, Any] = {**UNKNOWN, "teacher": url}
             entry["left_out"] = self._left_out.get(url)
-            if place.exists():  # else never reached
+            if place.exists():
                 state = Ledger(place).state
                 assert state.plan is not None
                 epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
                 entry |= {"dataset": state.dataset, "ledger_head": state.head, "epsilon": epsilon}
             known.append(entry)
         return known
+
+    def _places(self, path: Path) -> dict[str, Path]:
+        """The file of each one's ledger, by URL."""
+        numbered = enumerate(self._teachers, start=1)
+        return {url: path.with_stem(f"{path.stem}_{number}") for number, url in numbered}
 
     def _leave_out(self, why: Mapping[str, str]) -> None:
         for url, reason in why.items():
@@ -139,11 +149,6 @@ class Custodians:
             raise next(iter(errors.values()))
         self._leave_out({url: str(error) for url, error in errors.items()})
         return [r for r in replies.values() if not isinstance(r, Refused | TeacherFailed)]
-
-
-def _places(path: Path, count: int) -> list[Path]:
-    others = (path.with_stem(f"{path.stem}_{number}") for number in range(2, count + 1))
-    return [path, *others]
 
 
 def agreed(

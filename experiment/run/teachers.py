@@ -20,7 +20,7 @@ from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import open_records, stream_records
 from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
-from ...wall.client import RemoteTeacher
+from ...wall.client import RETRIED, RemoteTeacher
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
@@ -53,12 +53,13 @@ def teacher_of(
 
     With a URL it is that service, with a list of them all of these. Otherwise it works on the
     custodian's directory: in this process, or, to ``isolate`` it, in a child process, which has no
-    other settings. ``dataset``: to which the (first one's) ledger belongs, where that is known: one
-    of several that can not be reached is then left out, as ``Custodians`` says. ``left_out``: the
-    file that remembers this.
+    other settings. ``dataset``: to which the (first one's) ledger belongs, where a run goes on. One
+    of several that can not be reached is left out, as ``Custodians`` says; ``left_out``: the file
+    that remembers this.
 
     Raises InvalidInput for a URL together with ``isolate`` and without a key; LedgerMismatch where
-    the teacher has another plan, kind of entropy or data set.
+    the teacher has another plan, kind of entropy or data set; Refused where a run that begins has a
+    wrong key.
     """
     if side.teacher is not None and isolate:
         rule = "left out with a teacher's URL, which is a process of its own"
@@ -82,7 +83,8 @@ def teacher_of(
             try:
                 budget = remote.budget()
             except Refused as error:
-                if dataset is None or len(keys) == 1:
+                correctable = dataset is None and error.code not in RETRIED
+                if correctable or len(keys) == 1:
                     raise
                 gone[url] = str(error)
                 continue
@@ -94,8 +96,9 @@ def teacher_of(
             return
         if plan is None:
             raise LabelwallError(f"every custodian is left out: {'; '.join(gone.values())}")
-        times = math.sqrt(len(remotes))
-        console.say(f"{len(remotes)} custodians: a sum has {times:.2f} times the noise of one's")
+        count = len(remotes) - len(gone)
+        times = math.sqrt(count)
+        console.say(f"{count} custodians: a sum has {times:.2f} times the noise of one's")
         yield Custodians(remotes, plan, task.labels.kind, console.say, gone, left_out)
 
 

@@ -93,7 +93,7 @@ def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch)
         for _ in range(2):
             run(replace(config, teacher=urls), place, **how)
             summary = json.loads((place / "summary.json").read_text())
-            names = ("ledger.sqlite", "ledger_2.sqlite", "ledger_3.sqlite")
+            names = ("ledger_1.sqlite", "ledger_2.sqlite", "ledger_3.sqlite")
             known = [audit(place / name) for name in names]
             assert all("test tape" in problem for f in known for problem in f.problems)
             assert [finding.charged for finding in known] == [{"0/sum": 4, "1/score": 1}] * 3
@@ -152,7 +152,45 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
     assert calls[urls[1]] == 2
     first, second = model.summary["custodians"]
     assert (first["left_out"], second["left_out"]) == (None, "down")
-    names = ("ledger.sqlite", "ledger_2.sqlite")
+    names = ("ledger_1.sqlite", "ledger_2.sqlite")
     charged = [audit(tmp_path / "run" / name).charged.get("0/sum", 0) for name in names]
     assert charged == [4, 0]  # the second copy is of the start
     assert not list((tmp_path / "run").rglob("private*"))
+    card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
+    assert f"audit ledger_2.sqlite --expect_head {second['ledger_head']}" in card
+    assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second["ledger_head"]
+
+
+@pytest.mark.parametrize("call", ["budget", "export"])
+def test_a_run_begins_without_the_first_custodian_where_it_is_down(tmp_path, monkeypatch, call):
+    """The report is of the other's ledger; a key that is wrong is corrected first."""
+    public, test = tiny.rows(40, 2), tiny.rows(30, 3)
+    settings = {**OTHERS, "student": {"steps": 20, "doubtful_folds": 0}, "caps": {}}
+    settings["mechanism"] = {**SUMS, "axes": None}
+    with services(tmp_path, 2) as (urls, keys):
+        how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
+        monkeypatch.setenv(KEY, f"{keys[1]},{keys[1]}")
+        with pytest.raises(Refused):
+            lw.fit(lw.Data(None, public[0], test), 1000.0, **how)
+        monkeypatch.setenv(KEY, ",".join(keys))
+        real = getattr(RemoteTeacher, call)
+
+        def failing(remote: RemoteTeacher, *arguments: object) -> object:
+            if str(remote._http.base_url)[:-4] == urls[0]:
+                raise Refused("unreachable", "down")
+            return real(remote, *arguments)
+
+        monkeypatch.setattr(RemoteTeacher, call, failing)
+        for _ in range(2):  # a finished run is the same
+            model = lw.fit(lw.Data(None, public[0], test), 1000.0, **how)
+    first, second = model.summary["custodians"]
+    assert (first["left_out"], first["ledger_head"]) == ("down", None)
+    assert second["left_out"] is None
+    assert model.summary["ledger_head"] == second["ledger_head"]
+    copies = [audit(tmp_path / "run" / name) for name in ("ledger.sqlite", "ledger_2.sqlite")]
+    assert copies[0].charged == copies[1].charged
+    assert copies[0].charged["1/score"] == 1
+    for page in ("MODEL_CARD.md", "report.html"):
+        text = (tmp_path / "run" / page).read_text()
+        assert "as it was last seen before" in text
+        assert "None" not in text

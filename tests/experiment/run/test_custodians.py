@@ -43,6 +43,10 @@ class Fake:
         rows = len(queries.inputs)
         return Answers(np.full(rows, label), np.full(rows, outcome, np.uint8), receipt)
 
+    def export(self, path: Path) -> None:
+        self._receipt()
+        path.write_text(f"{self.number} at {self.left}")
+
 
 def asked(
     *fakes: Any, mechanism: Any = SUMS, gone: Mapping[str, str] = NOBODY
@@ -123,9 +127,25 @@ def test_labels_of_ind_knn_weigh_as_many_neighbours_as_were_released() -> None:
 
 
 def test_ledgers_lie_beside_one_another(tmp_path: Path) -> None:
-    written = list[Path]()
-    fakes = [Fake(1), Fake(2)]
-    for fake in fakes:
-        fake.export = written.append  # type: ignore[attr-defined]
-    asked(*fakes)[0].export(tmp_path / "ledger.sqlite")
-    assert sorted(path.name for path in written) == ["ledger.sqlite", "ledger_2.sqlite"]
+    fakes, path = [Fake(1, until=1), Fake(2)], tmp_path / "ledger.sqlite"
+    several, heard = asked(*fakes)
+    several.export(path)
+    assert _ledgers(tmp_path) == {"ledger": "1 at 0", "ledger_1": "1 at 0", "ledger_2": "2 at 98"}
+    several.export(path)  # the first one's is as last seen, and the run's is another one's
+    assert _ledgers(tmp_path) == {"ledger": "2 at 97", "ledger_1": "1 at 0", "ledger_2": "2 at 97"}
+    assert len(heard) == 1
+
+
+def test_one_that_fails_at_its_first_export_leaves_no_ledger(tmp_path: Path) -> None:
+    several, heard = asked(Fake(1, until=0), Fake(2))
+    several.export(tmp_path / "ledger.sqlite")
+    assert _ledgers(tmp_path) == {"ledger": "2 at 98", "ledger_2": "2 at 98"}
+    assert len(heard) == 1
+    (tmp_path / "ledger_2.sqlite").unlink()
+    first, second = several.described(tmp_path / "ledger.sqlite")
+    assert (first["left_out"], first["ledger_head"]) == ("down", None)
+    assert second["left_out"] is None
+
+
+def _ledgers(folder: Path) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in folder.glob("*.sqlite")}
