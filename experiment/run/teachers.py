@@ -1,7 +1,6 @@
 """The teacher of a run: in this process, in a child process, or behind a URL; one interface."""
 
 import json
-import math
 import os
 import secrets
 import subprocess
@@ -83,9 +82,8 @@ def teacher_of(
             try:
                 budget = remote.budget()
             except Refused as error:
-                correctable = dataset is None and error.code not in RETRIED
-                if correctable or len(keys) == 1:
-                    raise
+                if len(keys) == 1 or (dataset is None and error.code not in RETRIED):
+                    raise  # a wrong key, which can be corrected
                 gone[url] = str(error)
                 continue
             plan = Plan.from_json(budget["plan"])
@@ -97,8 +95,7 @@ def teacher_of(
         if plan is None:
             raise LabelwallError(f"every custodian is left out: {'; '.join(gone.values())}")
         count = len(remotes) - len(gone)
-        times = math.sqrt(count)
-        console.say(f"{count} custodians: a sum has {times:.2f} times the noise of one's")
+        console.say(f"{count} custodians: a sum has {count**0.5:.2f} times the noise of one's")
         yield Custodians(remotes, plan, task.labels.kind, console.say, gone, left_out)
 
 
