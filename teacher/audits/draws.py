@@ -16,6 +16,7 @@ gradients that are not clipped.
 """
 
 import math
+import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -32,10 +33,12 @@ from ..mechanisms.sums import SUM, LinearSums, ReverseKnn, Score
 from ..mechanisms.values import MEAN, RANGE, Regression
 from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
+from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
 from ..search.kernels import LARGEST
 from .harness import EMPTY, OUTCOMES, Case, Pair, drawn_case, of_unit, sum_codes
 
+NEXT_PERIOD = f"{SUM}, next period"
 JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
 QUERIES = 4  # of a trial of JOINT
 MANY_CLASSES = 10  # a contest among many, where class a rarely wins without the record
@@ -215,6 +218,8 @@ def cells(mechanism: ReverseKnn | Score, unit: Unit) -> list[Case]:
 
 def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     """One sum, of nobody and of one record whose features are so long that clipping shortens it.
+    The next period's, too, where that record is new: less the period's before, so that noise which
+    is used twice is gone. The past is fixed and without it, so one sum is the price.
 
     Two more outcomes are seen where an entry shows no noise: it is exactly what an empty data set
     or the record adds.
@@ -231,7 +236,21 @@ def gradients(mechanism: LinearSums, unit: Unit) -> list[Case]:
     def side(pair: Pair, added: bool) -> Voters:
         return of_unit(records(mechanism, added), unit, alike=True)
 
-    return [drawn_case(mechanism, SUM, [EMPTY], side, codes, mechanism.releases(1, 1))]
+    def periods(pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+        before, after = side(pair, False), side(pair, added)
+        pieces, call = [], secrets.token_hex(8)
+        for start in range(0, n, 1024):
+            rows, drawn = range(start, min(start + 1024, n)), []
+            for period, voters in enumerate((before, after)):
+                keys = [f"{call}-{row}-{period}" for row in rows]
+                asked = replace(voters, queries=np.repeat(voters.queries, len(rows), axis=0))
+                drawn.append(mechanism.draw(SUM, asked, keys, entropy))
+            pieces.append(codes(drawn[1] - drawn[0], pair))
+        return np.concatenate(pieces)
+
+    price = mechanism.releases(1, 1)
+    first = drawn_case(mechanism, SUM, [EMPTY], side, codes, price)
+    return [first, Case(NEXT_PERIOD, [EMPTY], periods, price)]
 
 
 def records(mechanism: LinearSums, added: bool) -> Voters:

@@ -218,9 +218,20 @@ class Twice(NoisySum):
         return 2 * super().sums(*rest)
 
 
+class Reused(NoisySum):
+    """Noise is drawn once, and a later period's sum has it again."""
+
+    def draw(self, stage: str, voters: Any, keys: Any, entropy: Any) -> np.ndarray:
+        sums, noises = self.sums(voters, keys, entropy), vars(type(self))["noises"]
+        name = keys[0].rpartition("-")[0]
+        if name not in noises:
+            noises[name] = entropy.discrete_gaussian(self.noise, keys, stage, sums.shape[1])
+        return np.asarray(sums + noises[name])
+
+
 def of_kind(fault: type[NoisySum], kind: type[NoisySum]) -> Any:
     noise = {kind.noise_field: 1.0}
-    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {})(**noise)
+    return type(f"{fault.__name__}{kind.__name__}", (fault, kind), {"noises": {}})(**noise)
 
 
 def missing_clip(monkeypatch: pytest.MonkeyPatch) -> None:

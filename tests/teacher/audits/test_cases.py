@@ -255,6 +255,12 @@ FAULTS: dict[str, Fault] = {
         }.items()
     },
     **{
+        f"{kind.kind}: the noise of the period before": Fault(
+            of_kind(faults.Reused, kind), 2000, (draws.NEXT_PERIOD,)
+        )
+        for kind in KINDS
+    },
+    **{
         f"{kind.kind}: missing clip": Fault(
             kind(noise_multiplier=1.0), 8000, plant=faults.missing_clip
         )
