@@ -131,12 +131,15 @@ def fit(
     how: FitSettings,
     known: Labelled | None = None,
     earlier: tuple[np.ndarray, float] | None = None,
+    again: bool = False,
 ) -> LinearModel | None:
     """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
 
     ``known``: PUBLIC rows with labels; ``earlier``: weights and precision of a fit to records of an
-    earlier period, with which these weights are averaged. Where a cap ends the steps early, by the
-    sums that were answered; None where none was.
+    earlier period, or round, with which these weights are averaged. ``again``: these are sums of
+    the same features as the earlier ones. Steps begin at its weights then, since the same sums
+    would only be read again. Where a cap ends the steps early, by the sums that were answered; None
+    where none was.
     """
     measure, inputs = Measurements(ask, how), how.inputs(public[:MAX_ROWS])
     shares = explained = None
@@ -145,6 +148,8 @@ def fit(
         weights, explained = value_weights(measure, inputs, how) or (None, None)
     elif how.labels == "class":
         start = None if known is None or known.complete else known.weights
+        if again and earlier is not None:
+            start = earlier[0] * how.unit
         weights, shares, doubt = class_weights(measure, inputs, how, start) or (None, None, None)
     else:
         weights = attribute_weights(measure, inputs, how)

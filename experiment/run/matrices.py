@@ -77,7 +77,7 @@ def ask_matrices(
 
     Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
     ``rows`` is None; labels that are ``known`` are learned, too; ``last``: the file of an earlier
-    period's classifier of these features, which counts as well. The estimate is of the labels of
+    classifier of these features, which counts as well. The estimate is of the labels of
     ``features``. Matrices are written to the ``folder`` before they are sent: a resumed round must
     send the same ones, since others would be charged again. Without a folder it is a rehearsal,
     which keeps and estimates nothing of a linear model. Raises InvalidInput where there are too few
@@ -233,10 +233,11 @@ def _by_weights(
         return sent, None if noisy.counts is None else noisy.counts[0]
 
     length = unit_length(extractor, features.shape[1])
-    noise, steps, gain, alike = form.noise, form.steps, form.gain, folder is None
+    again = last is not None and asked.periods == 1  # the first sum is known, and charged once
+    noise, steps, gain, alike = form.noise, form.steps + again, form.gain, folder is None
     how = FitSettings(form.labels, classes, length, noise, form.clip, steps, gain, alike)
     earlier = None if last is None else stored_fit(last, extractor.sha256())
-    model = fit(ask, features, how, known, earlier)
+    model = fit(ask, features, how, known, earlier, again)
     if model is None:
         labels = numbered_space(form.labels, classes).no_labels(len(rows))
         refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)

@@ -87,6 +87,8 @@ def test_a_round_after_a_released_classifier_takes_its_sums_once_more(folder, mo
     assert float(second["precision"]) > 1.2 * float(first["precision"])
     told = checks.summary()
     assert [entry["extractor"] for entry in told["rounds"]] == ["raw", "raw"]
+    readings = [entry["epsilon_reading"] for entry in told["rounds"]]
+    assert readings[1] > 1.2 * readings[0]  # other sums, not the same ones for nothing
     assert checks.run() == 0  # resumed
     assert checks.summary()["ledger_head"] == told["ledger_head"]
 
