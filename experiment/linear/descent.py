@@ -81,7 +81,7 @@ class Descent:
 def descend(
     measure: Measurements, inputs: np.ndarray, how: FitSettings, start: np.ndarray | None = None
 ) -> Descent | None:
-    """Gradient descent with momentum; None where no sum was answered.
+    """Gradient descent with momentum; None where no sum was answered that a step follows.
 
     The first sum, at weights of 0, counts records and classes. With a ``start``, float64 [d + 1,
     c], the descent begins there after it.
@@ -109,7 +109,7 @@ def descend(
         if 2 * step < max(how.steps - 1, 3):
             later = []
         later.append((measured, gradient, state))
-    if first is None:
+    if first is None or not later:
         return None
     asked, gradients, states = zip(*later, strict=True)
     rows = max(1, MAX_ENTRIES // (len(later) * how.outputs))
