@@ -33,7 +33,7 @@ SURE = 3.0
 # Public rows are foreign where no shares of the classes explain the gradients: what is left lies
 # that many deviations above chance, is that part of what the gradients tell beside chance, and that
 # part of what was to be explained. Chosen on 15 tables, texts, MNIST and photographs at epsilon 0.1
-# to 3 (docs/results.md). A model that is not quite right leaves much by chance, but little of all.
+# to 3. A model that is not quite right leaves many times what chance does, but little of all.
 DEVIATIONS, UNEXPLAINED, PART = 4.5, 0.33, 0.72
 # Of counts. Chosen on MNIST's HOG, 10 to 160 cells: 1,800 and 400 alike rows, classes that are rare
 # or lacking on one side, and digits of another scanner.

@@ -91,6 +91,8 @@ def test_a_round_after_a_released_classifier_takes_its_sums_once_more(folder, mo
     assert readings[1] > 1.2 * readings[0]  # other sums, not the same ones for nothing
     assert checks.run() == 0  # resumed
     assert checks.summary()["ledger_head"] == told["ledger_head"]
+    assert checks.predict() == 0
+    assert checks.receipt()["charged"] == {"sum": 0}
 
 
 @pytest.mark.parametrize(

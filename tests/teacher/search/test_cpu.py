@@ -15,7 +15,14 @@ from tests.teacher.search.indexes import brute_force, everywhere, int_features, 
 @everywhere
 @pytest.mark.parametrize(
     ("n", "d", "m", "high"),
-    [(0, 5, 3, 63), (1, 1, 4, 63), (50, 3, 7, 1), (900, 2, 300, 2), (5000, 40, 60, 63)],
+    [
+        (0, 5, 3, 63),
+        (1, 1, 4, 63),
+        (50, 3, 7, 1),
+        (900, 2, 300, 2),
+        (5000, 40, 60, 63),
+        (700, 500, 600, 63),
+    ],
 )
 def test_prefix_is_brute_force(index_of, n, d, m, high):
     features, queries = int_features(n, n, d, -high, high), int_features(1, 9, d, -high, high)
