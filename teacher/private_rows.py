@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
 from .records.sources import Records
-
-if TYPE_CHECKING:
-    from .classifiers.cnn_ensemble import CnnEnsemble
 
 
 class PrivateRows:
@@ -53,7 +49,6 @@ class PrivateRows:
         self.device, self._progress = device, progress
         self._records: Records | None = None
         self._ahead: tuple[ExtractorSpec, Embedding] | None = None
-        self._networks: dict[int, CnnEnsemble] = {}  # of these records, under any extractor
 
     def records(self) -> Records:
         """The current records; the data source is read once."""
@@ -99,7 +94,7 @@ class PrivateRows:
         )
 
     def adopt(self, records: Records) -> None:
-        self._ahead, self._networks = None, {}
+        self._ahead = None
         self._records = records
 
     def forget_removed(self) -> None:
@@ -150,16 +145,18 @@ class PrivateRows:
             )
             for teachers in self.sizes("linear")
         }
-        for teachers in self.sizes("cnn"):
-            if teachers not in self._networks:
-                self._networks[teachers] = CnnEnsemble(
-                    records,
-                    num_classes=self._space.outputs,
-                    teachers=teachers,
-                    key=shard_key(self.directory),
-                    workers=self.workers,
-                    progress=self.training,
-                )
+        networks = {
+            teachers: CnnEnsemble(
+                records,
+                num_classes=self._space.outputs,
+                teachers=teachers,
+                key=shard_key(self.directory),
+                directory=self.directory,
+                workers=self.workers,
+                progress=self.training,
+            )
+            for teachers in self.sizes("cnn")
+        }
         return Voters(
             index_on(device, features, rows.ids, rows.persons),
             rows.labels,
@@ -167,7 +164,7 @@ class PrivateRows:
             features[:0],
             unit_length(spec, features.shape[1]),
             ensembles,
-            self._networks,
+            networks,
             landmarks=spec.landmarks,
         )
 

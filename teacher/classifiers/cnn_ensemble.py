@@ -4,20 +4,25 @@ A classifier is a function of its own shard, its number and the custodian's key:
 the rows of each step come from SHAKE-256 of key and number, and the numbers of steps and of rows
 per step are constants (docs/privacy.md, section 14). linear_ensemble.py defines the shards.
 
-Each is trained by itself on one CPU thread, in as many processes as allowed. None is stored: what
-was learned from a removed record goes with the process's memory of it.
+Each is trained by itself on one CPU thread, in as many processes as allowed. It is stored in the
+custodian's directory as soon as it is trained, with a digest of all its inputs: a killed training
+goes on, and a record more costs one training. What a removed record taught is deleted.
 """
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ...wall.errors import InvalidInput
+from ...wall.files import whole
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress, no_progress
+from ..features.cache import NETWORKS, row_digests
 from ..records.sources import Records
 from .linear_ensemble import shard_numbers
 
@@ -27,10 +32,11 @@ CHANNELS = 16, 32
 IMAGES_PER_CALL = 256
 
 Weights = dict[str, torch.Tensor]
+Job = tuple[bytes, np.ndarray, np.ndarray, int]  # arguments of train_one
 
 
 class CnnEnsemble:
-    """``teachers`` networks over images, trained here.
+    """``teachers`` networks over images, read from the custodian's ``directory`` or trained.
 
     ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes. Raises
     InvalidInput for feature vectors and for images below 8 x 8 pixels.
@@ -43,6 +49,7 @@ class CnnEnsemble:
         num_classes: int,
         teachers: int,
         key: bytes,
+        directory: Path,
         workers: int = 1,
         progress: TaskProgress = no_progress,
     ) -> None:
@@ -50,15 +57,19 @@ class CnnEnsemble:
         if len(shape) != 3 or min(shape[:2]) < 8:
             rule = "linear for feature vectors and for images below 8 x 8 pixels"
             raise InvalidInput("mechanism.classifier", rule, "cnn")
-        from joblib import Parallel, delayed
-
-        self._num_classes, self._weights = num_classes, list[Weights]()
-        jobs = _jobs(records, num_classes, teachers, key)
-        # max_nbytes=None: private rows reach a process through a pipe, never through a file
-        parallel = Parallel(n_jobs=min(workers, teachers), return_as="generator", max_nbytes=None)
-        for weights in parallel(delayed(train_one)(*job) for job in jobs):
-            self._weights.append(weights)
-            progress(len(self._weights), teachers)
+        self._num_classes = num_classes
+        folder = directory / NETWORKS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        jobs = {folder / name: job for name, job in _jobs(records, num_classes, teachers, key)}
+        for path in set(folder.glob(f"{teachers}-*")) - jobs.keys():
+            path.unlink()  # of other records, or half a file: deleted before anything else can fail
+        missing = {path: job for path, job in jobs.items() if not path.exists()}
+        for done, (path, weights) in enumerate(_train(missing, workers), start=1):
+            arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in weights.items()}
+            with whole(path) as file:
+                np.savez(file, **arrays)
+            progress(teachers - len(missing) + done, teachers)
+        self._weights = [_load(path) for path in jobs]
 
     def votes(self, images: np.ndarray) -> np.ndarray:
         """Number of networks that choose each class, ties to the lowest: int64 [n, n_classes].
@@ -77,15 +88,33 @@ class CnnEnsemble:
 
 def _jobs(
     records: Records, num_classes: int, teachers: int, key: bytes
-) -> Iterator[tuple[bytes, np.ndarray, np.ndarray, int]]:
-    """Arguments of ``train_one`` by shard, its rows in the order of their ids."""
+) -> Iterator[tuple[str, Job]]:
+    """By shard, its rows in the order of their ids. A file's name is a digest of all inputs."""
+    digests = row_digests(records)
     shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")
     for number in range(teachers):
         rows = order[shard[order] == number]
         settings = f"cnn {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
         seed = hashlib.blake2b(settings.encode(), key=key).digest()
-        yield seed, records.inputs[rows], records.labels[rows], num_classes
+        inputs = hashlib.blake2b(b"".join(digests[row] for row in rows), key=seed).hexdigest()
+        job = seed, records.inputs[rows], records.labels[rows], num_classes
+        yield f"{teachers}-{inputs}.npz", job
+
+
+def _train(missing: dict[Path, Job], workers: int) -> Iterator[tuple[Path, Weights]]:
+    from joblib import Parallel, delayed
+
+    # max_nbytes=None: private rows reach a process through a pipe, never through a file
+    processes = min(workers, max(1, len(missing)))
+    parallel = Parallel(n_jobs=processes, return_as="generator", max_nbytes=None)
+    trained = parallel(delayed(train_one)(*job) for job in missing.values())
+    yield from zip(missing, trained, strict=True)
+
+
+def _load(path: Path) -> Weights:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: torch.from_numpy(array) for name, array in stored.items()}
 
 
 def train_one(seed: bytes, images: np.ndarray, codes: np.ndarray, num_classes: int) -> Weights:

@@ -1,7 +1,8 @@
 """A cache of private features in the custodian's directory, so that a restart reuses them.
 
 Each row belongs to one record, by the digest of what it was computed from. A removed record is
-removed from every cache: the file that contains it is rewritten without it, or deleted.
+removed from every cache: the file that contains it is rewritten without it, or deleted. PATE's
+networks are deleted whole.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from ...wall.progress import TaskProgress
 from ..records.sources import Records
 from .embedder import Embedder
 
+NETWORKS = "networks"  # folder of PATE's, each taught by a shard of the records
 DIGEST_BYTES = 16
 MEMBERS = {"digests": np.uint8, "features": np.int8, "finite": np.bool_, "ids": np.int64}
 MAX_CACHES = 16  # extractors whose features are kept
@@ -136,6 +138,8 @@ def forget(records: Records, *directories: Path) -> None:
     present = set(row_digests(records)) if directories else set()
     for directory in directories:
         _forget(directory, present, None)
+        for network in directory.glob(f"{NETWORKS}/*"):
+            network.unlink()
 
 
 def forget_shards(directory: Path, kept: Path | None = None) -> None:

@@ -169,7 +169,7 @@ def test_callers_are_told_nothing_of_a_record(tmp_path, monkeypatch, name):
     "name", ["gnmax, networks", pytest.param("private_knn", marks=pytest.mark.slow)]
 )
 def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(tmp_path, monkeypatch, name):
-    """A restarted service computes what is missing: features of different numbers of rows."""
+    """A restarted service computes what is missing: different numbers of networks or rows."""
     talks = restarted(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
     plain, later = progress(talks)
@@ -184,7 +184,7 @@ def restarted(folder, case, monkeypatch):
     }
 
 
-def tell_percent(monkeypatch):
+def tell_percent(monkeypatch, what=""):
     """A job has what the teacher says of its progress, as it once had."""
     step, progress = RequestQueue._step, RequestQueue.progress
 
@@ -196,7 +196,7 @@ def tell_percent(monkeypatch):
     def write(self, said, done, total):
         progress(self, said, done, total)
         job = vars(self).get("running")
-        if job is not None and not job.future.done():
+        if job is not None and what in said and not job.future.done():
             job.done, job.total = done, total
 
     monkeypatch.setattr(RequestQueue, "_step", remember)
@@ -261,6 +261,11 @@ def tell_by_a_header(monkeypatch):
 def test_a_service_that_tells_is_seen(tmp_path, monkeypatch, plant, name, world):
     plant(monkeypatch)
     assert differences(transcripts(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
+
+
+def test_a_service_that_tells_how_many_networks_are_missing_is_seen(tmp_path, monkeypatch):
+    tell_percent(monkeypatch, "training")
+    assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
 
 
 def order_of_answers(folder, n, monkeypatch, gone=False):
