@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -43,6 +44,11 @@ settings.register_profile(
     "labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("labelwall")
+
+# The user's cache is another one, but for matplotlib's fonts, which take long.
+os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser("~/.cache/matplotlib"))
+CACHE = tempfile.TemporaryDirectory(prefix="labelwall-cache-")
+os.environ["XDG_CACHE_HOME"] = CACHE.name
 
 
 # anyio loads the rest of itself where it first runs: in a test, in the service's thread. pytest

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import OptimizeResult, brentq, minimize_scalar
 from scipy.special import expit, softmax
 
 from ...wall.matrices import FRACTION, MAX_WEIGHT
@@ -135,20 +135,19 @@ def class_weights(
         return None
     later = _moment(path, path.gradient, path.deviation, path.asked)
 
-    def missed(weights: np.ndarray) -> float:
-        return float(later.missed(torch.softmax(later.inputs @ torch.tensor(weights), dim=1)))
+    def scaled(weights: np.ndarray) -> tuple[np.ndarray, float, float]:
+        """(weights times the best factor, the factor, how far these miss the gradients)."""
+        logits = later.inputs @ torch.tensor(weights)
+        best = _best(lambda factor: float(later.missed(torch.softmax(factor * logits, dim=1))))
+        return best.x * weights, best.x, best.fun
 
-    def scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:
-        factor = _best(lambda factor: missed(factor * weights))
-        return factor * weights, factor
-
-    best, factor = scaled(path.average)
-    least = missed(best)
+    best, factor, least = scaled(path.average)
     for _ in range(REFINEMENTS if start is None else 0):
-        classes, _ = scaled(gaussian_classes(path.inputs, _softmax(path.inputs @ best)))
-        refined = classes if how.steps == 1 else scaled((best + classes) / 2)[0]
-        if how.steps > 1 and missed(refined) > least + TOLERANCE * path.noise:
-            break
+        refined, *_ = scaled(gaussian_classes(path.inputs, _softmax(path.inputs @ best)))
+        if how.steps > 1:
+            refined, _, missed = scaled((best + refined) / 2)
+            if missed > least + TOLERANCE * path.noise:
+                break
         best = refined
     if path.first is path.asked[0] or how.alike:  # one sum does not tell the shares apart
         return best, None, (1.0, 1.0, 1.0)
@@ -255,9 +254,9 @@ def attribute_weights(
             residuals += absent * p * (1 - likely) - present * (1 - p) * likely
         return path.missed(residuals / len(asked)) ** 2
 
-    common = _best(lambda factor: float(missed(factor, factor).sum()))
+    common = _best(lambda factor: float(missed(factor, factor).sum())).x
     factors = [
-        _best(lambda factor, own=own: float(missed(factor, common)[:, own].sum()))  # type: ignore[misc]
+        _best(lambda factor, own=own: float(missed(factor, common)[:, own].sum())).x  # type: ignore[misc]
         for own in range(how.outputs)
     ]
     return np.asarray(path.average * factors)
@@ -277,7 +276,7 @@ def _clipped(p: np.ndarray, clip: float) -> np.ndarray:
     return _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, clip)
 
 
-def _best(missed: Callable[[float], float]) -> float:
-    """The factor that misses the measured gradients least."""
+def _best(missed: Callable[[float], float]) -> OptimizeResult:
+    """``x``, the factor that misses the measured gradients least, and ``fun``, by how much."""
     enough = {"xatol": 0.001}  # far below what noise leaves of it
-    return float(minimize_scalar(missed, bounds=FACTORS, method="bounded", options=enough).x)
+    return minimize_scalar(missed, bounds=FACTORS, method="bounded", options=enough)

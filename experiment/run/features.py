@@ -4,25 +4,31 @@ PUBLIC rows alone and a part of the extractor.
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
+from threadpoolctl import threadpool_limits
 
 from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.kernels import LARGEST
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
+from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
-KEPT = 4  # arrays of features: two kinds of rows by two networks
+KEPT = 8  # two kinds of rows by two networks, and the axes of both
+STORED = 16  # of them in the user's cache
 
 
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -31,24 +37,58 @@ def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
 
 
-_kept: dict[tuple[object, ...], np.ndarray] = {}  # by network and content, the last ones used
+V = TypeVar("V")
+_kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
+
+
+def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
+    """What ``compute`` gives of PUBLIC rows; what was computed stays for a run."""
+    name = _name(rows, *known)
+    value: V = _kept.pop(name) if name in _kept else compute()
+    _kept[name] = value
+    for oldest in [*_kept][:-KEPT]:
+        _kept.pop(oldest, None)
+    return value
+
+
+def _name(rows: np.ndarray, *known: object) -> str:
+    about = repr((rows.shape, rows.dtype.str, *known)).encode()
+    return hashlib.sha256(about + np.ascontiguousarray(rows).data).hexdigest()
 
 
 def plain_features(
     computing: Computing, spec: ExtractorSpec, rows: np.ndarray, progress: TaskProgress
 ) -> np.ndarray:
-    """float [n, d] of PUBLIC rows, before they are centred; what rehearsals computed stays for a
-    run.
+    """float [n, d] of PUBLIC rows, before they are centred; a network's features of images stay in
+    the user's cache for other runs.
     """
-    content = hashlib.sha256(np.ascontiguousarray(rows).data).digest(), rows.shape, rows.dtype.str
-    network = computing.device, spec.backbone, spec.weights, spec.mean, spec.std
-    features = _kept.pop(key := (content, network), None)
-    if features is None:
+    network = replace(spec, center=(), scale=1.0, axes=b"", landmarks=b"").sha256()
+
+    def compute() -> np.ndarray:
         embedder = Embedder(spec, workers=computing.workers, device=computing.device)
-        features = embedder.features(rows, progress)
-    _kept[key] = features
-    for oldest in [*_kept][:-KEPT]:
-        _kept.pop(oldest, None)
+        return embedder.features(rows, progress)
+
+    def stored() -> np.ndarray:
+        return _stored(_name(rows, network, computing.device), compute)
+
+    images = spec.weights and rows.ndim == 4
+    return _once(stored if images else compute, rows, network, computing.device)
+
+
+def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """What is in the user's cache under a name, or else is computed, and stored where it can be."""
+    default = Path("~/.cache").expanduser()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or default) / "labelwall" / "features"
+    path = folder / f"{name}.npy"
+    with suppress(OSError, ValueError):  # none, or not whole
+        return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
+    features = compute()
+    with suppress(OSError):  # a full disk, or no place for it
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole(path) as file:
+            np.save(file, features)
+        for oldest in sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime)[:-STORED]:
+            oldest.unlink(missing_ok=True)
     return features
 
 
@@ -201,14 +241,20 @@ def principal_axes(
     the largest entry is MAX_ENTRY. They are fewer than ``kept`` where the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
-    x = features[np.isfinite(features).all(axis=1)].astype(np.float64)
-    mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
-    variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))  # ascending
-    spreads = np.sqrt(np.maximum(variances[::-1], 0.0))
+    mean, spreads, directions = _once(partial(_spread, features), features, "spread")
     kept = min(kept, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum()))
     if not kept:
         return mean, np.zeros((features.shape[1], 0), dtype=np.int16)
-    spreads, axes = spreads[:kept], directions[:, ::-1][:, :kept]
+    spreads, axes = spreads[:kept], directions[:, :kept]
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])
     axes = axes * signs / spreads ** (power(spreads) if callable(power) else power)
     return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)
+
+
+def _spread(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(mean [d], deviations [d], falling, along directions [d, d]) of the finite rows: float64."""
+    x = features[np.isfinite(features).all(axis=1)].astype(np.float64)
+    mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
+    with threadpool_limits(1):  # two wait for one another many times as long on a busy machine
+        variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))
+    return mean, np.sqrt(np.maximum(variances[::-1], 0.0)), directions[:, ::-1]

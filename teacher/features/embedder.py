@@ -39,6 +39,7 @@ class Embedder:
         self.spec, self._workers = spec, workers
         self.device = "cpu"  # the one that computes this extractor
         self._compute: Callable[[np.ndarray], np.ndarray] = hog_features
+        self._threads = lambda: True  # asked when rows are computed
         if spec.backbone == "box":
             if not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
                 rule = f"{spec.input_shape[-1]} numbers, one a dimension"
@@ -52,7 +53,7 @@ class Embedder:
 
         network = network_of(replace(spec, center=(), scale=1.0, axes=b"", landmarks=b""), device)
         self._compute, self.device = network, device
-        self._workers = workers if network.threads else 1
+        self._threads = lambda: network.threads
 
     def embed(
         self, inputs: np.ndarray, progress: TaskProgress = no_progress
@@ -75,7 +76,7 @@ class Embedder:
 
         total, parts = len(self._checked(inputs)), list[np.ndarray]()
         tasks = [delayed(self._compute)(inputs[i : i + CHUNK]) for i in range(0, total or 1, CHUNK)]
-        jobs = self._workers if len(tasks) > 1 else 1
+        jobs = self._workers if len(tasks) > 1 and self._threads() else 1
         for part in Parallel(n_jobs=jobs, prefer="threads", return_as="generator")(tasks):
             parts.append(part)
             progress(min(len(parts) * CHUNK, total), total)

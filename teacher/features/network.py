@@ -4,7 +4,7 @@ The processor computes each row alone. An accelerator sees one fixed, padded bat
 on noise finds whether a row's slot in it matters.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import onnxruntime
@@ -49,8 +49,8 @@ class Network:
 
     def __init__(self, spec: ExtractorSpec, device: str) -> None:
         self._spec, self._device, self._size = spec, device_of(device), 1
+        self._has_session = device == "cpu" and len(spec.input_shape) == 3
         self._module = _OfRows(spec, load(spec)).to(self._device)
-        self._session = None
         if device != "cpu":
             # Fresh weights, too: a caller could choose some that behave on known rows
             with torch.random.fork_rng(devices=[]):
@@ -59,16 +59,18 @@ class Network:
             modules = _OfRows(spec, fresh).to(self._device), self._module
             self._size = BATCH  # for the tests
             self._size = BATCH if all(map(self._slot_independent, modules)) else 1
-            return
-        row = self._zeros(1)
-        self(row)  # fails here where mean and std do not fit
-        if len(spec.input_shape) == 3:
-            self._session = _session(self._module, row)
+        else:
+            self._by_torch(self._module, self._zeros(1))  # fails here where mean and std do not fit
 
     @property
     def threads(self) -> bool:
         """Whether several threads may compute at the same time."""
         return self._session is not None
+
+    @cached_property
+    def _session(self) -> onnxruntime.InferenceSession | None:
+        """For images on the processor. It takes seconds, so it is built when rows are computed."""
+        return _session(self._module, self._zeros(1)) if self._has_session else None
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """float32 [n, d] of raw inputs [n, ...]."""
@@ -87,6 +89,9 @@ class Network:
         if self._session is not None:
             features: np.ndarray = self._session.run(None, {"inputs": rows})[0]
             return features
+        return self._by_torch(module, rows)
+
+    def _by_torch(self, module: nn.Module, rows: np.ndarray) -> np.ndarray:
         with torch.inference_mode(), reproducible():
             return module(torch.from_numpy(rows).to(self._device)).cpu().numpy()
 

@@ -26,6 +26,7 @@ from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK, run
+from tests.make import bars
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -144,6 +145,48 @@ def test_public_rows_are_embedded_once_by_their_content(monkeypatch) -> None:
         held = PublicFeatures(Computing(), {"public": asked}, lambda *_: None)
         np.testing.assert_array_equal(held.plain(replace(spec, scale=float(len(asked)))), asked)
     assert calls == [9, 5]
+
+
+def test_a_network_computes_features_of_public_images_once_for_all_runs(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """By content, in the user's cache; a damaged file, or no place for it, costs time alone."""
+    calls = list[int]()
+
+    class Counted:
+        def __init__(self, *_: object, **settings: object) -> None:
+            pass
+
+        def features(self, inputs: np.ndarray, progress: object = None) -> np.ndarray:
+            calls.append(len(inputs))
+            return inputs.reshape(len(inputs), -1)[:, :3].astype(np.float32)
+
+    def asked(images: np.ndarray, spec: ExtractorSpec) -> None:
+        features._kept.clear()  # as in another process
+        own = features.plain_features(Computing(), spec, images, lambda *_: None)
+        np.testing.assert_array_equal(own, images.reshape(len(images), -1)[:, :3])
+
+    monkeypatch.setattr(features, "Embedder", Counted)
+    monkeypatch.setattr(features, "STORED", 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    images, network = bars(7), ExtractorSpec("small_cnn", (28, 28, 1), 3, weights=b"some")
+    for spec in (network, replace(network, scale=2.0), replace(network, weights=b"other")):
+        asked(images, spec)
+        asked(images.copy(), spec)
+    assert calls == [7, 7]
+    asked(images[:5], network)
+    assert calls == [7, 7, 5]
+    folder = tmp_path / "cache" / "labelwall" / "features"
+    assert len(list(folder.iterdir())) == 2
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:90])
+    asked(images[:5], network)
+    asked(images[:4], ExtractorSpec("hog", (28, 28, 1), 3))
+    assert calls == [7, 7, 5, 5, 4]
+    assert len(list(folder.iterdir())) == 2
+    monkeypatch.setenv("XDG_CACHE_HOME", str(next(folder.iterdir())))  # a file
+    asked(images[:3], network)
+    assert calls[-1] == 3
 
 
 def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
