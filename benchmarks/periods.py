@@ -5,7 +5,8 @@ r"""Records that arrive in twelve parts, epsilon 2 in all: accuracy by month.
 
 The rows are shift.py's docstrings; `--rows` takes other vectors `x` with classes `y` (npz). 6,000
 are private, of which a twelfth more is there each month; 800 are public and 2,000 test rows, drawn
-by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default.
+by `--seeds`. The mechanism is private_linear on `--axes`, its steps the default. `--reserve`: the
+updates' share of the budget; without it every period has as much.
 
 A line has the share of the test rows on which the released classifier is right: after each update
 by a plan of twelve periods, and by single runs on month one and on all records, each with the
@@ -33,8 +34,10 @@ PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
 STUDENT = {"backbone": "linear", "steps": 20, "batch_unlabelled": 16, "doubtful_folds": 0}
 
 
-def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> Iterator[dict]:
-    """(kind, month, seed, axes, share of the test rows that is right) of each fit."""
+def fits(
+    x: np.ndarray, y: np.ndarray, axes: int, reserve: float | None, seed: int, scratch: Path
+) -> Iterator[dict]:
+    """(kind, month, seed, axes, reserve, share of the test rows that is right) of each fit."""
     rows = np.random.default_rng(seed).permutation(len(x))
     private, public = rows[:PRIVATE], rows[PRIVATE : PRIVATE + PUBLIC]
     test = rows[PRIVATE + PUBLIC :][:TEST]
@@ -45,7 +48,7 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
         return lw.fit(
             lw.Data((x[private[:count]], y[private[:count]]), x[public], (x[test], y[test])),
             EPSILON,
-            periods=periods,
+            budget={"periods": periods, "reserve": reserve if periods > 1 else None},
             run_dir=scratch / name,
             custody=scratch / f"{name}.custody",
             mechanism={"kind": "private_linear", "axes": axes},
@@ -60,7 +63,8 @@ def fits(x: np.ndarray, y: np.ndarray, axes: int, seed: int, scratch: Path) -> I
         found = Embedder(decode_extractor(content, SAFETENSORS, len(content))).embed(x[test])[0]
         last = model.path / f"round_{len(model.summary['rounds'])}" / CLASSIFIER
         classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
-        return {"kind": kind, "month": month, "seed": seed, "axes": axes, "right": classifier}
+        about = {"kind": kind, "month": month, "seed": seed, "axes": axes, "reserve": reserve}
+        return about | {"right": classifier}
 
     yield line("month one", 1, fit("first", PRIVATE // PERIODS, 1))
     yield line("once", PERIODS, fit("once", PRIVATE, 1))
@@ -78,6 +82,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--axes", type=int, default=64)
+    parser.add_argument("--reserve", type=float)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     given = parser.parse_args()
     if given.rows is None:
@@ -86,7 +91,7 @@ def main() -> None:
         with np.load(given.rows) as stored:
             x, y = stored["x"].astype(np.float32), stored["y"].astype(np.int64)
     for seed in given.seeds:
-        for entry in fits(x, y, given.axes, seed, given.scratch):
+        for entry in fits(x, y, given.axes, given.reserve, seed, given.scratch):
             with given.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
             print(f"seed {seed}, {entry['kind']}, month {entry['month']}: {entry['right']:.1%}")

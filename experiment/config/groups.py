@@ -29,13 +29,31 @@ class BudgetConfig:
     Args:
         epsilon: cap on the certified epsilon (dimensionless, natural logarithm).
         delta: failure probability; fix it without looking at the number of private rows.
-        periods: equal parts of it, a count: one for the records as they are first, and one for each
-            later `labelwall update` of them.
+        periods: parts of it, a count: one for the records as they are first, and one for each later
+            `labelwall update` of them.
+        reserve: share of it (of its Renyi divergence) that all updates have together; null: equal
+            parts.
     """
 
     epsilon: float = 1.0
     delta: float = 1e-5
     periods: Annotated[int, Field(ge=1, le=MAX_PERIODS)] = 1
+    reserve: Annotated[float, Field(gt=0, lt=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.reserve is not None and self.periods == 1:
+            raise InvalidInput("budget.reserve", "given with budget.periods above 1", self.reserve)
+
+    @property
+    def first(self) -> float:
+        """Share of the first period."""
+        return 1 / self.periods if self.reserve is None else 1 - self.reserve
+
+    @property
+    def later_noise(self) -> float:
+        """Noise of a later period's sums over that of the first one's."""
+        reserve = self.reserve
+        return math.sqrt((1 - reserve) * (self.periods - 1) / reserve) if reserve else 1.0
 
 
 @dataclass(frozen=True)

@@ -181,9 +181,10 @@ class PrivateSide(Computing):
 
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
-        budget, unit = self.budget, self.privacy.unit
-        slots = tuple(entry.slot() for entry in self.solved().priced())
-        return Plan(budget.epsilon, budget.delta, slots * budget.periods, unit, budget.periods)
+        budget, priced = self.budget, self.solved().priced()
+        periods = zip(*(entry.periods() for entry in priced), strict=True)
+        slots = tuple(slot for period in periods for slot in period)
+        return Plan(budget.epsilon, budget.delta, slots, self.privacy.unit, budget.periods)
 
     def plan_beside(self, known: Plan) -> Plan:
         """The plan, with those numbers, or the method, of a ledger's that are left open here."""
@@ -200,9 +201,8 @@ class PrivateSide(Computing):
             return self
         from ...teacher.mechanisms.calibration import calibrate  # the import takes a second
 
-        budget, times = self.budget, self.budget.periods
-        paid = [replace(e, asked=times * e.asked, answered=times * e.answered) for e in priced]
-        return self.with_mechanisms(calibrate(paid, budget.epsilon, budget.delta, progress))
+        epsilon, delta = self.budget.epsilon, self.budget.delta
+        return self.with_mechanisms(calibrate(priced, epsilon, delta, progress))
 
     def recorded(self, known: Plan) -> Self:
         """With the missing numbers that a ledger's plan has for the same mechanisms.
@@ -226,6 +226,8 @@ class PrivateSide(Computing):
         for place in range(periods * len(self.rounds)):
             (period, within), number = divmod(place, len(self.rounds)), place + 1
             mechanism, entry = solved.mechanism_of(number), self.rounds[within]
+            if period:
+                mechanism = mechanism.noisier(self.budget.later_noise)
             once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
             paid, drawn = period * size + self.slots()[within], seed * 1000 + number
             of_period = form, drawn, period + 1, periods
@@ -246,7 +248,10 @@ class PrivateSide(Computing):
         if not self.scored:
             return None
         mechanisms = self.solved().mechanisms()
-        form = self._summed(mechanisms[-1].for_unit(self.privacy.unit).query_form)
+        score = mechanisms[-1].for_unit(self.privacy.unit)
+        if period > 1:
+            score = score.noisier(self.budget.later_noise)
+        form = self._summed(score.query_form)
         return Scoring(period * len(mechanisms) - 1, form, self.evaluate.choose)
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Self:
@@ -264,8 +269,12 @@ class PrivateSide(Computing):
     def priced(self) -> list[Priced]:
         """What each slot of the plan pays for. Raises InvalidInput for a cap that it has not."""
         priced = [self._priced(rounds) for rounds in self._paid()]
-        if not self.scored:
-            return priced
+        if self.scored:
+            priced = self._with_score(priced)
+        later, factor = self.budget.periods - 1, self.budget.later_noise
+        return [replace(entry, later=later, factor=factor) for entry in priced]
+
+    def _with_score(self, priced: Sequence[Priced]) -> list[Priced]:
         score, share = self.mechanisms()[-1].for_unit(self.privacy.unit), self.evaluate.share
         models = 1
         if self.evaluate.choose:  # sums leave a classifier beside the student

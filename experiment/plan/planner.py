@@ -51,7 +51,7 @@ class Goal:
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``asked``: queries of all rounds, where they are
     fixed; ``told``: whether somebody made the guess; ``worth``: of the best choice among other
-    kinds; ``unit``: of privacy; ``periods``: that all pay as much, of which the first is planned;
+    kinds; ``unit``: of privacy; ``periods``: so many parts like the planned one cost all;
     ``custodians``: whose sums add up, who have the records together.
     """
 

@@ -4,6 +4,7 @@ A part of the labelled public rows stands for the records (stand_ins.py), the ot
 labels are right. The mechanism's own code counts and draws, the run's own code fits and labels.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +14,6 @@ import numpy as np
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.ind_knn import IndKnn
-from ...teacher.mechanisms.sums import NoisySum
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
 from ...wall.labels import has_truth
@@ -168,8 +168,7 @@ class Rehearsal:
         if (key := (view, mechanism, number, queries)) in self._scores:
             return self._scores[key]
         mechanism = mechanism.for_unit(self._unit)
-        if isinstance(mechanism, NoisySum):
-            mechanism = mechanism.summed(self._custodians)
+        mechanism = mechanism.noisier(math.sqrt(self._custodians))  # each adds all of it
         rng = np.random.default_rng([self.settings.seed, number])
         if mechanism.query_form.matrix is None:
             asked, labels = self._by_queries(view, mechanism, number % FOLDS, rng, queries)

@@ -100,7 +100,7 @@ def best_plan(
         sum(r.queries or 0 for r in config.rounds) or None,
         bool(config.known_records),
         unit=config.privacy.unit,
-        periods=config.budget.periods,
+        periods=round(1 / config.budget.first),
         custodians=config.custodians,
     )
     optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)

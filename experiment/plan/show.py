@@ -63,16 +63,17 @@ def describe_plan(side: PrivateSide) -> dict[str, Any]:
     that the budget decided, and in the same form the scores, one a period; periods: epsilon of the
     plan up to each; custodians: how many.
     """
-    plan, solved = side.plan(), solved_numbers(side)
+    plan, decided = side.plan(), [[*numbers] for numbers in solved_numbers(side)]
     known = certificates(plan)
     scores = [side.asked_score(period) for period in range(1, plan.periods + 1)]
 
     def entry(slot: int) -> dict[str, object]:
+        mechanism = plan.slots[slot].mechanism
         return {
             "slot": slot,
             "period": plan.period_of(slot),
-            "mechanism": plan.slots[slot].mechanism,
-            "solved": solved[slot % len(solved)],
+            "mechanism": mechanism,
+            "solved": {name: mechanism[name] for name in decided[slot % len(decided)]},
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
 
@@ -118,6 +119,9 @@ def render_plan(shown: dict) -> str:
     slots = {entry["slot"]: entry["solved"] for entry in [*once, *shown["scores"][:1]]}
     if line := solved_line([slots[slot] for slot in sorted(slots)]):
         lines += ["", f"  {line}"]
+    later = [entry["solved"] for entry in shown["rounds"] if entry["period"] == 2]
+    if later != [entry["solved"] for entry in once] and (line := solved_line(later)):
+        lines.append(f"  later periods: {line}")
     if warning := weak(shown["epsilon"]):
         lines += ["", f"  {warning}"]
     return "\n".join(lines)

@@ -55,8 +55,8 @@ class Slot:
 class Plan:
     """(epsilon, delta) under add/remove of one ``unit``, and the list that spends it.
 
-    ``unit``: a row, or all rows of a person. ``periods``: equal parts of the slots, in order: that
-    of the first records, then one for each later update of them.
+    ``unit``: a row, or all rows of a person. ``periods``: parts of as many slots, in order: that of
+    the first records, then one for each later update of them.
     """
 
     epsilon: float
@@ -72,15 +72,13 @@ class Plan:
             raise InvalidInput("budget.delta", "between 0 and 1", self.delta)
         if self.unit not in UNITS:
             raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
-        if self.periods < 1 or self.slots != self._first(1) * self.periods:
-            raise InvalidInput("budget.periods", "a number of equal parts", self.periods)
-
-    def _first(self, periods: int) -> tuple[Slot, ...]:
-        return self.slots[: periods * (len(self.slots) // self.periods)]
+        if self.periods < 1 or len(self.slots) % self.periods:
+            raise InvalidInput("budget.periods", "a part of the plan's slots", self.periods)
 
     def up_to(self, period: int) -> "Plan":
         """The part of it that the periods up to this one, counted from 1, may spend."""
-        return replace(self, slots=self._first(period), periods=period)
+        slots = self.slots[: period * (len(self.slots) // self.periods)]
+        return replace(self, slots=slots, periods=period)
 
     def period_of(self, slot: int) -> int:
         """Counted from 1."""

@@ -192,6 +192,10 @@ class Mechanism(metaclass=ABCMeta):
         """
         return self
 
+    def noisier(self, factor: float) -> Self:
+        """With so many times the noise, as later periods of a plan may have it (``updated``)."""
+        return self
+
     def with_values(self, **values: float) -> Self:
         """With those of ``values`` that are ``uncalibrated``, none above the field's range."""
         highest = {name: params(type(self))[name].le for name in self.uncalibrated}
@@ -254,14 +258,22 @@ M = TypeVar("M", bound=Mechanism)
 class Priced(Generic[M]):
     """A mechanism of a plan with what its slot pays for, counts.
 
-    ``share``: of the budget, relative to those of other mechanisms that miss numbers.
+    ``share``: of the budget, relative to those of other mechanisms that miss numbers. ``later``:
+    so many more periods ask as much. ``factor``: of their noise.
     """
 
     mechanism: M
     asked: int
     answered: int
     share: float = 1.0
+    later: int = 0
+    factor: float = 1.0
 
     def slot(self) -> Slot:
         """The plan's slot. Raises InvalidInput where a number is missing."""
         return Slot(self.mechanism.fields(), self.mechanism.releases(self.asked, self.answered))
+
+    def periods(self) -> tuple[Slot, ...]:
+        """The slots of all periods."""
+        noisier = replace(self, mechanism=self.mechanism.noisier(self.factor))
+        return self.slot(), *[noisier.slot()] * self.later

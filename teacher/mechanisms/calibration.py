@@ -61,10 +61,11 @@ class _Search:
     progress: Progress = field(compare=False)
 
     def plan(self, levels: np.ndarray) -> Plan:
-        slots = tuple(
-            replace(e, mechanism=e.mechanism.with_noise(float(level), e.asked)).slot()
+        entries = (
+            replace(e, mechanism=e.mechanism.with_noise(float(level), e.asked))
             for e, level in zip(self.entries, levels, strict=True)
         )
+        slots = tuple(slot for entry in entries for slot in entry.periods())
         return Plan(self.epsilon, self.delta, slots)
 
     def levels(self) -> np.ndarray:

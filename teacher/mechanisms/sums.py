@@ -65,9 +65,10 @@ class NoisySum(Mechanism):
         """A sum moves by its sensitivity."""
         return self.with_values(**{self.noise_field: more_noise(level * self.sensitivity)})
 
-    def summed(self, custodians: int) -> Self:
-        """With the noise of the sum over so many custodians, each of whom adds all of it."""
-        noise = self.require(self.noise_field) * math.sqrt(custodians)
+    def noisier(self, factor: float) -> Self:
+        if factor == 1.0:
+            return self
+        noise = more_noise(self.require(self.noise_field) * factor)
         bare: Self = replace(self, **{self.noise_field: None})
         return bare.with_values(**{self.noise_field: noise})
 

@@ -1,4 +1,4 @@
-"""Updates: a plan keeps equal parts for records that come and go, and each is spent once."""
+"""Updates: a plan keeps parts for records that come and go, and each is spent once."""
 
 import json
 import subprocess
@@ -114,6 +114,7 @@ def test_a_killed_update_continues_at_no_second_charge(finished, monkeypatch, ki
     [
         ({"mechanism": {"kind": "reverse_knn"}}, "with more private_linear"),
         ({"budget": {"epsilon": 1.0, "periods": 0}}, "budget.periods"),
+        ({"budget": {"epsilon": 1.0, "reserve": 0.5}}, "given with budget.periods above 1"),
         ({"scale": {"shards": 2}}, "1 with scale.shards"),
     ],
 )
@@ -129,8 +130,10 @@ def test_a_folder_without_a_run_and_other_public_rows_are_refused(finished, caps
     assert spent() == {(0, "sum"): STEPS}
 
 
-def test_the_plan_shows_the_price_by_period_and_an_oracle_agrees(folder, capsys):
-    configured(evaluate={"share": 0.1})
+@pytest.mark.parametrize("reserve", [None, 0.5])
+def test_the_plan_shows_the_price_by_period_and_an_oracle_agrees(folder, capsys, reserve):
+    budget = {"epsilon": 8.0, "delta": 1e-5, "periods": 3, "reserve": reserve}
+    configured(evaluate={"share": 0.1}, budget=budget)
     text = shown(capsys, "plan", "--config", "config.yaml", "--json")
     plan = json.loads(text)
     assert plan["periods"] == sorted(plan["periods"])
@@ -148,6 +151,38 @@ def test_the_plan_shows_the_price_by_period_and_an_oracle_agrees(folder, capsys)
     assert float(checked.stdout) == pytest.approx(plan["epsilon"], rel=0.01)
     shown_text = shown(capsys, "plan", "--config", "config.yaml")
     assert f"1 {plan['periods'][0]:8.3f}" in shown_text
+    assert ("later periods: noise" in shown_text) == bool(reserve)
+
+
+@pytest.mark.parametrize("reserve", [0.1, 0.67, 0.95])
+def test_all_updates_together_have_the_reserve(folder, reserve):
+    """Squares of deviations add up inversely in a Gaussian's Renyi divergence."""
+    budget = {"epsilon": 3.0, "delta": 1e-5, "periods": 4, "reserve": reserve}
+    configured(budget=budget, evaluate={"share": 0.1})
+    config = load_config(Path("config.yaml"))
+    plan, spent = config.plan(), np.zeros((2, 4))
+    for slot, entry in enumerate(plan.slots):
+        (release,) = entry.releases
+        relative = release.parameters["sigma"] / release.parameters["sensitivity"]
+        spent[slot % 2, plan.period_of(slot) - 1] = release.cap / relative**2
+    assert (spent[:, 1:] == spent[:, 1:2]).all()
+    np.testing.assert_allclose(spent[:, 1:].sum(axis=1) / spent.sum(axis=1), reserve, rtol=0.01)
+    np.testing.assert_allclose(spent[1].sum() / spent.sum(), 0.1, rtol=0.01)
+    assert 0.99 * 3.0 <= certified_epsilon(plan) <= 3.0
+    noises = [r.form.noise for r in config.asked_rounds(0)]
+    drawn = [entry.releases[0].parameters["sigma"] for entry in plan.slots[::2]]
+    np.testing.assert_allclose(np.array(noises) / noises[0], np.array(drawn) / drawn[0])
+    again = config.recorded(plan)
+    assert (again.plan(), again.asked_score(3)) == (plan, config.asked_score(3))
+
+
+def test_a_larger_first_part_is_spent_by_its_own_noise(folder):
+    configured(budget={"epsilon": 8.0, "delta": 1e-5, "periods": 2, "reserve": 0.3})
+    assert run(*QUICK) == 0
+    other_rows()
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == {(0, "sum"): STEPS, (1, "sum"): STEPS}
+    assert lw.audit("out/ledger.sqlite").consistent
 
 
 def test_a_score_is_bought_in_each_period(folder):

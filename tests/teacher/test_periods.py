@@ -23,29 +23,32 @@ SPEC = ExtractorSpec("raw", (6,), 3)
 LINEAR = PrivateLinear(steps=2, noise_multiplier=1.0)
 
 
-def plan_of(mechanism, periods: int, asked: int = 1) -> Plan:
-    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
-    return Plan(1e9, DELTA, (slot,) * periods, "row", periods)
+def plan_of(*mechanisms, asked: int = 1) -> Plan:
+    """Of a period for each."""
+    slots = tuple(Slot(m.fields(), m.releases(asked, asked)) for m in mechanisms)
+    return Plan(1e9, DELTA, slots, "row", len(slots))
 
 
-def transcript(first: int | None, second: tuple[int, int] | None) -> np.ndarray:
+def transcript(
+    first: int | None, second: tuple[int, int] | None, sigmas: tuple[float, float]
+) -> np.ndarray:
     """The law of two scores' counts (right, wrong), written from its definition.
 
     ``first``: the count that the record adds to in the first period, ``second`` in the second one,
     by what the first answer made the caller ask; None where the record is not there.
     """
-    noise, size = laws.gaussian(SIGMA, REACH), 2 * REACH + 1
+    size = 2 * REACH + 1
 
-    def counts(place: int | None) -> np.ndarray:
-        wide = np.zeros((2, size + 2))
+    def counts(place: int | None, sigma: float) -> np.ndarray:
+        wide, noise = np.zeros((2, size + 2)), laws.gaussian(sigma, REACH)
         for count in range(2):
             start = 2 if count == place else 1
             wide[count, start : start + size] = noise
         return np.outer(*wide)  # of (right, wrong)
 
-    released = counts(first)
+    released = counts(first, sigmas[0])
     asked = np.add.outer(np.arange(size + 2), -np.arange(size + 2)) > 0  # the caller's next model
-    later = [counts(None if second is None else second[model]) for model in range(2)]
+    later = [counts(None if second is None else second[m], sigmas[1]) for m in range(2)]
     return np.concatenate([np.outer(released[asked == m], later[m]).ravel() for m in range(2)])
 
 
@@ -53,23 +56,24 @@ def hockey_stick(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
     return max(float(np.maximum(a - np.exp(epsilon) * b, 0).sum()) for a, b in ((p, q), (q, p)))
 
 
-def test_no_record_of_either_period_tells_more_than_the_plan_certifies():
-    plan, without = plan_of(Score(sigma=SIGMA), 2), transcript(None, None)
+@pytest.mark.parametrize("sigmas", [(SIGMA, SIGMA), (1.2, SIGMA)])
+def test_no_record_of_either_period_tells_more_than_the_plan_certifies(sigmas):
+    plan, without = plan_of(*(Score(sigma=s) for s in sigmas)), transcript(None, None, sigmas)
     certified, alone = certified_epsilon(plan), certified_epsilon(plan.up_to(1))
     worst = {}
     for first in (None, 0, 1):
         for second in (None, *itertools.product((0, 1), repeat=2)):
-            leaked = hockey_stick(transcript(first, second), without, certified)
-            assert leaked <= DELTA
+            law = transcript(first, second, sigmas)
+            assert hockey_stick(law, without, certified) <= DELTA
             present = (first is not None) + (second is not None)
-            found = hockey_stick(transcript(first, second), without, alone)
-            worst[present] = max(worst.get(present, 0.0), found)
+            worst[present] = max(worst.get(present, 0.0), hockey_stick(law, without, alone))
     # That of one period is enough for a record of one, and not for one of both.
     assert worst[1] <= DELTA < worst[2]
 
 
 def test_a_removed_record_adds_nothing_from_then_on_and_a_new_one_from_its_first_sum(tmp_path):
-    plan, zeros = plan_of(LINEAR, 3, 2), np.zeros((7, 3), dtype=np.int16)
+    noisier = LINEAR.noisier(3.0)
+    plan, zeros = plan_of(LINEAR, noisier, noisier, asked=2), np.zeros((7, 3), dtype=np.int16)
     x, y, ids = rows(9, 1), np.arange(9) % 3, np.arange(9)
     months = [slice(0, 6), slice(1, 6), slice(1, 9)]  # one leaves, then three arrive
     sums = []
@@ -88,19 +92,20 @@ def test_a_removed_record_adds_nothing_from_then_on_and_a_new_one_from_its_first
     np.testing.assert_array_equal(again.counts, sums[0])  # what was released stays
 
 
-def test_periods_are_equal_parts():
-    plan = plan_of(LINEAR, 3)
+def test_periods_have_as_many_slots():
+    noisier = LINEAR.noisier(2.0)
+    plan = plan_of(LINEAR, noisier, noisier)
     assert [plan.period_of(slot) for slot in range(3)] == [1, 2, 3]
-    assert plan.up_to(2) == plan_of(LINEAR, 2)
-    slots, other = plan.slots, Slot(LINEAR.fields(), LINEAR.releases(2, 2))
-    for wrong in ((slots[:2], 3), ((*slots[:2], other), 3), (slots, 0), (slots, -1)):
-        with pytest.raises(InvalidInput, match="equal parts"):
-            Plan(1.0, DELTA, wrong[0], "row", wrong[1])
+    assert plan.up_to(2) == plan_of(LINEAR, noisier)
+    slots = plan.slots
+    for wrong, periods in ((slots[:2], 3), (slots, 2), (slots, 0), (slots, -1)):
+        with pytest.raises(InvalidInput, match="a part of the plan's slots"):
+            Plan(1.0, DELTA, wrong, "row", periods)
     text = {**plan.to_json(), "epsilon": 1.0, "slots": [_listed(slot) for slot in slots]}
     assert len(check_plan(text)) == 3
-    with pytest.raises(Problem, match="equal periods"):
-        check_plan({**text, "slots": [*text["slots"][:2], _listed(other)]})
-    with pytest.raises(Problem, match="equal periods"):
+    with pytest.raises(Problem, match="as many slots each"):
+        check_plan({**text, "slots": text["slots"][:2]})
+    with pytest.raises(Problem, match="as many slots each"):
         check_plan({**text, "periods": 2})
 
 

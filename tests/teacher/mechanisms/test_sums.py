@@ -120,10 +120,11 @@ def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data)
     assert drawn.tolist() == expected.tolist()
 
 
-def test_custodians_noise_adds_up_within_the_fields_range() -> None:
+def test_a_multiple_of_noise_is_within_the_fields_range() -> None:
     for mechanism in (HISTOGRAM, SUM):
-        assert mechanism.summed(4).noise == pytest.approx(2 * mechanism.noise)
-    assert PrivateLinear(noise_multiplier=800.0).summed(9).noise_multiplier == 900
+        assert mechanism.noisier(2.0).noise == pytest.approx(2 * mechanism.noise)
+        assert mechanism.noisier(1.0) == mechanism
+    assert PrivateLinear(noise_multiplier=800.0).noisier(3.0).noise_multiplier == 900
 
 
 def weights(seed):
