@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private
 from ..wall.errors import InvalidInput
 from .config.config import Config
@@ -68,7 +69,8 @@ def fit(
             that are given in memory; needed for these. Beside the private rows by default. One
             directory is one budget; the epsilons of two over the same records add up.
         teachers: URLs of custodians' services, who have the private rows: no private row is read
-            here. Keys are in LABELWALL_KEY, separated by commas; budget and settings are theirs.
+            here. Keys are in LABELWALL_KEY, separated by commas. ``epsilon`` must be enough for
+            their plan, which has its delta, mechanism, rounds, score and periods.
         delta: probability added to that bound; by default 1e-5, less for many public rows.
         expected_records: a PUBLIC guess of the number of private records.
         periods: equal parts of the budget: one for this call, and one for each ``Model.update``.
@@ -84,7 +86,7 @@ def fit(
     run_dir = place = Path(run_dir)
     with owner_alone():
         if teachers:
-            settings = {"teacher": list(teachers), **settings}
+            settings = {"teacher": list(teachers), "mechanism": {"kind": AUTO}, **settings}
             place = run_dir / ROWS
             place.mkdir(parents=True, exist_ok=True)
         elif data.in_memory:

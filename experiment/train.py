@@ -38,7 +38,7 @@ def train(
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian, console.say)
     if config.open:
-        if resumed(config, folder).open:
+        if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")
         from .plan.search import decided  # torch, whose import takes seconds: after the first line
 

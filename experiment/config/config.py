@@ -27,10 +27,16 @@ class Config(PrivateSide, PublicSide):
         return side(**{entry.name: getattr(self, entry.name) for entry in fields(side)})
 
     def chosen(self, known: "Config") -> Self:
-        """With the method of a configuration that was chosen for this one."""
+        """With the method of a configuration that was chosen for this one; with the budget and the
+        score, too, where services chose it.
+        """
         fixed = self.features not in ("auto", known.features)
+        private = self if self.teacher is None else known
         return replace(
             self,
+            budget=private.budget,
+            evaluate=private.evaluate,
+            privacy=private.privacy,
             mechanism=known.mechanism,
             rounds=known.rounds,
             caps=known.caps,

@@ -17,21 +17,31 @@ from typing import Any
 import numpy as np
 
 from ...teacher.accounting.accountant import require_affordable
+from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism
-from ...teacher.mechanisms.registry import MECHANISMS
-from ...teacher.mechanisms.sums import NoisySum
+from ...teacher.mechanisms.registry import MECHANISMS, from_slot
+from ...teacher.mechanisms.sums import NoisySum, Score
 from ...teacher.private_files import make_private
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
 from ...wall.progress import Progress
 from ..config.config import Config
-from ..config.groups import STAGES, CapsConfig, PublicSide, RoundConfig
-from ..config.own import MIN_ROWS
+from ..config.groups import (
+    STAGES,
+    BudgetConfig,
+    CapsConfig,
+    EvaluateConfig,
+    PrivacyConfig,
+    PublicSide,
+    RoundConfig,
+)
+from ..config.own import MIN_ROWS, SCORE
 from ..config.settings import to_yaml
 from ..run.console import Console
 from ..run.features import first_extractor
 from ..run.run_folder import RunFolder, resumed, write_file
+from ..run.teachers import service_plan
 from ..run.training import check_student
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
@@ -56,19 +66,20 @@ EMBEDDED = 64  # dimensions from which vectors are taken for the features of a n
 
 
 def decided(config: Config, folder: RunFolder, custodian: Path, console: Console) -> Config:
-    """``config`` with a mechanism: the one that the folder records, or the best found.
+    """``config`` with a mechanism: the one that the folder records, a service's, or the best found.
 
     What is found is written to config.yaml, with the table of candidates in candidates.json, so
     that a resumed run does not search again. Raises InvalidInput (also for folders that can not be
-    written), MissingData (public rows), BudgetRefused, and LabelwallError where the folder holds
-    another run.
+    written), MissingData (public rows), BudgetRefused, LabelwallError where the folder holds
+    another run, and Refused by a service.
     """
     config = resumed(config, folder)  # raises where the folder holds another run
     if not config.open:
         return config
+    if config.teacher is not None:
+        return served(config, service_plan(config.private_side()))
     folder.create()
-    if config.teacher is None:
-        make_private(custodian)  # a search takes minutes: fails before it
+    make_private(custodian)  # a search takes minutes: fails before it
     best, optimum = best_plan(config, console)
     console.say(choices_table(optimum.tried))
     console.say(reason(optimum))
@@ -234,14 +245,68 @@ def planned_config(config: Config, choice: Choice[Any]) -> Config:
     budget; the queries of others are split evenly over the rounds.
     """
     mechanism, view = choice.mechanism, choice.view
-    count, asked = len(config.rounds), choice.asked
-    caps, rounds = CapsConfig(), [RoundConfig(queries=r.queries) for r in config.rounds]
     if mechanism.once_a_round:
         mechanism = replace(mechanism, **dict.fromkeys(mechanism.calibrated))
-    else:
-        prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
-        caps = CapsConfig(asked, None if prepaid else choice.cap)
-        rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
     box = [list(side) for side in view.box]
     config = replace(config, features=view.features, whiten=view.whiten, box=box)
+    caps, rounds = _split(config, mechanism, choice.asked, choice.cap)
     return replace(config, mechanism=mechanism, caps=caps, rounds=rounds)
+
+
+def _split(
+    config: Config, mechanism: Mechanism, asked: int, answered: int
+) -> tuple[CapsConfig, list[RoundConfig]]:
+    """What all rounds ask by one mechanism."""
+    count, rounds = len(config.rounds), [RoundConfig(queries=r.queries) for r in config.rounds]
+    if mechanism.once_a_round:
+        return CapsConfig(), rounds
+    prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
+    rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
+    return CapsConfig(asked, None if prepaid else answered), rounds
+
+
+def served(config: Config, plan: Plan) -> Config:
+    """An open configuration with the budget, mechanism and score of services' ``plan``, and as many
+    rounds as it pays for.
+
+    Raises InvalidInput for a plan that costs more than the configuration says, or where only the
+    configuration can say what is asked; LedgerMismatch for a plan of several mechanisms.
+    """
+    if plan.epsilon > config.budget.epsilon:
+        rule = f"at least {plan.epsilon:g}, as the service's plan costs"
+        raise InvalidInput("budget.epsilon", rule, config.budget.epsilon)
+    slots = plan.up_to(1).slots
+    mechanism, *others = map(from_slot, slots)
+    score = others.pop() if others and isinstance(others[-1], Score) else None
+    if others:
+        raise LedgerMismatch("the service has several mechanisms. Ask for its configuration.")
+    releases, evaluate = slots[0].releases, EvaluateConfig()
+    if score is not None:
+        evaluate = EvaluateConfig(SCORE, slots[-1].releases[0].cap > 1, score.require("sigma"))
+    if mechanism.once_a_round:
+        count = releases[0].cap // mechanism.charges_a_round
+        config = replace(config, rounds=[RoundConfig()] * count)
+    caps, rounds = CapsConfig(), config.rounds
+    if mechanism.charging is not Charging.PREPAID:  # whose price does not count queries
+        caps, rounds = _split(config, mechanism, releases[0].cap, releases[-1].cap)
+    return replace(
+        config,
+        budget=BudgetConfig(plan.epsilon, plan.delta, plan.periods, _reserve(plan)),
+        privacy=PrivacyConfig(plan.unit),
+        mechanism=mechanism,
+        caps=caps,
+        rounds=rounds,
+        evaluate=evaluate,
+    )
+
+
+def _reserve(plan: Plan) -> float | None:
+    """The updates' share of the budget, which noise tells to about three digits; None where all
+    periods have as much.
+    """
+    later = plan.periods - 1
+    first, last = (
+        from_slot(plan.slots[period * len(plan.slots) // plan.periods]).query_form.noise or 1.0
+        for period in (0, later)
+    )
+    return round(later / ((last / first) ** 2 + later), 3) if first != last else None

@@ -94,7 +94,8 @@ def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | Non
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(outputs))
     each = zip(labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
     plan = experiment.folder.plan()
-    scores = tuple(s for s in plan.slots if s.mechanism == plan.slots[slot].mechanism)
+    kind = plan.slots[slot].mechanism["kind"]
+    scores = tuple(s for s in plan.slots if s.mechanism["kind"] == kind)  # of all periods
     alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
     least = promised(float(share), certified_epsilon(plan), plan.delta)

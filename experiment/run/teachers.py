@@ -99,6 +99,20 @@ def teacher_of(
         yield Custodians(remotes, plan, task.labels.kind, console.say, gone, left_out)
 
 
+def service_plan(side: PrivateSide) -> Plan:
+    """The plan of the first service that answers. Raises Refused, InvalidInput without keys."""
+    down = LabelwallError("no service answers.")
+    for url, key in _keys(side.teacher).items():
+        with closing(RemoteTeacher(url, key)) as remote:
+            try:
+                return Plan.from_json(remote.budget()["plan"])
+            except Refused as error:
+                if error.code not in RETRIED:
+                    raise
+                down = error
+    raise down
+
+
 def _keys(teacher: str | list[str] | None) -> dict[str, str]:
     """API keys from the environment, by URL: separated by commas, in the order of the URLs."""
     urls = [teacher] if isinstance(teacher, str) else list(teacher or ())

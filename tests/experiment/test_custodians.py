@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import labelwall as lw
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.custodians import Custodians
 from labelwall.experiment.run.entry import run
+from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import KEY, custody
 from labelwall.teacher.ledger.auditor.auditor import audit
@@ -24,7 +26,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.errors import Refused
+from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from tests.experiment import tiny
 from tests.experiment.shard_services import PROGRAM, placed_config, token
@@ -109,13 +111,15 @@ def test_three_custodians_add_up_and_a_killed_one_goes_on(tmp_path, monkeypatch)
 
 
 @contextmanager
-def services(tmp_path: Path, count: int) -> Iterator[tuple[list[str], list[str]]]:
+def services(
+    tmp_path: Path, count: int, settings: dict[str, Any] = OTHERS
+) -> Iterator[tuple[list[str], list[str]]]:
     """URLs and keys of services in threads, each over its own 60 rows."""
     with ExitStack() as stack:
         urls, keys = [], []
         for number in range(count):
             folder, store = tmp_path / f"custodian_{number}", tmp_path / f"store_{number}"
-            tiny.write(folder, **OTHERS)
+            tiny.write(folder, **settings)
             private(folder, number)
             keys.append(token(store))
             side = replace(placed_config(folder).private_side(), custodian_dir=str(store))
@@ -129,8 +133,7 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
     """It is asked no more, also where it is back; the others are charged once."""
     public, test = tiny.rows(40, 2), tiny.rows(30, 3)
     data = lw.Data(None, public[0], test)
-    settings = {**OTHERS, "student": {"steps": 20, "doubtful_folds": 0}, "caps": {}}
-    settings["mechanism"] = {**SUMS, "axes": None}  # in the place of own data's default
+    settings = {"student": {"steps": 20, "doubtful_folds": 0}}
     with services(tmp_path, 2) as (urls, keys):
         monkeypatch.setenv(KEY, ",".join(keys))
         how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
@@ -161,12 +164,46 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
     assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second["ledger_head"]
 
 
+SCREENED = {"kind": "private_knn", "k": 9, "sample_rate": 1.0, "threshold": 1}
+PARTS = {"epsilon": 1000.0, "delta": 1e-6, "periods": 3, "reserve": 0.3}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rounds": [{}], "evaluate": {"share": 0.2, "choose": True}, "budget": PARTS},
+        {"mechanism": SCREENED, "caps": {"asked": 31, "answered": 20}, "rounds": [{"queries": 31}]},
+        {"mechanism": {"kind": "ind_knn", "rho": 1.0}, "rounds": [{"queries": 9}]},
+    ],
+    ids=["sums", "votes", "budgets"],
+)
+def test_fit_asks_by_the_plan_of_the_services(tmp_path, monkeypatch, settings):
+    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
+    how: dict[str, Any] = {"student": {"steps": 20, "doubtful_folds": 0}, "quiet": True}
+    if "ind_knn" in str(settings):
+        how["rounds"] = settings["rounds"]
+    with services(tmp_path, 1, {**OTHERS, "evaluate": {}, **settings}) as (urls, keys):
+        monkeypatch.setenv(KEY, keys[0])
+        how |= {"run_dir": tmp_path / "run", "teachers": urls}
+        with pytest.raises(InvalidInput, match=r"budget\.epsilon` must be at least"):
+            lw.fit(data, 0.1, **how)
+        first = lw.fit(data, 5000.0, **how)
+        plan = RunFolder(tmp_path / "run").plan()
+        assert first.epsilon_ <= plan.epsilon < 5000.0
+        assert first.delta_ == plan.delta
+        charged = audit(first.path / "ledger.sqlite").charged
+        if "budget" in settings:
+            first.update(quiet=True)
+            assert audit(first.path / "ledger.sqlite").charged != charged
+        again = lw.fit(data, 5000.0, **how)  # is finished
+        assert len(again.summary["rounds"]) == 1 + ("budget" in settings)
+
+
 @pytest.mark.parametrize("call", ["budget", "export"])
 def test_a_run_begins_without_the_first_custodian_where_it_is_down(tmp_path, monkeypatch, call):
     """The report is of the other's ledger; a key that is wrong is corrected first."""
     public, test = tiny.rows(40, 2), tiny.rows(30, 3)
-    settings = {**OTHERS, "student": {"steps": 20, "doubtful_folds": 0}, "caps": {}}
-    settings["mechanism"] = {**SUMS, "axes": None}
+    settings = {"student": {"steps": 20, "doubtful_folds": 0}}
     with services(tmp_path, 2) as (urls, keys):
         how = {"run_dir": tmp_path / "run", "teachers": urls, "quiet": True, **settings}
         monkeypatch.setenv(KEY, f"{keys[1]},{keys[1]}")

@@ -177,11 +177,12 @@ def test_all_updates_together_have_the_reserve(folder, reserve):
 
 
 def test_a_larger_first_part_is_spent_by_its_own_noise(folder):
-    configured(budget={"epsilon": 8.0, "delta": 1e-5, "periods": 2, "reserve": 0.3})
+    budget = {"epsilon": 8.0, "delta": 1e-5, "periods": 2, "reserve": 0.3}
+    configured(budget=budget, evaluate={"share": 0.2})
     assert run(*QUICK) == 0
     other_rows()
     assert pipeline.main([*UPDATE]) == 0
-    assert spent() == {(0, "sum"): STEPS, (1, "sum"): STEPS}
+    assert spent() == {(0, "sum"): STEPS, (1, "score"): 1, (2, "sum"): STEPS, (3, "score"): 1}
     assert lw.audit("out/ledger.sqlite").consistent
 
 
