@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
+from ...wall.datasets.texts import HASHED
 from .groups import FirstFeatures, PublicSide
 from .private_side import PrivateSide
 
@@ -32,8 +33,12 @@ class Config(PrivateSide, PublicSide):
         """
         fixed = self.features not in ("auto", known.features)
         private = self if self.teacher is None else known
+        texts = known.data.text_features
+        if texts != HASHED:  # both were rehearsed
+            texts = self.data.text_features
         return replace(
             self,
+            data=replace(self.data, text_features=texts),
             budget=private.budget,
             evaluate=private.evaluate,
             privacy=private.privacy,

@@ -24,6 +24,7 @@ from ...teacher.mechanisms.sums import NoisySum, Score
 from ...teacher.private_files import make_private
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
+from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
 from ...wall.progress import Progress
 from ..config.config import Config
@@ -95,13 +96,25 @@ def best_plan(
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
     """
-    mechanisms = mechanisms_for(config)
-    task = describe(config.data)
-    public = read_public(
-        config.data, lambda done, total: console.progress("reading public rows", done, total)
-    )
-    queries = len(public.inputs)
-    goal = Goal(
+    mechanisms, found = mechanisms_for(config), list[tuple[Config, Optimum[Any]]]()
+    for encoder in dict.fromkeys((config.data.text_features, HASHED)):
+        own = replace(config, data=replace(config.data, text_features=encoder))
+        task = describe(own.data)
+        public = read_public(
+            own.data, lambda done, total: console.progress("reading public rows", done, total)
+        )
+        goal = _goal(own, len(public.inputs), min_accuracy)
+        optimum = search(own.public_side(), task, public, goal, mechanisms, console.progress)
+        found.append((planned_config(own, optimum.chosen), optimum))
+    best, optimum = max(found, key=lambda each: each[1].chosen.worth)
+    if len(found) > 1:
+        console.say(f"texts: {best.data.text_features} has the most right labels forecast")
+    require_affordable(best.plan())
+    return best, optimum
+
+
+def _goal(config: Config, queries: int, min_accuracy: float) -> Goal:
+    return Goal(
         config.budget.epsilon * (1 - config.evaluate.share),
         config.budget.delta,
         config.records(queries),
@@ -114,10 +127,6 @@ def best_plan(
         periods=round(1 / config.budget.first),
         custodians=config.custodians,
     )
-    optimum = search(config.public_side(), task, public, goal, mechanisms, console.progress)
-    best = planned_config(config, optimum.chosen)
-    require_affordable(best.plan())
-    return best, optimum
 
 
 def search(

@@ -18,6 +18,7 @@ from ...wall.errors import InvalidInput
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,
+    MAX_ENTRY,
     SENSITIVITY,
     Cells,
     Matrix,
@@ -204,7 +205,8 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
         rule = f"at most {len(features)}, the public rows of a round"
         raise InvalidInput("mechanism.centroids", rule, cells)
     centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
-    return np.rint(centers).astype(np.int8)
+    # Where rows repeat, scikit-learn moves empty clusters' centres beyond all rows
+    return np.clip(np.rint(centers), -MAX_ENTRY, MAX_ENTRY).astype(np.int8)
 
 
 def _by_weights(

@@ -1,6 +1,7 @@
 """Texts from end to end: folders, columns and lists in; raw texts are what the model takes."""
 
 import csv
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.data import Data
+from labelwall.wall.datasets import texts as encoders
 from labelwall.wall.errors import InvalidInput
 from tests.experiment.checks import named, summary
 from tests.wall.datasets.small import PUBLIC_TEXTS, text_of, write_text_folders
@@ -70,6 +73,35 @@ def test_texts_of_persons() -> None:
     own |= {"run_dir": "run", "custody": "custody"}
     assert lw.fit(data, epsilon=8.0, **own).summary["unit"] == "person"
     assert "person" in Path("custody/rows/private.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("clever", [True, False])
+def test_auto_takes_the_better_of_a_sentence_model_and_n_grams(monkeypatch, clever) -> None:
+    """One model knows the kind of texts, the other nothing; a resumed run has the same."""
+    known = dict(zip(TEXTS, KINDS == "cat", strict=True))
+    calls = list[str]()
+
+    class Model:
+        def encode(self, given: list[str], show_progress_bar: bool) -> np.ndarray:
+            calls.extend(given)
+            sure = [2.0 * known.get(text, "cat" in text) - 1 if clever else 0 for text in given]
+            noise = [zlib.crc32(text.encode()) % 7 for text in given]
+            return np.column_stack([sure, noise]).astype(np.float32)
+
+    monkeypatch.setattr(encoders, "_sentence_model", lambda name: Model())
+    name = f"sentence/{clever}"
+    data = lw.Data((TEXTS, KINDS), TEXTS[:80], (TEXTS, KINDS), text_features=name)
+    own: dict[str, Any] = {"student": {"steps": 100, "doubtful_folds": 0}, "threads": 1}
+    own |= {"run_dir": "run", "custody": "custody", "quiet": True}
+    own["mechanism"] = {"kind": "auto", "among": "private_linear"}
+    model = lw.fit(data, epsilon=20.0, **own)
+    chosen = load_config(Path("run/config.yaml")).data.text_features
+    assert chosen == (name if clever else "hashed")
+    asked = len(calls)
+    assert (
+        lw.fit(data, epsilon=20.0, **own).predict(TEXTS).tolist() == model.predict(TEXTS).tolist()
+    )
+    assert clever or len(calls) == asked
 
 
 @pytest.mark.slow

@@ -83,7 +83,8 @@ class DataConfig:
             at least five words each, on average, and mostly different ones.
         text_features: what makes numbers of texts: hashed (n-grams of words and characters, on axes
             of the public texts) or sentence/NAME (a model of sentence-transformers, which downloads
-            itself, or a folder with one; needs labelwall[text]).
+            itself, or a folder with one; needs labelwall[text]). With mechanism: auto the better of
+            that model and hashed, by rehearsal.
         person: where a private row's person is named, for privacy.unit: person: a table's column;
             for image folders path (the folder below the class folder; the first folder where rows
             have attributes) or the name of a CSV file in private, of lines of path and person;

@@ -109,6 +109,8 @@ def test_clusters_of_public_rows() -> None:
     assert centers.dtype == np.int8
     assert sorted(np.rint(centers / 10).astype(int).tolist()) == [[-4, 0], [0, 5], [4, 0]]
     np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
+    many = cluster((50 * np.random.default_rng(0).integers(-1, 2, (80, 9))).astype(np.int8), 40, 0)
+    assert np.abs(many.astype(int)).max() <= 63
     # Fewer places than cells
     assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
     with pytest.raises(InvalidInput, match=r"mechanism\.centroids"):
