@@ -109,7 +109,8 @@ class Student(pl.LightningModule):
 
     def __init__(self, config: StudentConfig, network: Backbone, pool: Pool, seed: int) -> None:
         super().__init__()
-        self.network = network
+        # Convolutions of small images take a half to a quarter of the time by this order
+        self.network = network.to(memory_format=torch.channels_last)
         # The student; in the state dict, so it resumes exactly
         self.average = copy.deepcopy(network).requires_grad_(False)
         self._config, self._labels, self._seed = config, pool.labels, seed
