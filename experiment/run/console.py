@@ -20,7 +20,7 @@ class Console:
     def __init__(self, quiet: bool = False) -> None:
         from rich.console import Console as RichConsole
 
-        self._console = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self._console = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self.interactive = self._console.is_terminal and not quiet
         self._quiet = quiet
         self.seconds: dict[str, float] = {}  # by part. They tell of private rows: never stored
@@ -37,7 +37,8 @@ class Console:
         self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - began - inside
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        if not self._quiet:  # rich would show an empty output in a notebook
+            self._console.print(text, markup=False)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` units of ``what`` are finished, and the time left.
