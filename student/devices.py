@@ -1,23 +1,31 @@
-"""What this machine trains on: its devices, each in a process of its own."""
+"""What this machine trains on: its devices, and several trainings at a time, each in a process of
+its own.
+"""
 
 import logging
 import os
 import socket
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
+from joblib import Parallel, delayed
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
 from ..wall.errors import InvalidInput
 from .config import StudentConfig
+from .data import Pool
 
+Result = TypeVar("Result")
+Task = Callable[[], Result]
 SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's, such as its key
+LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
 def gpus() -> int:
@@ -86,6 +94,30 @@ def hide_remarks() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
+def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
+    """How many trainings of ``config`` on ``pool`` run at a time, each in a process of its own.
+
+    At most ``workers``. It is 1, in this process, where a training takes no longer than starting a
+    process, is on a GPU, whose memory it may fill, or has several processes of its own.
+    """
+    rows = config.batch_labelled + (config.objective != "supervised") * config.batch_unlabelled
+    long = pool.inputs.ndim == 4 and config.steps * rows * pool.inputs[0].size >= LONG
+    return workers if long and kind(config) == "cpu" and config.devices == 1 else 1
+
+
+def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
+    """What the ``tasks`` return, in order, so many of them at a time.
+
+    Each has its share of this process's threads. With several processes the first tasks begin at
+    once, otherwise each when it is asked for, in this process.
+    """
+    run = partial(_with_threads, max(1, torch.get_num_threads() // processes))
+    pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
+    with no_secrets():
+        results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
+    return results
+
+
 @contextmanager
 def no_secrets() -> Iterator[None]:
     """Processes that are started meanwhile do not inherit the caller's SECRETS."""
@@ -94,3 +126,8 @@ def no_secrets() -> Iterator[None]:
         yield
     finally:
         os.environ |= secrets
+
+
+def _with_threads(count: int, task: Task[Result]) -> Result:
+    torch.set_num_threads(count)
+    return task()

@@ -169,7 +169,8 @@ class Computing:
 
     Args:
         threads: CPU threads of torch, a count.
-        workers: threads that compute features, a count.
+        workers: threads that compute features, and at most so many short trainings at a time,
+            each in a process with its share of the threads, a count.
         batch_size: queries charged, answered and recorded together, a count.
         device: device for the private rows' networks, products and neighbour lists, and for the
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.

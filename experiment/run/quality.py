@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ...student.held_out import Cleaned
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
-from .held_out import Cleaned
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...student.config import StudentConfig
 from ...student.data import Pool, has_soft
+from ...student.held_out import drop_doubtful
 from ...student.train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
@@ -22,7 +23,6 @@ from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
-from .held_out import drop_doubtful
 from .metrics import round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
@@ -102,13 +102,19 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, folds = TrainingRows(experiment), settings.student.doubtful_folds
-    sure = has_soft(soft if settings.student.soft else None, len(labels))
+    seen, progress, judges = TrainingRows(experiment), experiment.console.progress, settings.student
+    sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
-        folds = 0  # they would drop none, and tell nothing new
-    features = experiment.features.plain(asked.extractor) if folds else public.inputs
-    space = experiment.task.labels
-    cleaned = drop_doubtful(folds, space, features, labels, seed=current.seed, sure=sure)
+        judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
+    cleaned = drop_doubtful(
+        judges,
+        seen.pool,
+        labels,
+        seed=current.seed,
+        progress=partial(progress, "checking labels"),
+        soft=soft,
+        workers=settings.workers,
+    )
     taught = seen.pool, cleaned.labels, soft
     pool, classes, chances = _taught(experiment, current, seen, taught, number not in worse)
     weights = train(
@@ -119,7 +125,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         seed=current.seed,
         test_x=seen.test_inputs,
         test_y=public.test_labels,
-        progress=partial(experiment.console.progress, "training the student"),
+        progress=partial(progress, "training the student"),
         soft=chances,
         loggers=experiment.loggers,
     )

@@ -14,7 +14,7 @@ from labelwall.experiment.config.settings import load_config
 from tests.experiment import tiny
 from tests.experiment.checks import named, summary
 
-QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2"]
+QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
 
 

@@ -16,7 +16,7 @@ caps: {asked: 60, answered: 60}
 rounds: [{queries: 12}, {queries: 12}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-   doubtful_folds: 2}
+   doubtful_folds: 2, doubtful_steps: 5}
 batch_size: 5
 threads: 1
 workers: 1

@@ -3,6 +3,8 @@
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,18 @@ import pytest
 import torch
 from joblib.externals.loky import get_reusable_executor
 
+from labelwall.student import devices, held_out
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps
+from labelwall.student.devices import parallel, process_count
+from labelwall.student.held_out import drop_doubtful
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.label_kinds import ClassLabels
 from tests.student import cases
+
+BRIEF = StudentConfig(backbone="small_cnn", doubtful_folds=2, doubtful_steps=4, batch_labelled=8)
+ROWS = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 1), dtype=np.uint8)
+IMAGES = Pool(ROWS, ClassLabels.of(2), (0.5,), (0.3,))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,6 +33,59 @@ def _secret() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABELWALL_KEY", "a secret")
         yield
+
+
+def test_judges_beside_one_another_judge_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(devices, "LONG", 1)
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.5)
+    assert process_count(2, BRIEF, IMAGES) == 2
+    labels, heard = np.arange(40) % 2, []
+
+    def progress(*seen: int) -> None:
+        heard.append(seen)
+
+    one, two = (
+        drop_doubtful(BRIEF, IMAGES, labels, seed=3, workers=n, progress=progress) for n in (1, 2)
+    )
+    np.testing.assert_array_equal(one.labels, two.labels)
+    assert one.agreement == two.agreement
+    assert 0 < (one.labels < 0).sum() < 40
+    assert heard == 2 * [(1, 2), (2, 2)]
+
+
+def test_each_has_its_share_of_the_threads_no_key_and_results_are_in_order() -> None:
+    torch.set_num_threads(4)
+    seen = list(parallel(2, [partial(_seen, number) for number in range(3)]))
+    assert torch.get_num_threads() == 4
+    assert [number for number, *_ in seen] == [0, 1, 2]
+    assert all(count == 2 and process != os.getpid() for _, count, process, _ in seen)
+    assert [key for *_, key in seen] == [None] * 3
+    assert _seen(0)[-1] == "a secret"
+
+
+def _seen(number: int) -> tuple[int, int, int, str | None]:
+    return number, torch.get_num_threads(), os.getpid(), os.environ.get("LABELWALL_KEY")
+
+
+def test_one_at_a_time_is_in_this_process_when_it_is_asked_for() -> None:
+    seen: list[int] = []
+    results = parallel(1, [partial(seen.append, number) for number in range(2)])
+    assert seen == []
+    next(results)
+    assert seen == [0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "pool"),
+    [
+        ({"steps": 10}, IMAGES),
+        ({"devices": 2}, IMAGES),
+        ({}, Pool(np.zeros((40, 500), dtype=np.float32), ClassLabels.of(2))),
+    ],
+)
+def test_short_trainings_and_those_with_processes_stay_here(changed, pool) -> None:
+    assert process_count(3, replace(BRIEF, steps=2_000), IMAGES) == 3
+    assert process_count(3, replace(BRIEF, **{"steps": 2_000, **changed}), pool) == 1
 
 
 CONFIG = StudentConfig(

@@ -38,7 +38,7 @@ def fit(**student: Any) -> lw.Model:
 def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     heard = Heard()
-    fit(student={"logger": "csv", "doubtful_folds": 2}, loggers=[heard])
+    fit(student={"logger": "csv", "doubtful_folds": 2, "doubtful_steps": 5}, loggers=[heard])
     with Path("run/round_1/csv/metrics.csv").open() as file:
         written = list(csv.DictReader(file))
     assert set(written[0]) == METRICS | {"step"}
@@ -46,7 +46,7 @@ def test_metrics_are_written_and_heard(tmp_path: Path, monkeypatch) -> None:
     assert max(step for _, step in heard.metrics) == 39
     assert heard.others == []
     count = len(heard.metrics)
-    fit(student={"logger": "csv", "doubtful_folds": 2}, loggers=[heard])
+    fit(student={"logger": "csv", "doubtful_folds": 2, "doubtful_steps": 5}, loggers=[heard])
     assert len(heard.metrics) == count  # finished: nothing is trained
 
 

@@ -3,14 +3,18 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from labelwall.student.data import STEPS_A_CHAPTER
+from labelwall.student import held_out
+from labelwall.student.data import STEPS_A_CHAPTER, Pool
+from labelwall.student.held_out import drop_doubtful
 from labelwall.student.module import Regressor, Student
 from labelwall.student.train import EVENTS
+from tests.student import cases
 from tests.student.cases import CLASSES, CONFIG, TASKS
 
 TASK = TASKS["classes"]
@@ -92,3 +96,63 @@ def test_writes_checkpoints_and_events_whose_bytes_name_no_time_host_or_process(
         assert [(e.step, round(e.value, 6)) for e in events.Scalars(name)] == [
             (int(row["step"]), pytest.approx(row[name])) for row in trained[0].history
         ]
+
+
+IN_FOLDS = replace(cases.CONFIG, doubtful_folds=3, doubtful_steps=100)
+OF_CLASSES = TASKS["classes"]
+APART = OF_CLASSES.pool.inputs + 3 * np.eye(cases.CLASSES, 8, dtype=np.float32)[OF_CLASSES.truth]
+RELEASED = np.where(np.arange(cases.PUBLIC) % 6 == 5, -1, OF_CLASSES.truth)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "kept"), [("classes", 0.8, 0.97), ("attributes", 0.5, 0.85)]
+)
+def test_planted_labels_go_one_by_one_and_the_others_stay(kind, found, kept) -> None:
+    task = TASKS[kind]
+    if kind == "classes":
+        task = replace(task, pool=Pool(APART, task.pool.labels), labels=RELEASED)
+    labels = task.labels.copy()
+    wrong = np.argwhere(labels >= 0)[::20]
+    labels[tuple(wrong.T)] = 1 - np.minimum(labels[tuple(wrong.T)], 1)
+    cleaned = drop_doubtful(IN_FOLDS, task.pool, labels, seed=3).labels
+    assert (cleaned[tuple(wrong.T)] == -1).mean() > found
+    right = (labels >= 0) & (labels == task.truth)
+    assert (cleaned == labels)[right].mean() > kept
+    assert ((cleaned == labels) | (cleaned == -1)).all()  # a label is dropped, never changed
+    again = drop_doubtful(IN_FOLDS, task.pool, labels, seed=3).labels
+    np.testing.assert_array_equal(cleaned, again)
+
+
+def test_without_folds_and_of_values_nothing_is_dropped() -> None:
+    task = TASKS["values"]
+    for config, pool, labels in (
+        (replace(IN_FOLDS, doubtful_folds=0), OF_CLASSES.pool, RELEASED),
+        (IN_FOLDS, task.pool, task.labels),
+    ):
+        np.testing.assert_array_equal(drop_doubtful(config, pool, labels, seed=3).labels, labels)
+
+
+def test_a_class_with_few_labels_keeps_them(monkeypatch) -> None:
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
+    labels = RELEASED.copy()
+    labels[np.flatnonzero(labels == 2)[5:]] = -1  # five left, fewer than two a fold
+    kept = drop_doubtful(
+        replace(IN_FOLDS, doubtful_steps=5), OF_CLASSES.pool, labels, seed=3
+    ).labels
+    assert (kept == 2).sum() == 5
+    assert (kept >= 0).sum() < (labels >= 0).sum()
+
+
+def test_rows_with_probabilities_are_judged_and_kept(monkeypatch) -> None:
+    monkeypatch.setattr(held_out, "DOUBTFUL", 0.9)
+    config = replace(IN_FOLDS, doubtful_steps=20)
+    soft = np.full((cases.PUBLIC, cases.CLASSES), np.nan, dtype=np.float32)
+    soft[:120] = 1 / cases.CLASSES
+    usual, kept = (
+        drop_doubtful(config, OF_CLASSES.pool, OF_CLASSES.truth, seed=1, soft=s)
+        for s in (None, soft)
+    )
+    assert (usual.labels[:120] == -1).any()
+    np.testing.assert_array_equal(kept.labels[:120], OF_CLASSES.truth[:120])
+    np.testing.assert_array_equal(kept.labels[120:], usual.labels[120:])
+    assert (kept.agreement, kept.judged) == (usual.agreement, usual.judged)

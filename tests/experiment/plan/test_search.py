@@ -30,7 +30,7 @@ from tests.experiment.plan import planning
 SETTINGS = """
 mechanism: {kind: auto}
 budget: {epsilon: 2.0}
-student: {backbone: mlp, objective: supervised, steps: 20, doubtful_folds: 2}
+student: {backbone: mlp, objective: supervised, steps: 20, doubtful_folds: 2, doubtful_steps: 5}
 threads: 1
 workers: 1
 """

@@ -15,8 +15,8 @@ from torchmetrics.functional.classification import (
 )
 
 from labelwall.experiment.run import metrics, quality
-from labelwall.experiment.run.held_out import Cleaned
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised, score_text
+from labelwall.student.held_out import Cleaned
 from labelwall.student.train import outputs
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.guarantee import POOLED

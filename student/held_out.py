@@ -1,0 +1,95 @@
+"""Doubtful released labels, which students of the others disagree with: they are dropped before a
+training can learn them by heart.
+"""
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..wall.messages import ABSTAINED
+from ..wall.progress import TaskProgress, no_progress
+from .config import StudentConfig
+from .data import Pool, has_soft
+from .devices import parallel, process_count
+from .train import outputs, train
+
+DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
+
+
+@dataclass(frozen=True, eq=False)
+class Cleaned:
+    """Labels without the doubtful ones, and how their judges fared."""
+
+    labels: np.ndarray  # to train on
+    agreement: float | None = None  # share of held-out labels that students of the others give
+    judged: int = 0  # how many were held out
+
+
+def drop_doubtful(
+    config: StudentConfig,
+    pool: Pool,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    progress: TaskProgress = no_progress,
+    soft: np.ndarray | None = None,
+    workers: int = 1,
+) -> Cleaned:
+    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
+    doubtful ones, of the same shape.
+
+    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised
+    trainings on all folds but one judge the labels of that one; a label to which its judge gives a
+    probability below DOUBTFUL goes. A class with fewer than two labels a fold keeps all of them:
+    its judges saw too little of it. Values are all kept: noise moves each of them, and none has a
+    probability. Rows with probabilities (``soft``, as for train) are judged for the agreement
+    alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears the folds
+    done; ``workers``: as for ``process_count``.
+    """
+    from sklearn.model_selection import StratifiedKFold  # slow
+
+    folds, space = config.doubtful_folds, pool.labels
+    if folds < 2 or space.kind == "value":
+        return Cleaned(labels)
+    strata = space.strata(labels)
+    frequent = np.bincount(strata[strata >= 0], minlength=1) >= 2 * folds
+    known = np.flatnonzero((strata >= 0) & frequent[strata])
+    if not len(known):
+        return Cleaned(labels)
+    brief = replace(
+        config, objective="supervised", loss="cross_entropy", steps=config.doubtful_steps
+    )
+    split = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    parts = [known[part] for _, part in split.split(known, strata[known])]
+    judges = parallel(
+        process_count(workers, brief, pool),
+        (partial(_judge, brief, pool, labels, rows, seed + n) for n, rows in enumerate(parts)),
+    )
+    kept, right, judged = labels.copy(), 0, 0
+    for number, (rows, logits) in enumerate(zip(parts, judges, strict=True), start=1):
+        progress(number, folds)
+        own, chances = labels[rows], space.probabilities(logits)
+        of_classes = space.kind == "class"
+        given = chances[np.arange(len(own)), own] if of_classes else np.abs(1 - own - chances)
+        kept[rows] = np.where(given < DOUBTFUL, ABSTAINED, own)
+        has = own != ABSTAINED
+        right += int((space.predict(logits) == own)[has].sum())
+        judged += int(has.sum())
+    sure = has_soft(soft if config.soft else None, len(labels))
+    kept[sure] = labels[sure]
+    return Cleaned(kept, right / judged if judged else None, judged)
+
+
+def _judge(
+    config: StudentConfig, pool: Pool, labels: np.ndarray, rows: np.ndarray, seed: int
+) -> np.ndarray:
+    """Outputs for ``rows`` by a student of the other labels: float32 [len(rows), c]."""
+    seen = labels.copy()
+    seen[rows] = ABSTAINED
+    with tempfile.TemporaryDirectory() as folder:
+        unheard = replace(config, logger="tensorboard")
+        weights = train(unheard, pool, seen, run_dir=Path(folder), seed=seed)
+    return outputs(pool.spec(config.backbone, weights), pool.inputs[rows])
