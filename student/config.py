@@ -62,7 +62,7 @@ class StudentConfig:
     entropy_weight: float = 0.3
     vat_epsilon: float = 3.0
     doubtful_folds: int = 4
-    doubtful_steps: int = 250
+    doubtful_steps: int = 100
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

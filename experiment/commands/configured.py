@@ -9,18 +9,20 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...teacher.service.config import ServiceConfig
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
-from ..compare.config import Cell, cells_of
 from ..config.arguments import flag, option
 from ..config.config import Config
 from ..config.options import parse, read
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
 from ..run.console import Console
+
+if TYPE_CHECKING:
+    from ..compare.config import Cell
 
 HEADER = """\
 # Written by labelwall from public rows alone; `labelwall run --help-all` explains all settings.
@@ -161,7 +163,7 @@ def compare(args: Sequence[str]) -> int:
     return 0
 
 
-def parse_cells(args: Sequence[str]) -> tuple[list[Cell], Path]:
+def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
     """(all cells, folder for the results) of a comparison.
 
     Prints a help that ``args`` ask for, and exits. Raises BadSetting, MissingData, or the
@@ -178,6 +180,8 @@ def parse_cells(args: Sequence[str]) -> tuple[list[Cell], Path]:
         if (value := getattr(given, name)) is not None:
             raise InvalidInput(name, "left out with a file that has methods", value)
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
+    from ..compare.config import cells_of
+
     return cells_of(merged(merged(files, overrides(own)), dotted), given.seeds), out
 
 
