@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.5),
 }
 CASES = (
-    *("alike", "rare", "missing", "moved", "column moved", "column shrunk"),
+    *("alike", "rare", "rare alike", "missing", "moved", "column moved", "column shrunk"),
     *("50 public", "100 public", "400 public", "200 private", "digits"),
 )
 COLUMNS = (
@@ -107,16 +107,20 @@ def vectors(rows: Rows, case: str, seed: int) -> Split:
         left[:] = [own[n:] for own, n in zip(left, wanted, strict=True)]
         return rng.permutation(np.concatenate(taken)).astype(np.int64)
 
+    def rare(chosen: np.ndarray) -> np.ndarray:
+        last = np.flatnonzero(y[chosen] == classes - 1)
+        few = round(RARE / (1 - RARE) * (len(chosen) - len(last)))
+        return np.delete(chosen, last[few:])
+
     equal = np.full(classes, 1 / classes)
     present = (np.arange(classes) < classes // 2) / (classes // 2)
     test = take(HELD, equal)
     pool = int(case.split()[0]) if case.endswith("public") else HELD
     public = take(pool, present if case == "missing" else equal)
     private = take(FEW if case == "200 private" else PRIVATE, equal)
-    if case == "rare":
-        last = np.flatnonzero(y[private] == classes - 1)
-        few = round(RARE / (1 - RARE) * (len(private) - len(last)))
-        private = np.delete(private, last[few:])
+    if case.startswith("rare"):
+        private = rare(private)
+        public = rare(public) if case == "rare alike" else public
     rows = x[public]
     if case == "moved":
         away = rng.normal(size=x.shape[1]).astype(np.float32)
