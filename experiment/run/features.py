@@ -80,7 +80,7 @@ def _stored(name: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     default = Path("~/.cache").expanduser()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or default) / "labelwall" / "features"
     path = folder / f"{name}.npy"
-    with suppress(OSError, ValueError):  # none, or not whole
+    with suppress(OSError, ValueError, EOFError):  # none, or not whole
         return np.load(path, allow_pickle=False)  # type: ignore[no-any-return]
     features = compute()
     with suppress(OSError):  # a full disk, or no place for it
