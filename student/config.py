@@ -39,7 +39,8 @@ class StudentConfig:
             (L2).
         doubtful_folds: folds of the cross-validation that drops doubtful released labels before
             training, a count; 0 keeps all.
-        doubtful_steps: optimiser steps of each fold's short supervised training, a count.
+        doubtful_steps: optimiser steps of each fold's short supervised training, at most, a count:
+            few labels take 100.
         accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).
         devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch
             sizes are of all together.
@@ -62,7 +63,7 @@ class StudentConfig:
     entropy_weight: float = 0.3
     vat_epsilon: float = 3.0
     doubtful_folds: int = 4
-    doubtful_steps: int = 100
+    doubtful_steps: int = 250
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"

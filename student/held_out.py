@@ -17,6 +17,7 @@ from .devices import parallel, process_count
 from .train import outputs, train
 
 DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
+LEAST_STEPS, PASSES = 100, 4  # of a judge, over the labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +60,9 @@ def drop_doubtful(
     known = np.flatnonzero((strata >= 0) & frequent[strata])
     if not len(known):
         return Cleaned(labels)
-    brief = replace(
-        config, objective="supervised", loss="cross_entropy", steps=config.doubtful_steps
-    )
+    passes = max(LEAST_STEPS, PASSES * len(known) // config.batch_labelled)
+    steps = min(config.doubtful_steps, passes)
+    brief = replace(config, objective="supervised", loss="cross_entropy", steps=steps)
     split = StratifiedKFold(folds, shuffle=True, random_state=seed)
     parts = [known[part] for _, part in split.split(known, strata[known])]
     judges = parallel(
