@@ -73,7 +73,8 @@ class Plan:
         if self.unit not in UNITS:
             raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
         if self.periods < 1 or len(self.slots) % self.periods:
-            raise InvalidInput("budget.periods", "a part of the plan's slots", self.periods)
+            rule = "a divisor of the plan's number of slots"
+            raise InvalidInput("budget.periods", rule, self.periods)
 
     def up_to(self, period: int) -> "Plan":
         """The part of it that the periods up to this one, counted from 1, may spend."""

@@ -99,7 +99,7 @@ def test_periods_have_as_many_slots():
     assert plan.up_to(2) == plan_of(LINEAR, noisier)
     slots = plan.slots
     for wrong, periods in ((slots[:2], 3), (slots, 2), (slots, 0), (slots, -1)):
-        with pytest.raises(InvalidInput, match="a part of the plan's slots"):
+        with pytest.raises(InvalidInput, match="a divisor of the plan's number of slots"):
             Plan(1.0, DELTA, wrong, "row", periods)
     text = {**plan.to_json(), "epsilon": 1.0, "slots": [_listed(slot) for slot in slots]}
     assert len(check_plan(text)) == 3
