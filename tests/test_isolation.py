@@ -138,10 +138,15 @@ def test_the_check_of_imports_can_fail(tmp_path, text, loaded):
 
 
 def test_help_and_prices_do_not_wait_for_torch():
-    """Also `plan` itself; a help without what searches and certificates load."""
+    """Also `plan` itself and `run`'s first line; a help without what searches and certificates
+    load.
+    """
     code = """
 import contextlib, io, json, sys
 from labelwall import pipeline
+from labelwall.experiment.run.console import Console
+# The first line of run ends it
+Console.say = lambda _, text: sys.exit(print(text.ljust(200)))  # of run, whose first line ends it
 loaded, slow = {}, {"torch", "scipy", "numba", "sklearn", "joblib", "matplotlib"}
 for args in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -158,7 +163,7 @@ print(json.dumps(loaded))
     asked = [
         ["--help"],
         *([command, "--help"] for command in COMMANDS),
-        ["plan", "--config", "configs/quickstart.yaml"],
+        *([command, "--config", "configs/quickstart.yaml"] for command in ("plan", "run")),
     ]
     loaded = json.loads(python(code, json.dumps(asked), cwd=REPOSITORY))
     assert loaded == {" ".join(args): [] for args in asked}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import NormalDist
@@ -31,6 +32,21 @@ TIMM, PRETRAINED = "timm/", "pretrained/"
 LITE0, WEIGHTS = "timm/tf_efficientnet_lite0", "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch has one thread inside.
+
+    Where products are small several wait for one another, which takes forty times as long beside
+    other work.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Backbone(nn.Module):

@@ -110,12 +110,13 @@ def _parsed(
 def run(args: Sequence[str]) -> int:
     """Run or resume an experiment: ask, train, send features back. Prints the price first."""
     config, rest = _parsed(run, args)
-    from ..run.metrics import result_line
     from ..train import train
 
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet)
     summary = train(config, run_dir, console, rest.isolate)
+    from ..run.metrics import result_line  # torch, whose import takes seconds: after the first line
+
     print(result_line(summary, run_dir))
     if rest.timing:
         print("seconds: " + ", ".join(f"{part} {s:.1f}" for part, s in console.seconds.items()))

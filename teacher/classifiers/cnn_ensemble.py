@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
+from ...wall.networks import one_thread
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress, no_progress
 from ..features.cache import NETWORKS, row_digests
@@ -131,16 +132,12 @@ def train_one(seed: bytes, images: np.ndarray, codes: np.ndarray, num_classes: i
         leaves.values(), lr=PEAK_RATE, momentum=MOMENTUM, weight_decay=DECAY
     )
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for batch in rows:
             optimizer.zero_grad()
             F.cross_entropy(logits(leaves, pixels[batch]), labels[batch]).backward()
             optimizer.step()
             falling.step()
-    finally:
-        torch.set_num_threads(threads)
     return {name: tensor.detach() for name, tensor in leaves.items()}
 
 

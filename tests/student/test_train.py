@@ -50,6 +50,20 @@ def test_a_finished_training_is_returned_as_it_ended_and_another_seed_is_another
     assert again.weights == first.weights != TASK.train(tmp_path / "other", BRIEF, 5).weights
 
 
+def test_vectors_are_learned_on_one_thread(tmp_path: Path) -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(2)
+    try:
+        TASK.train(
+            tmp_path,
+            replace(CONFIG, steps=3),
+            progress=lambda *_: seen.append(torch.get_num_threads()),
+        )
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [2, 1, 1, 1, 2]  # around the training it has what the caller gave it
+
+
 def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
     """Another test split, or none, and the weights are the same bytes."""
     usual = TASK.train(tmp_path / "usual", BRIEF)
