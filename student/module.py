@@ -31,7 +31,7 @@ UDA_TEMPERATURE = 0.5  # sharpens the targets
 UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
 # Images that share one draw: v2 draws once a call, and a call a single image costs more than the
 # network's step
-GROUP = 8
+GROUP = 16
 BILINEAR = v2.InterpolationMode.BILINEAR
 
 
