@@ -45,6 +45,7 @@ from .quality import (
     HIDDEN,
     MOST_ERROR,
     NOTHING_KNOWN,
+    RARE_CLASS,
     Estimate,
     by_counts,
     by_moments,
@@ -59,6 +60,9 @@ OFF = 2.0  # a guess of the records is wrong where it is so many times too large
 # phoneme, satimage and vowel, checked on segment, optdigits and magic.
 VOTES = 0.5
 FEW = 20.0  # deviations of the noise: a class with fewer records is hardly known
+# Public rows may have more of a class with fewer than so many times FEW, and than this part of its
+# equal share, unseen. Chosen on docstrings at epsilon 0.25 to 1.
+UNSEEN, RARE = 2.0, 0.3
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 Count = Callable[[Matrix], NoisyCounts]  # what such a round needs of a teacher
@@ -269,10 +273,12 @@ def _estimate(model: LinearModel, form: QueryForm, features: np.ndarray) -> Esti
         return estimate
     # Less than FEW deviations of the noise that one step with the whole budget would have.
     assert form.noise is not None
-    records, fewest = model.records[0], FEW * form.noise / math.sqrt(form.steps or 1)
-    counts = enumerate(model.shares.private * records)
-    few = {str(k): round(of_class) for k, of_class in counts if of_class < fewest}
-    return replace(estimate, few=few, why=FOREIGN if model.shares.foreign else estimate.why)
+    private, fewest = model.shares.private, FEW * form.noise / math.sqrt(form.steps or 1)
+    records = private * model.records[0]
+    few = {str(k): round(records[k]) for k in np.flatnonzero(records < fewest)}
+    unseen = (records < UNSEEN * fewest) & (private * len(private) < RARE)
+    why = RARE_CLASS if unseen.any() else estimate.why
+    return replace(estimate, few=few, why=FOREIGN if model.shares.foreign else why)
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:

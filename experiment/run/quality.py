@@ -21,6 +21,7 @@ UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.025
 MOST_ERROR = 0.05  # of an estimate that is said
 HIDDEN = "the noise hides how sure labels may be"
+RARE_CLASS = "public rows may have more of a class with few records than is seen"
 FOREIGN = "no shares of the classes explain the private rows by the public ones, which differ"
 
 

@@ -75,6 +75,22 @@ def test_foreign_public_rows_leave_the_released_classifier(folder, monkeypatch, 
     assert (student.predict(x) == y).mean() == pytest.approx(told["test_accuracy"])
 
 
+@pytest.mark.parametrize(("share", "unseen"), [(0.05, True), (0.15, False)])
+def test_nothing_is_said_of_labels_where_a_class_has_hardly_any_records(
+    folder: Path, monkeypatch, share: float, unseen: bool
+) -> None:
+    """Public rows may have more of it, as noise hides. A third is an equal share."""
+
+    def rare(*arguments: Any) -> tuple[np.ndarray, shift.Shares]:
+        offsets, shares = shift.shifted(*arguments)
+        return offsets, replace(shares, private=np.array([0.5, 0.5 - share, share]), foreign=False)
+
+    monkeypatch.setattr(descent, "shifted", rare)
+    assert checks.run() == 0
+    why = checks.summary()["rounds"][0]["estimate"]["why"]
+    assert why.startswith("public rows may have more of a class") is unseen
+
+
 def test_a_round_after_a_released_classifier_takes_its_sums_once_more(folder, monkeypatch) -> None:
     """By the same features, and its classifier is averaged with the earlier one."""
     see_foreign_rows(monkeypatch)
