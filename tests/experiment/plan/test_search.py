@@ -85,17 +85,36 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
 def test_where_public_rows_are_foreign_a_classifier_is_released(config: Path, monkeypatch) -> None:
     folder, stage = RunFolder(config.parent / "out"), auto.Rehearsal
     monkeypatch.setattr(stage, "foreign", lambda *_: True)
-    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score))
+    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score, 1.0))
     decided(load_config(config), folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     table = json.loads(folder.candidates.read_text())
     assert table["candidates"][0]["mechanism"]["kind"] == "private_linear"
     assert "public rows differ" in table["source"]
 
 
-def _cells_are_best(original):  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("spread", "records", "kind"),
+    [(0.5, None, "private_linear"), (0.5, 500, "reverse_knn"), (0.01, None, "reverse_knn")],
+)
+def test_of_records_that_are_guessed_a_near_linear_classifier_is_taken(
+    config: Path, monkeypatch, spread: float, records: int | None, kind: str
+) -> None:
+    """There may be more of them, which gain it most."""
+    stage, folder = auto.Rehearsal, RunFolder(config.parent / "out")
+    monkeypatch.setattr(stage, "score", _cells_are_best(stage.score, 1.0, spread))
+    open_ = replace(load_config(config), expected_records=records)
+    decided(open_, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
+    table = json.loads(folder.candidates.read_text())
+    assert table["candidates"][0]["mechanism"]["kind"] == kind
+    assert ("more records than guessed" in table["source"]) is (kind == "private_linear")
+
+
+def _cells_are_best(original, accuracy, spread=0.0):  # type: ignore[no-untyped-def]
     def score(self, view, mechanism, *rest):  # type: ignore[no-untyped-def]
         found = original(self, view, mechanism, *rest)
-        return replace(found, accuracy=1.0) if mechanism.kind == "reverse_knn" else found
+        if mechanism.kind != "reverse_knn":
+            return found
+        return replace(found, accuracy=accuracy, spread=spread)
 
     return score
 
