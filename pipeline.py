@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from .wall.errors import LabelwallError, reason_of
+# Absolute, so that `python pipeline.py` works in a checkout that was installed with `pip install -e .`
+from labelwall.wall.errors import LabelwallError, reason_of
 
 COMMANDS = {
     "run": "ask, train, send features back, for every round; prints the price first",
@@ -72,7 +73,7 @@ def _run(args: list[str]) -> int:
     if args[0] in PRIVATE:
         os.umask(0o077)  # what they write is their owner's alone
     file = "files" if args[0] in FILES else "configured"  # loaded when it is asked for
-    module = importlib.import_module(f".experiment.commands.{file}", __package__)
+    module = importlib.import_module(f"labelwall.experiment.commands.{file}")
     status: int = getattr(module, args[0])(args[1:])
     return status
 
