@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-# Absolute, so that `python pipeline.py` works in a checkout that was installed with `pip install -e .`
+# Absolute, so that `python pipeline.py` works where `pip install -e .` installed the checkout
 from labelwall.wall.errors import LabelwallError, reason_of
 
 COMMANDS = {
