@@ -87,11 +87,11 @@ def cifar10_plurality(root: str, download: bool) -> np.ndarray:
 
     int64 [8192], from 30,000 private images.
     """
-    from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.records.sources import open_records
     from labelwall.teacher.search.cpu import ExactIndex
     from labelwall.wall.datasets.config import DataConfig
     from labelwall.wall.datasets.sources import describe, read_public
+    from labelwall.wall.features.embedder import Embedder
     from labelwall.wall.messages import ExtractorSpec
 
     config = DataConfig(source="cifar10", root=root, download=download)

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 from skimage.feature import hog
 
-from labelwall.teacher.features.hog import hog_features
-from labelwall.wall.hog import BLOCK, ORIENTATIONS, cell_size
+from labelwall.wall.hog import BLOCK, ORIENTATIONS, cell_size, hog_features
 
 
 def by_scikit_image(images: np.ndarray) -> np.ndarray:

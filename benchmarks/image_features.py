@@ -22,10 +22,10 @@ import numpy as np
 
 from labelwall.experiment.config.groups import STAGES
 from labelwall.experiment.run.features import principal_axes
-from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
+from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 

@@ -36,7 +36,6 @@ from labelwall.experiment.linear.measure import FitSettings
 from labelwall.experiment.linear.model import Says, fit, with_neighbours
 from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
-from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import (
@@ -48,9 +47,10 @@ from labelwall.teacher.mechanisms.sums import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.kernels import LARGEST
 from labelwall.wall.datasets.sources import CLOTHES_ATTRIBUTES, clothes_codes
+from labelwall.wall.features.embedder import RAW_UNIT, quantise
 from labelwall.wall.label_kinds import numbered_space
+from labelwall.wall.matrices import MAX_ENTRY
 
 DELTA = 1e-5
 CLIP = 0.1  # of a record's gradient
@@ -72,7 +72,7 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
     assert mechanism.axes is not None
     assert mechanism.noise_multiplier is not None
     center, axes = principal_axes(public, mechanism.axes, linear_power)
-    length = max(LARGEST, RAW_UNIT * math.sqrt(axes.shape[1]))
+    length = max(MAX_ENTRY, RAW_UNIT * math.sqrt(axes.shape[1]))
 
     def embedded(x: np.ndarray) -> np.ndarray:
         return quantise(x, tuple(center.tolist()), length, axes.astype(np.float64))[0]

@@ -53,10 +53,10 @@ def main() -> None:
     import torch
     from torchvision.datasets import MNIST
 
-    from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.cpu import ExactIndex
+    from labelwall.wall.features.embedder import Embedder
     from labelwall.wall.messages import ExtractorSpec
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -41,7 +41,6 @@ from labelwall.experiment.config.groups import Round
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.experiment.run.matrices import ask_matrices
-from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -49,6 +48,7 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt

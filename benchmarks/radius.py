@@ -23,7 +23,6 @@ from figures import picture
 from tables import TABLES, Table
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch import BATCH, BatchKnn, BatchMechanism, RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
@@ -32,6 +31,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import MissingData
+from labelwall.wall.features.embedder import quantise_box
 from labelwall.wall.messages import ExtractorSpec, Queries
 
 FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14

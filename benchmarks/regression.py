@@ -27,7 +27,6 @@ from labelwall.experiment.linear.model import fit
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import SUM, PrivateLinearValue
@@ -39,10 +38,11 @@ from labelwall.teacher.mechanisms.values import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.kernels import LARGEST
 from labelwall.wall.datasets.folders import constant_order
 from labelwall.wall.errors import MissingData
+from labelwall.wall.features.embedder import quantise_box
 from labelwall.wall.label_kinds import ValueLabels, errors
+from labelwall.wall.matrices import MAX_ENTRY
 from labelwall.wall.messages import Value
 
 PRIVATE = 40_000
@@ -134,7 +134,7 @@ def voters_of(repeat: int) -> tuple[Voters, np.ndarray]:
     features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
     rows = PRIVATE + np.random.default_rng(repeat).permutation(PUBLIC)[:QUERIES]
     index = ExactIndex(features[:PRIVATE], np.arange(PRIVATE))
-    return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows], float(LARGEST)), y[rows]
+    return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows], float(MAX_ENTRY)), y[rows]
 
 
 def lines(repeats: int) -> Iterator[str]:

@@ -33,7 +33,6 @@ from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.experiment.run.matrices import ask_matrices
-from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
@@ -42,6 +41,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.config import PublicData
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import errors
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Receipt

@@ -38,7 +38,7 @@ ECHOES = (100, 500, LIST)  # entries a query that a worker returns without work
 
 def blocks(rows: int, dimensions: int) -> Iterator[np.ndarray]:
     """int8 [<= BLOCK, d] until there are ``rows``; the same rows whatever their number."""
-    from labelwall.teacher.features.embedder import quantise
+    from labelwall.wall.features.embedder import quantise
 
     for number in range(-(-rows // BLOCK)):
         x = np.random.default_rng([7, number]).standard_normal(
@@ -60,7 +60,7 @@ def written(folder: Path, rows: int, dimensions: int) -> np.ndarray:
 
 def asked(dimensions: int, count: int, number: int) -> np.ndarray:
     """Other queries each round: int8 [count, d]."""
-    from labelwall.teacher.features.embedder import quantise
+    from labelwall.wall.features.embedder import quantise
 
     x = np.random.default_rng([8, number]).standard_normal((count, dimensions))
     return quantise(x, (), 16 * math.sqrt(dimensions))[0]
@@ -181,9 +181,9 @@ def sharded(
     import torch
 
     torch.set_num_threads(threads)
-    from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.search.cpu import ExactIndex
     from labelwall.teacher.search.poisson_sampling import prefix_length
+    from labelwall.wall.features.embedder import Embedder
 
     spec, over = index_over(folder, rows, dimensions, shards, backend)
     embedded = [

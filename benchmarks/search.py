@@ -69,7 +69,7 @@ def load(folder: str | None, size: int) -> Task:
         return Task(name, rows[:size], labels, rows[size:])
     from torchvision.datasets import MNIST
 
-    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.wall.features.embedder import Embedder
     from labelwall.wall.messages import ExtractorSpec
 
     hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), workers=2)
@@ -381,7 +381,7 @@ def main() -> None:
     import torch
     from limits import limits_of
 
-    from labelwall.teacher.search.devices import device_of
+    from labelwall.wall.devices import device_of
 
     torch.set_num_threads(options.threads)
     task, device = load(options.data, options.records), device_of(options.device)

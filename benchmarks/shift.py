@@ -54,10 +54,10 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.linear.model import stored_probabilities
 from labelwall.experiment.run.features import first_extractor
 from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.features.hog import hog_features
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import MissingData
+from labelwall.wall.features.embedder import Embedder
+from labelwall.wall.hog import hog_features
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 

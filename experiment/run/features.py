@@ -16,12 +16,12 @@ import numpy as np
 import safetensors.numpy
 from threadpoolctl import threadpool_limits
 
-from ...teacher.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...teacher.mechanisms.base import QueryForm
-from ...teacher.search.kernels import LARGEST
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
+from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
 from ...wall.files import whole
+from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
@@ -111,7 +111,7 @@ class PublicFeatures:
 
 
 MAX_ROWS = 10_000  # public rows that axes are computed from
-MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
+MAX_AXIS = 32_767  # of int16: the largest entry of the axes
 # For a linear classifier an axis is divided by its deviation to a power, at most MOST_WHITENED; not
 # at all where the variances of the first LEADING axes fall no faster than rank to the power -FLAT.
 # Chosen on CIFAR-10's features, texts, HOG of two sets of images and a network's features of one.
@@ -213,7 +213,7 @@ def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> Ex
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:
     kept = axes.shape[1]
-    length = max(LARGEST, RAW_UNIT * math.sqrt(kept))
+    length = max(MAX_ENTRY, RAW_UNIT * math.sqrt(kept))
     scale = length * spec.scale / unit_length(spec, kept)
     return replace(
         spec, center=tuple(center.tolist()), scale=scale, axes=axes.astype("<i2").tobytes()
@@ -238,7 +238,7 @@ def principal_axes(
 
     The axes are the directions of the largest variance, divided by their standard deviations to the
     ``power`` (a number, or what gives it for these deviations), all scaled by one factor so that
-    the largest entry is MAX_ENTRY. They are fewer than ``kept`` where the rows spread in fewer
+    the largest entry is MAX_AXIS. They are fewer than ``kept`` where the rows spread in fewer
     directions. Rows that are not finite are left out.
     """
     mean, spreads, directions = _once(partial(_spread, features), features, "spread")
@@ -248,7 +248,7 @@ def principal_axes(
     spreads, axes = spreads[:kept], directions[:, :kept]
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])
     axes = axes * signs / spreads ** (power(spreads) if callable(power) else power)
-    return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)
+    return mean, np.rint(axes / np.abs(axes).max() * MAX_AXIS).astype(np.int16)
 
 
 def _spread(features: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

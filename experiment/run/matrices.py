@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
+from ...wall.features.embedder import unit_length
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,

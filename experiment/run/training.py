@@ -14,9 +14,9 @@ from ...student.config import StudentConfig
 from ...student.data import Pool, has_soft
 from ...student.held_out import drop_doubtful
 from ...student.train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
-from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.features.embedder import Embedder, integers
 from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing

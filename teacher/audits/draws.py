@@ -25,6 +25,7 @@ import numpy as np
 
 from ...wall.guarantee import Unit
 from ...wall.label_kinds import MOST_ATTRIBUTES, STEPS, pack, unpack
+from ...wall.matrices import MAX_ENTRY
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.attributes import COUNTS, GRID, AttributeVotes, clipped
@@ -35,7 +36,6 @@ from ..mechanisms.voters import Voters
 from ..mechanisms.votes import AGGREGATE, SCREEN, Screened, Votes
 from ..noise.entropy import Entropy
 from ..search.cpu import ExactIndex
-from ..search.kernels import LARGEST
 from .harness import EMPTY, OUTCOMES, Case, Pair, drawn_case, of_unit, sum_codes
 
 NEXT_PERIOD = f"{SUM}, next period"
@@ -53,7 +53,7 @@ LENGTH = 63.0  # as a unit vector is
 WITHOUT_NOISE = OUTCOMES + 1, OUTCOMES + 2  # codes: an entry is as of no record, or as of this one
 MOST_OTHERS = 4096  # drawing from more is slow; above this, a record with attributes displaces none
 # The displaced records' feature: a ridge classifier of one of them finds its attributes present at
-# LARGEST, until the added record joins its shard there.
+# MAX_ENTRY, until the added record joins its shard there.
 OTHERS_AT = 20
 _KEY = bytes(32)
 
@@ -307,7 +307,7 @@ def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:
     nearest.
     """
     count, others, ids = bits.shape[1], len(bits) - added, np.arange(len(bits))
-    features = np.array([OTHERS_AT] * others + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
+    features = np.array([OTHERS_AT] * others + [MAX_ENTRY] * added, dtype=np.int8).reshape(-1, 1)
     labels = pack(bits)
     ensembles = {}
     for _, teachers in mechanism.needs:
@@ -318,5 +318,5 @@ def _voters(mechanism: AttributeVotes, bits: np.ndarray, added: bool) -> Voters:
         ensembles[teachers] = train_ensemble(
             features, present, ids, num_classes=count, teachers=teachers, key=_KEY
         )
-    query = np.full((1, 1), LARGEST, dtype=np.int8)
+    query = np.full((1, 1), MAX_ENTRY, dtype=np.int8)
     return replace(Voters(ExactIndex(features, ids), labels, count, query), ensembles=ensembles)

@@ -23,7 +23,7 @@ from ...wall.files import whole
 from ...wall.networks import one_thread
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress, no_progress
-from ..features.cache import NETWORKS, row_digests
+from ..records.embedding_cache import NETWORKS, row_digests
 from ..records.sources import Records
 from .linear_ensemble import shard_numbers
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.files import whole
+from ...wall.matrices import MAX_ENTRY
 from ...wall.progress import TaskProgress, no_progress
 from ..noise import sampler
-from ..search.kernels import LARGEST
 
 MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", sampler.KEY_BYTES
@@ -95,7 +95,7 @@ def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarra
 def _scaled(features: np.ndarray) -> np.ndarray:
     """float32 [n, d + 1]: entries in -1..1, and a column of ones for the intercept."""
     rows = np.ones((len(features), features.shape[1] + 1), dtype=np.float32)
-    rows[:, :-1] = features.astype(np.float32) / LARGEST
+    rows[:, :-1] = features.astype(np.float32) / MAX_ENTRY
     return rows
 
 

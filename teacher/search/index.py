@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...wall.errors import InvalidInput
-from .kernels import LARGEST, MAX_DIMENSIONS, Select, Similar
+from ...wall.matrices import MAX_DIMENSIONS, MAX_ENTRY
+from .kernels import Select, Similar
 from .loops import compiled
 
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
@@ -105,8 +106,8 @@ def check_features(name: str, features: np.ndarray, dimensions: int | None = Non
     if dimensions is not None and features.shape[1] != dimensions:
         rule = f"rows of {dimensions} dimensions, as the records are"
         raise InvalidInput(name, rule, features.shape[1])
-    if features.size and (features.min() < -LARGEST or features.max() > LARGEST):
-        raise InvalidInput(name, f"integers in -{LARGEST}..{LARGEST}", "a larger one")
+    if features.size and (features.min() < -MAX_ENTRY or features.max() > MAX_ENTRY):
+        raise InvalidInput(name, f"integers in -{MAX_ENTRY}..{MAX_ENTRY}", "a larger one")
 
 
 class ByPerson(Ranked):

@@ -19,7 +19,8 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .kernels import LARGEST, MAX_DIMENSIONS, Product, minus_twice
+from ...wall.matrices import MAX_DIMENSIONS, MAX_ENTRY
+from .kernels import Product, minus_twice
 from .loops import compiled
 
 FLOAT32_ROWS = 4096  # records of a float32 block: at most 64 MiB, and its products stay in cache
@@ -85,8 +86,8 @@ def instructions() -> set[str]:
 def is_exact(product: Product, queries: int, dimensions: int = MAX_DIMENSIONS) -> bool:
     """Whether a product is there, and right at the largest entries."""
     entries = np.arange(4 * queries * dimensions).reshape(4 * queries, dimensions)
-    right = (entries * 97 % (2 * LARGEST + 1) - LARGEST).astype(np.int8)
-    right[0], right[1] = LARGEST, -LARGEST
+    right = (entries * 97 % (2 * MAX_ENTRY + 1) - MAX_ENTRY).astype(np.int8)
+    right[0], right[1] = MAX_ENTRY, -MAX_ENTRY
     left, out = minus_twice(right[:queries]), np.zeros((queries, len(right)), dtype=np.int32)
     try:
         product(left, right, out)

@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
-LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
-LEVELS = 2 * LARGEST + 1  # values of a feature
-MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below
+from ...wall.matrices import MAX_ENTRY
+
+LEVELS = 2 * MAX_ENTRY + 1  # values of a feature
 GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
 STEPS = 4096  # steps of a threshold: its square is 2^24
 HASH_ROWS = 8192  # records hashed together
@@ -152,7 +152,7 @@ def hyperplanes(count: int, dimensions: int, seed: int) -> np.ndarray:
     stream = hashlib.shake_256(name.encode()).digest(4 * count * dimensions)
     entries = np.frombuffer(stream, dtype=np.uint8).reshape(count, dimensions, 4)
     sums = entries.sum(axis=2, dtype=np.int16) - 510
-    return np.clip(sums // DIVISOR, -LARGEST, LARGEST).astype(np.int8)
+    return np.clip(sums // DIVISOR, -MAX_ENTRY, MAX_ENTRY).astype(np.int8)
 
 
 def codes(features: np.ndarray, planes: np.ndarray, bits: int, product: Product) -> np.ndarray:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from ...wall.errors import InvalidInput
+from ...wall.features.embedder import Embedder
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import decode_extractor
-from ..features.cache import cache_name
-from ..features.embedder import Embedder
+from ..records.embedding_cache import cache_name
 from .callers import OneAtATime
 from .config import MIB, Settings
 from .replies import refused

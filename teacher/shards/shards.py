@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from ...wall.features.embedder import unit_length
 from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec
 from ..classifiers.linear_ensemble import Ensemble, shard_key, shard_numbers, train_by_shard
-from ..features.cache import forget_shards
-from ..features.embedder import unit_length
 from ..ledger.ledger import Ledger
 from ..mechanisms.base import Mechanism
 from ..mechanisms.voters import Voters
 from ..private_rows import PrivateRows
 from ..records import record_updates
+from ..records.embedding_cache import forget_shards
 from ..records.sources import Records
 from ..search.cpu import ROW_BITS, ROW_MASK
 from ..search.index import Count, Index

@@ -15,15 +15,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ...wall.devices import device_of
 from ...wall.errors import LabelwallError
+from ...wall.features.embedder import Embedder
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ..classifiers.linear_ensemble import shard_numbers
-from ..features.embedder import Embedder
 from ..private_files import log_failure
 from ..records.sources import Records
 from ..search.cpu import ExactIndex
-from ..search.devices import device_of, index_on
+from ..search.devices import index_on
 from ..search.index import Count
 from ..search.kernels import Similar
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from labelwall.teacher import analysts
-from labelwall.teacher.features import cache as embeddings
-from labelwall.teacher.features.cache import row_digests
 from labelwall.teacher.ledger.url import Place
+from labelwall.teacher.records import embedding_cache as embeddings
 from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.records.embedding_cache import row_digests
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.guarantee import EACH

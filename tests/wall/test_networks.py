@@ -11,9 +11,9 @@ import timm
 import torch
 from torch import nn
 
-from labelwall.teacher.features.embedder import Embedder, integers
 from labelwall.wall import networks
 from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.features.embedder import Embedder, integers
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.preprocessing import Preprocessing
 

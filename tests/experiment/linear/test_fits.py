@@ -23,10 +23,10 @@ from labelwall.experiment.linear.model import (
 )
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.student.train import outputs
-from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.label_kinds import STEPS, pack
 from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome

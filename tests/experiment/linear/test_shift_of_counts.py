@@ -11,8 +11,8 @@ from labelwall.experiment.linear.measure import unit_inputs
 from labelwall.experiment.linear.shift import compared
 from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.experiment.run.quality import FOREIGN, Estimate
-from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.mechanisms.sums import ReverseKnn
+from labelwall.wall.features.embedder import unit_length
 from labelwall.wall.matrices import Matrix, NoisyCounts, nearest_cells
 from labelwall.wall.messages import ExtractorSpec, Receipt
 

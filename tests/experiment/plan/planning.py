@@ -12,9 +12,9 @@ from labelwall.experiment.config.groups import BudgetConfig, RoundConfig
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Goal, Optimum, PublicRows
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import label_space
 from labelwall.wall.labels import LabelSpace
 from labelwall.wall.messages import ExtractorSpec

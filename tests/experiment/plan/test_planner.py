@@ -22,7 +22,6 @@ from labelwall.experiment.plan.search import planned_config
 from labelwall.experiment.plan.stand_ins import ScaledVoters, StandInNoise, conversations
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
-from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
@@ -31,6 +30,7 @@ from labelwall.teacher.mechanisms.values import PrivateKnnMean
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import BudgetRefused
+from labelwall.wall.features.embedder import unit_length
 from tests.experiment.plan import planning
 from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, embedded, planned, staged
 from tests.seeded_noise import SeededNoise

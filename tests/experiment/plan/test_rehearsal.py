@@ -18,13 +18,13 @@ from labelwall.experiment.plan.stand_ins import (
     StandInNoise,
 )
 from labelwall.experiment.run.matrices import ask_matrices
-from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN, PrivateKnn, PrivateRadius
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.config import PublicData, Task
+from labelwall.wall.features.embedder import Embedder, unit_length
 from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import (

@@ -19,9 +19,9 @@ from labelwall.experiment.run.features import (
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny

@@ -18,7 +18,7 @@ from labelwall.experiment.run import metrics, quality
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised, score_text
 from labelwall.student.held_out import Cleaned
 from labelwall.student.train import outputs
-from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.guarantee import POOLED
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
 from labelwall.wall.matrices import MAX_ENTRY, inherit

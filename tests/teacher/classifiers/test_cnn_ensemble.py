@@ -10,9 +10,9 @@ import torch
 from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble
 from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_numbers
-from labelwall.teacher.features.cache import NETWORKS, forget
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import Gnmax
+from labelwall.teacher.records.embedding_cache import NETWORKS, forget
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput

@@ -10,10 +10,11 @@ import torch
 from labelwall.teacher.mechanisms.voters import ball_counts, ball_votes, cell_votes
 from labelwall.teacher.search import cpu, devices
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.devices import DeviceIndex, product_on, reproducible
+from labelwall.teacher.search.devices import DeviceIndex, product_on
 from labelwall.teacher.search.kernels import cosine, rbf
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.wall.devices import reproducible
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES
 from tests.teacher.shards import tiny

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.search import poisson_sampling
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
 from tests.seeded_noise import SeededNoise
 from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features, sampled

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.features.network import network_of
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
+from labelwall.wall.features.network import network_of
 from labelwall.wall.messages import DECIDED, RELEASED, ExtractorSpec
 from labelwall.wall.networks import NETWORKS
 from labelwall.wall.wire import MAX_ROWS, SAFETENSORS, encode, encode_extractor

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from labelwall.experiment.run.scoring import decided
-from labelwall.teacher.features import cache
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.sums import Score
+from labelwall.teacher.records import embedding_cache
 from labelwall.teacher.service import callers, extractors
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.queue import Job
 from labelwall.wall.errors import Refused
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from labelwall.wall.progress import no_progress
@@ -45,7 +45,7 @@ def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(tmp
         assert Ledger(tmp_path / "ledger.sqlite").state.head == before
         assert other(99).sha256() in made.service.extractors
         assert len(made.service.extractors._kept) == 8
-        assert (tmp_path / cache.cache_name(other(99), "cpu")).exists()
+        assert (tmp_path / embedding_cache.cache_name(other(99), "cpu")).exists()
         ann.answer(Queries(rows(3, 1)))
         ann.use_extractor(SPEC)
         ann.use_extractor(other(1))
@@ -54,7 +54,7 @@ def test_an_extractor_without_queries_writes_nothing_and_displaces_no_others(tmp
     entries = ledgers.contents(tmp_path / "ledger.sqlite", "extractor")
     assert [entry["sha256"] for entry in entries] == [other(1).sha256()]
     assert audit(tmp_path / "ledger.sqlite").problems == []
-    assert len(list(tmp_path.glob("embeddings-*.npz"))) == cache.MAX_CACHES
+    assert len(list(tmp_path.glob("embeddings-*.npz"))) == embedding_cache.MAX_CACHES
 
 
 SIZE = len(encode_extractor(other(1)))
@@ -151,7 +151,7 @@ class Slow(Embedder):
 def heavy(monkeypatch):
     """Embedding two records with a network takes 0.2 seconds."""
     monkeypatch.setattr("labelwall.teacher.private_rows.Embedder", Slow)
-    monkeypatch.setattr(cache, "block_rows", lambda _: 2)
+    monkeypatch.setattr(embedding_cache, "block_rows", lambda _: 2)
     monkeypatch.setattr(queues, "TURN", 0.3)
     Slow.blocks = 0
 
@@ -200,11 +200,11 @@ def test_features_do_not_depend_on_where_an_embedding_stopped(tmp_path, monkeypa
     records = tiny.records_of(20)
     records.inputs[7] = np.nan
     embedder, silent = Embedder(SPEC), lambda *_: None
-    features, kept = cache.embed_records(tmp_path, records, embedder, silent)
-    monkeypatch.setattr(cache, "block_rows", lambda _: 3)
+    features, kept = embedding_cache.embed_records(tmp_path, records, embedder, silent)
+    monkeypatch.setattr(embedding_cache, "block_rows", lambda _: 3)
     (apart := tmp_path / "apart").mkdir()
     for number in range(7):  # each is as if the process had ended
-        parts = cache.Embedding(apart, records, embedder, silent)
+        parts = embedding_cache.Embedding(apart, records, embedder, silent)
         assert parts.advance(lambda: True) == (number == 6)
         parts.save()
     np.testing.assert_array_equal(parts.result()[0], features)

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.classifiers import cnn_ensemble
-from labelwall.teacher.features import cache, embedder
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.records import embedding_cache
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes
 from labelwall.teacher.service.queue import Job, RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
+from labelwall.wall.features import embedder
 from labelwall.wall.label_kinds import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from tests import ledgers
@@ -274,7 +275,7 @@ def order_of_answers(folder, n, monkeypatch, gone=False):
     Meanwhile bob asks ten batches under an extractor, and ann a few under two, whose features are
     kept, or ``gone``, as after a damage of the custodian's disk.
     """
-    monkeypatch.setattr(cache, "block_rows", lambda _: BATCH)
+    monkeypatch.setattr(embedding_cache, "block_rows", lambda _: BATCH)
     monkeypatch.setattr(queue_module, "TURN", 0.0)
     for polls in ("look", "glance"):
         monkeypatch.setattr(Conversation, polls, lambda _: None)

@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.votes import Gnmax
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -18,6 +17,7 @@ from labelwall.teacher.shards.pools import Pool
 from labelwall.teacher.shards.worker import ShardFailed, journal
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.guarantee import UNITS
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries

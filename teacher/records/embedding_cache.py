@@ -17,11 +17,11 @@ import numpy as np
 
 from ...wall.datasets.arrays import required_member
 from ...wall.errors import InvalidInput, MissingData
+from ...wall.features.embedder import Embedder
 from ...wall.files import whole
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
 from ..records.sources import Records
-from .embedder import Embedder
 
 NETWORKS = "networks"  # folder of PATE's, each taught by a shard of the records
 DIGEST_BYTES = 16

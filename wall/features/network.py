@@ -11,12 +11,12 @@ import onnxruntime
 import torch
 from torch import nn
 
-from ...wall.errors import InvalidInput
-from ...wall.graphs import to_onnx
-from ...wall.messages import ExtractorSpec
-from ...wall.networks import Backbone, build, load
-from ...wall.preprocessing import Preprocessing
-from ..search.devices import device_of, reproducible
+from ..devices import device_of, reproducible
+from ..errors import InvalidInput
+from ..graphs import to_onnx
+from ..messages import ExtractorSpec
+from ..networks import Backbone, build, load
+from ..preprocessing import Preprocessing
 
 BATCH = 64  # rows that an accelerator sees together
 KEPT = 8  # networks

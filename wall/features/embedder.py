@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...wall.errors import InvalidInput
-from ...wall.messages import ExtractorSpec
-from ...wall.progress import TaskProgress, no_progress
-from ..search.kernels import LARGEST, MAX_DIMENSIONS
-from .hog import HOG_UNIT, hog_features
+from ..errors import InvalidInput
+from ..hog import HOG_UNIT, hog_features
+from ..matrices import MAX_DIMENSIONS, MAX_ENTRY
+from ..messages import ExtractorSpec
+from ..progress import TaskProgress, no_progress
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.
 RAW_UNIT = 16.0
@@ -98,10 +98,10 @@ class Embedder:
 def unit_length(spec: ExtractorSpec, dimensions: int) -> float:
     """Length of a unit vector after quantisation without clipping: the features' factor. Public."""
     if spec.backbone == "box":
-        return float(LARGEST)
+        return float(MAX_ENTRY)
     if spec.backbone == "raw":
         # At least 63: up to 63 no entry of a unit vector clips.
-        return max(LARGEST, RAW_UNIT * math.sqrt(dimensions)) * spec.scale
+        return max(MAX_ENTRY, RAW_UNIT * math.sqrt(dimensions)) * spec.scale
     return (HOG_UNIT * math.sqrt(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
 
 
@@ -143,7 +143,7 @@ def quantise(
         kept = finite[part, None]
         x = np.where(kept, features[part], 0.0).astype(np.float64) - middle * kept
         unit = _unit(x) if axes is None else _unit(np.rint(_unit(x) * FINE) @ axes)
-        quantised[part] = np.clip(np.rint(unit * scale), -LARGEST, LARGEST)
+        quantised[part] = np.clip(np.rint(unit * scale), -MAX_ENTRY, MAX_ENTRY)
     return quantised, finite
 
 
@@ -163,8 +163,9 @@ def quantise_box(
     """
     finite = np.isfinite(rows).all(axis=1)
     x = np.where(finite[:, None], rows, 0.0).astype(np.float64)
-    scaled = np.rint((x - np.asarray(middle)) / np.asarray(half) * LARGEST)
-    return np.where(finite[:, None], np.clip(scaled, -LARGEST, LARGEST), 0).astype(np.int8), finite
+    scaled = np.rint((x - np.asarray(middle)) / np.asarray(half) * MAX_ENTRY)
+    clipped = np.where(finite[:, None], np.clip(scaled, -MAX_ENTRY, MAX_ENTRY), 0)
+    return clipped.astype(np.int8), finite
 
 
 def folded_sum(x: np.ndarray) -> np.ndarray:

@@ -6,8 +6,8 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from labelwall.teacher.features.embedder import CHUNK, Embedder, folded_sum, quantise, unit_length
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.features.embedder import CHUNK, Embedder, folded_sum, quantise, unit_length
 from labelwall.wall.hog import cell_size
 from labelwall.wall.messages import ExtractorSpec
 from tests.make import bars

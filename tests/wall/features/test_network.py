@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.features import network
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall import networks as backbones
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.features import network
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
 from tests.make import bars
 from tests.teacher.search.indexes import DEVICES

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.features.cache import cache_name, embed_records, forget
-from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.records.embedding_cache import cache_name, embed_records, forget
 from labelwall.teacher.records.sources import Records
+from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.messages import ExtractorSpec
 
 SPEC = ExtractorSpec("raw", (3,), 2)

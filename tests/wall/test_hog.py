@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from skimage.feature import hog
 
-from labelwall.teacher.features.hog import _gradients, hog_features
-from labelwall.teacher.features.network import Network
-from labelwall.wall.hog import cell_size
+from labelwall.wall.features.network import Network
+from labelwall.wall.hog import _gradients, cell_size, hog_features
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import build, to_safetensors
 from labelwall.wall.preprocessing import unit_scale
