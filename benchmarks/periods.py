@@ -24,9 +24,8 @@ from shift import texts
 
 import labelwall as lw
 from labelwall.experiment.linear.model import stored_probabilities
-from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES
+from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
 from labelwall.wall.features.embedder import Embedder
-from labelwall.wall.wire import SAFETENSORS, decode_extractor
 
 PERIODS, EPSILON = 12, 2.0
 PRIVATE, PUBLIC, TEST = 6_000, 800, 2_000
@@ -58,10 +57,9 @@ def fits(
         )
 
     def line(kind: str, month: int, model: lw.Model) -> dict:
-        features = [model.path / "round_1" / name for name in (COUNTED, FEATURES)]
-        content = next(path for path in features if path.exists()).read_bytes()
-        found = Embedder(decode_extractor(content, SAFETENSORS, len(content))).embed(x[test])[0]
-        last = model.path / f"round_{len(model.summary['rounds'])}" / CLASSIFIER
+        folder, rounds = RunFolder(model.path), model.summary.rounds
+        found = Embedder(folder.extractor(rounds[-1].features)).embed(x[test])[0]
+        last = folder.round(len(rounds)) / CLASSIFIER
         classifier = float((stored_probabilities(last, found).argmax(axis=1) == y[test]).mean())
         about = {"kind": kind, "month": month, "seed": seed, "axes": axes, "reserve": reserve}
         return about | {"right": classifier}

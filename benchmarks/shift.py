@@ -53,12 +53,11 @@ from tables import keel
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.linear.model import stored_probabilities
 from labelwall.experiment.run.features import first_extractor
-from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
+from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import MissingData
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.hog import hog_features
-from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 
 PACKAGES = ("pandas", "sqlalchemy", "sympy", "ray")
@@ -268,18 +267,16 @@ def one_sum(split: Split, epsilon: float, rng: np.random.Generator) -> float:
 
 def released(folder: RunFolder, split: Split) -> float:
     """The same by the classifier that the last round left."""
-    last = max(int(path.name.removeprefix("round_")) for path in folder.path.glob("round_*"))
-    classifier = folder.round(last) / CLASSIFIER
+    summary = folder.finished()
+    assert summary is not None
+    classifier = folder.round(len(summary.rounds)) / CLASSIFIER
     if not classifier.exists():
         return float("nan")
-
-    def first() -> ExtractorSpec:  # as they are
+    if file := summary.rounds[-1].features:
+        spec = folder.extractor(file)
+    else:  # as they are
         config = load_config(folder.config)
-        return first_extractor(config.public_side(), describe(config.data))
-
-    files = [(n, file) for n in range(last, 0, -1) for file in (COUNTED, FEATURES)]
-    number, file = next(each for each in files if (folder.round(each[0]) / each[1]).exists())
-    spec = folder.features(first, number, file)
+        spec = first_extractor(config.public_side(), describe(config.data))
     found = Embedder(spec).embed(split["test_x"])[0]
     said = stored_probabilities(classifier, found).argmax(axis=1)
     return float((said == split["test_y"]).mean())
@@ -295,18 +292,18 @@ def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str,
         command += ["--run_dir", str(run_dir), "--custodian_dir", str(Path(place) / "custodian")]
         subprocess.run([*command, "--quiet"], check=True, stdout=subprocess.DEVNULL)
         folder = RunFolder(run_dir)
-        summary = json.loads(folder.summary.read_text())
-        confusion = np.array((folder.metrics(summary["best_round"]) or {})["confusion"])
+        summary = folder.finished()
+        assert summary is not None
+        confusion = np.array(summary.kept.confusion)
         right = confusion.diagonal() / np.maximum(confusion.sum(axis=1), 1)
-        estimate = summary["rounds"][summary["best_round"] - 1]["estimate"]
-        known = estimate is not None and estimate["by"] != "nothing" and not estimate["why"]
+        estimate = summary.kept.estimate
         values = (
             logistic(split),
             released(folder, split),
-            summary["test_accuracy"],
+            summary.test_accuracy,
             float(right.mean()),
             float(right.min()),
-            estimate["right"] if known else None,
+            estimate.right if estimate is not None and estimate.known else None,
             one_sum(split, epsilon, np.random.default_rng(seed)),
         )
     return dict(zip(COLUMNS, values, strict=True))

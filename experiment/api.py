@@ -99,7 +99,7 @@ def fit(
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config = _configured(data, place, settings, not teachers, periods=periods, **budget)
-        train(config, run_dir, Console(quiet=quiet), isolate, loggers)
+        train(config, run_dir, Console(quiet=quiet, loggers=loggers), isolate)
     return load(run_dir)
 
 

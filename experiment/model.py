@@ -1,16 +1,18 @@
 """What a run leaves, in Python: its model, its report, its ledger's audit."""
 
 import html
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.errors import MissingData
 from .data import ROWS, Data, is_frame, write_table
+
+if TYPE_CHECKING:
+    from .run.results import Estimate, Summary
 
 
 class Report:
@@ -60,22 +62,21 @@ class Model:
         return self.student.info.privacy.delta
 
     @property
-    def estimate_(self) -> dict[str, Any] | None:
+    def estimate_(self) -> "Estimate | None":
         """How many of the round's released labels are right, from released values alone; None where
         these do not tell.
         """
-        summary = self.summary
-        estimate: dict[str, Any] | None = summary["rounds"][summary["best_round"] - 1]["estimate"]
-        return estimate
+        return self.summary.kept.estimate
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> "Summary":
         """What summary.json of the run holds. Raises MissingData for a file without its folder."""
+        from .run.results import Summary, read
+
         place = self.path / "summary.json"
         if not place.is_file():
             raise MissingData(f"`path` must be the folder of a run. Found {str(self.path)!r}.")
-        summary: dict[str, Any] = json.loads(place.read_text())
-        return summary
+        return read(Summary, place)
 
     def update(self, private: Any = None, *, person: Any = None, quiet: bool = False) -> "Model":
         """Ask about the private rows as they are now, by the next period of the run's plan.

@@ -1,15 +1,15 @@
 """A run from its first step to its report, and the updates that its plan keeps a part for."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
 from .run.console import Console
+from .run.results import Summary
 from .run.run_folder import RunFolder, resumed
 
 
@@ -18,10 +18,9 @@ def train(
     run_dir: Path,
     console: Console,
     isolate: bool = False,
-    loggers: Sequence[Any] = (),
     update: bool = False,
-) -> dict[str, Any]:
-    """Run, or resume, an experiment, and write its report: what summary.json holds.
+) -> Summary:
+    """Run, or resume, an experiment, and write its report.
 
     ``update``: with the next period, once all that began are finished.
     The method is chosen first where the configuration leaves it open, then the price is said, then
@@ -56,7 +55,6 @@ def train(
         console=console,
         isolate=isolate,
         custodian=custodian,
-        loggers=loggers,
         update=update,
     )
     for line in period_lines(summary):
@@ -73,9 +71,8 @@ def train(
     return summary
 
 
-def update(run_dir: Path, console: Console, isolate: bool = False) -> dict[str, Any]:
-    """Ask about the private rows as they are now, by the next period of a run's plan: what
-    summary.json holds.
+def update(run_dir: Path, console: Console, isolate: bool = False) -> Summary:
+    """Ask about the private rows as they are now, by the next period of a run's plan.
 
     A killed update continues, and pays for nothing twice; one that is finished is followed by the
     next, whether or not rows changed. Raises as ``train``, BudgetRefused where no period is left.

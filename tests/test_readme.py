@@ -19,6 +19,7 @@ from labelwall.experiment.config.settings import settings_of
 from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.guarantee import POOLED
+from tests.experiment.results import made_summary
 
 REPOSITORY = Path(__file__).parents[1]
 README = REPOSITORY / "README.md"
@@ -79,10 +80,8 @@ def test_the_result_stands_by_line_25() -> None:
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
-    line = result_line(
-        {"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5, "adversary": POOLED},
-        Path("runs/demo"),
-    )
+    summary = made_summary(test_accuracy=0.5, epsilon=1.25, adversary=POOLED)
+    line = result_line(summary, Path("runs/demo"))
     assert "50.00%" in line  # what varies; the rest is what the program prints
     assert re.search(re.escape(line).replace(r"50\.00%", r"\S+").replace(r"1\.25", r"\S+"), top)
 

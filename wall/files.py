@@ -1,10 +1,13 @@
 """Files as all rooms write them: whole or not at all, with one number for their formats."""
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 FORMAT = 1  # of ledgers, anchors, directories and runs
 
@@ -31,3 +34,19 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
+
+
+def write_file(path: Path, content: bytes | str) -> None:
+    """Write a file atomically."""
+    with whole(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> None:
+    """Write an npy file of one array, or an npz file of ``named`` ones, atomically."""
+    content = io.BytesIO()
+    if array is None:
+        np.savez(content, **named)
+    else:
+        np.save(content, array)
+    write_file(path, content.getvalue())

@@ -139,18 +139,15 @@ def _answered(
     """What a run says, as `labelwall run` makes it."""
     if config.open:
         config = decided(config, RunFolder(folder), custodian, console)
-    summary: dict[str, Any] = run(
-        config, folder, entropy=entropy, console=console, custodian=custodian
-    )
-    rounds = summary["rounds"]
-    kept, once = rounds[summary["best_round"] - 1], config.mechanism_of(len(rounds)).once_a_round
+    summary = run(config, folder, entropy=entropy, console=console, custodian=custodian)
+    kept, once = summary.kept, config.mechanism_of(len(summary.rounds)).once_a_round
     return {
-        "epsilon": summary["epsilon"],
-        "labels": kept["answered"] if once else sum(r["answered"] for r in rounds),
-        "label_accuracy": kept["label_accuracy"],
-        "accuracy": summary["test_accuracy"],
-        "label_errors": kept.get("label_errors"),
-        "errors": summary.get("test_errors"),
+        "epsilon": summary.epsilon,
+        "labels": kept.answered if once else sum(result.answered for result in summary.rounds),
+        "label_accuracy": kept.label_accuracy,
+        "accuracy": summary.test_accuracy,
+        "label_errors": kept.label_errors,
+        "errors": summary.test_errors,
     }
 
 

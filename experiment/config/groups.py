@@ -242,5 +242,6 @@ class Round:
     once: bool  # whether it has one price, whatever the number of rows
     form: QueryForm  # what its mechanism asks, with the noise that the budget decides
     seed: int  # of its public randomness
+    as_before: bool = False  # whether it asks as the round before it in its period
     period: int = 1  # of the records, counted from 1
     periods: int = 1  # of the plan

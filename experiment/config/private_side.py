@@ -230,8 +230,18 @@ class PrivateSide(Computing):
                 mechanism = mechanism.noisier(self.budget.later_noise)
             once, form = mechanism.once_a_round, self._summed(mechanism.query_form)
             paid, drawn = period * size + self.slots()[within], seed * 1000 + number
-            of_period = form, drawn, period + 1, periods
-            rounds.append(Round(number, paid, entry.queries, once, *of_period))
+            asked = Round(
+                number=number,
+                slot=paid,
+                queries=entry.queries,
+                once=once,
+                form=form,
+                seed=drawn,
+                as_before=within > 0 and form == rounds[-1].form,
+                period=period + 1,
+                periods=periods,
+            )
+            rounds.append(asked)
         return rounds
 
     def _summed(self, form: QueryForm) -> QueryForm:

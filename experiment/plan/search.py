@@ -26,6 +26,7 @@ from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
 from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
+from ...wall.files import write_file
 from ...wall.progress import Progress
 from ..config.config import Config
 from ..config.groups import (
@@ -41,7 +42,7 @@ from ..config.own import MIN_ROWS, SCORE
 from ..config.settings import to_yaml
 from ..run.console import Console
 from ..run.features import first_extractor
-from ..run.run_folder import RunFolder, resumed, write_file
+from ..run.run_folder import RunFolder, resumed
 from ..run.teachers import service_plan
 from ..run.training import check_student
 from .candidates import PLANNERS

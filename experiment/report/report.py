@@ -5,7 +5,6 @@ card has the Hugging Face Hub's form: front matter, then sections.
 """
 
 import html
-import json
 import math
 import re
 from collections.abc import Callable
@@ -22,13 +21,14 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, sm
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
 from ...wall.errors import LabelwallError, MissingData
+from ...wall.files import write_file
 from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
 from ..config.config import Config
 from ..config.settings import load_config
 from ..run.metrics import BINS, uneven, untested
-from ..run.quality import estimate_of
-from ..run.run_folder import RunFolder, write_file
+from ..run.results import Summary, read
+from ..run.run_folder import RunFolder
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -40,64 +40,59 @@ TASKS = {  # the Hub's, by kind of label, for images and for vectors
     "attributes": ("image-classification", "tabular-classification"),
     "value": ("other", "tabular-regression"),
 }
-# What the pages say about a round
-ROUND_KEYS = (
-    *("asked", "answered", "abstained", "cap_reached", "label_accuracy", "student_accuracy"),
-    *("epsilon_reading", "extractor", "confusion"),
-)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Why `auto` chose its method, of candidates.json."""
+
+    reason: str
+    source: str  # of the rows that it rehearsed on
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinishedRun:
     folder: RunFolder
     config: Config
-    summary: dict[str, Any]  # summary.json
-    rounds: list[dict[str, Any]]  # each metrics.json
+    summary: Summary
     info: StudentInfo  # what the kept student's file says
-    kept: int  # the round whose student the run kept, from 1
     finding: Finding  # the ledger's audit
     unsafe: bool  # whether the noise came from a test tape, by the ledger or by the summary
     # Why this run certifies nothing; empty where ledger, configuration and summary agree. An unsafe
     # ledger is reported apart.
     problems: list[str]
     certified: float | None  # epsilon by the ledger alone, None where nothing is certified
-    choice: dict[str, Any] | None  # candidates.json, where `auto` chose the method
+    choice: Chosen | None  # where `auto` chose the method
 
 
 def read_run(run_dir: Path) -> FinishedRun:
     """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
     folder = RunFolder(run_dir)
     _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite", "student.safetensors")
-    config = load_config(folder.config)
-    try:
-        summary, rounds = json.loads(folder.summary.read_text()), list[dict[str, Any]]()
-        for number in range(1, len(summary["rounds"]) + 1):
-            stored = f"round_{number}/metrics.json"
-            _require(run_dir, stored, f"round_{number}/answers.npz")
-            metrics = json.loads((run_dir / stored).read_text())
-            rounds.append(metrics | {key: metrics[key] for key in ROUND_KEYS})
-        finding, choice = audit(folder.ledger, expect_head=summary["ledger_head"]), None
-        if folder.candidates.is_file():
-            stored_choice = json.loads(folder.candidates.read_text())
-            choice = {name: str(stored_choice[name]) for name in ("reason", "source")}
-        unsafe = bool(summary["unsafe"]) or finding.unsafe
-        problems = [] if unsafe else finding.problems or _problems(config, summary, finding)
-        certified = None if unsafe or problems else finding.epsilon
-        judged = finding, unsafe, problems, certified
-        if (info := unpack(folder.student.read_bytes(), str(folder.student))) is None:
-            raise LabelwallError(f"{folder.student} says nothing of its student.")
-        kept = int(summary["best_round"])
-        return FinishedRun(folder, config, summary, rounds, info, kept, *judged, choice)
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise LabelwallError(f"A JSON file of {run_dir} is damaged ({reason}).") from error
+    config, summary = load_config(folder.config), read(Summary, folder.summary)
+    finding = audit(folder.ledger, expect_head=summary.ledger_head)
+    unsafe = summary.unsafe or finding.unsafe
+    problems = [] if unsafe else finding.problems or _problems(config, summary, finding)
+    if (info := unpack(folder.student.read_bytes(), str(folder.student))) is None:
+        raise LabelwallError(f"{folder.student} says nothing of its student.")
+    return FinishedRun(
+        folder=folder,
+        config=config,
+        summary=summary,
+        info=info,
+        finding=finding,
+        unsafe=unsafe,
+        problems=problems,
+        certified=None if unsafe or problems else finding.epsilon,
+        choice=read(Chosen, folder.candidates) if folder.candidates.is_file() else None,
+    )
 
 
-def _problems(config: Config, summary: dict[str, Any], finding: Finding) -> list[str]:
+def _problems(config: Config, summary: Summary, finding: Finding) -> list[str]:
     """What claims another epsilon than a consistent ledger certifies."""
     stated = {
         "config.yaml": round_up(certified_epsilon(config.plan())),
-        "summary.json": summary["epsilon"],
+        "summary.json": summary.epsilon,
     }
     return [
         f"{source} claims epsilon {claimed}, the ledger certifies {finding.epsilon}"
@@ -140,10 +135,10 @@ def _front(run: FinishedRun) -> dict[str, Any]:
     task, data = TASKS[kind][0 if images else 1], run.config.data.source
     if run.info.table and run.info.table.of_text:
         task = "text-classification"
-    scores = {"accuracy": run.summary["test_accuracy"]}
+    scores = {"accuracy": run.summary.test_accuracy}
     if kind == "value":
-        scores = dict(run.summary["test_errors"] or {})
-    elif (error := run.rounds[run.kept - 1]["calibration_error"]) is not None:
+        scores = dict(run.summary.test_errors or {})
+    elif (error := run.summary.kept.calibration_error) is not None:
         scores["expected_calibration_error"] = error
     known = {name: round(value, 6) for name, value in scores.items() if value is not None}
     results = {
@@ -177,8 +172,8 @@ def _render(template: str, shown: dict[str, Any]) -> str:
 
 def _shown(run: FinishedRun) -> dict[str, Any]:
     """What page and card show: numbers and names."""
-    plan, last, space = run.config.plan(), run.rounds[run.kept - 1], run.info.labels
-    counts, without, frequent = np.array(last["confusion"]), untested(run.summary), {}
+    plan, last, space = run.config.plan(), run.summary.kept, run.info.labels
+    counts, without, frequent = np.array(last.confusion), untested(run.summary), {}
     if space.kind == "attributes" and not without:
         most = counts.sum(axis=2).max(axis=1) / counts.sum(axis=(1, 2))
         frequent = dict(zip(space.names, most.tolist(), strict=True))
@@ -201,9 +196,10 @@ def _shown(run: FinishedRun) -> dict[str, Any]:
         "bins": BINS,
         "uneven": uneven(run.summary),
         "untested": without,
-        "estimates": [estimate_of(r) for r in run.rounds],
-        "periods": run.summary["periods"] if plan.periods > 1 else [],
-        "scored": (run.summary.get("private_score") or {}).get("right") is not None,
+        "periods": run.summary.periods if plan.periods > 1 else (),
+        "rounds": run.summary.rounds,
+        "kept": run.summary.best_round,
+        "scored": (score := run.summary.private_score) is not None and score.right is not None,
         "shown_config": settings,
     }
 

@@ -1,133 +1,49 @@
-"""A round's questions: with which features, about which public rows, and what comes back."""
+"""A round's questions: about which public rows, by which features, and what comes back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from pathlib import Path
 
 import numpy as np
 
-from ...wall.datasets.config import PublicData, Task
-from ...wall.features.embedder import unit_length
 from ...wall.labels import has_label
-from ...wall.messages import RELEASED, Answers, ExtractorSpec, Queries
-from ..config.groups import PublicSide, Round, Scoring
-from ..linear.labelled import Labelled, labelled
+from ...wall.messages import Answers, ExtractorSpec, Queries
+from ..config.groups import Round
+from .asking_features import (
+    AskingFeatures,
+    choose_features,
+    features_on_axes,
+    kept_round,
+    repeats,
+)
 from .console import Console
-from .features import PublicFeatures, extractor_of_round, whitened
 from .matrices import ask_matrices, axes_by_count
-from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
+from .public_rows import PublicRows
+from .quality import FOREIGN
 from .query_selection import choose_queries
-from .run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
+from .results import UNKNOWN, Estimate, RoundResult
+from .run_folder import CLASSIFIER, COUNTED, RunFolder
 from .teachers import Answering
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What the rounds of a run share."""
-
-    settings: PublicSide
-    rounds: list[Round]
-    folder: RunFolder
-    task: Task
-    public: PublicData
-    first_extractor: ExtractorSpec  # of the first round, before whitening
-    features: PublicFeatures
-    teacher: Answering
-    console: Console
-    known: np.ndarray | None = None  # labels of public rows to learn, int64 [n], -1 elsewhere
-    scoring: Scoring | None = None
-    loggers: Sequence[Any] = ()  # of Lightning
-
-    def estimates(self, before: Round) -> list[Estimate | None]:
-        """Those of the rounds before this one, all of them finished; None for other periods', whose
-        records were others.
-        """
-        return [
-            estimate_of(self.folder.metrics(earlier.number) or {})
-            if earlier.period == before.period
-            else None
-            for earlier in self.rounds[: before.number - 1]
-        ]
-
-    def kept(self, last: Round) -> int:
-        """The round whose student is kept after this one, which is finished."""
-        own = estimate_of(self.folder.metrics(last.number) or {})
-        return best_round([*self.estimates(last), own])
-
-
-class Asked(NamedTuple):
-    """What a round released: ``answers`` for ``rows`` of the public pool (int64 [n]), by features
-    of the ``extractor``; ``estimate``: of the labels, where the release tells one.
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a round released: ``answers`` for ``rows`` of the public pool (int64 [n]), by these
+    features; ``estimate``: of the labels, where the release tells one.
     """
 
     answers: Answers
     rows: np.ndarray
-    extractor: ExtractorSpec
+    features: AskingFeatures
     estimate: Estimate | None
 
 
-def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
-    """The features of round ``number`` as its mechanism asks with them; stored where they follow
-    from public rows, since their last digit may depend on the machine.
+def public_alone(public: PublicRows, extractor: ExtractorSpec) -> str | None:
+    """What the public labels that are learned give without private rows, in a line.
+
+    ``extractor``: of the first round.
     """
-    form = experiment.rounds[number - 1].form
-    if (before := _period_before(experiment, number)) is not None:
-        return asking_extractor(experiment, experiment.kept(before))
-    if _again(experiment, number):
-        return asking_extractor(experiment, number - 1)
-    if form.axes is None and not form.landmarks:
-        return _extractor(experiment, number)
-    counted = experiment.folder.round(number) / COUNTED
-    return _on_axes(experiment, number, form.axes, COUNTED if counted.exists() else FEATURES)
-
-
-def _untaught(experiment: Experiment, number: int) -> bool:
-    """Whether the student of round ``number`` is its released classifier, with no new features."""
-    extractor = experiment.folder.load_extractor(number)
-    return extractor.backbone.startswith(RELEASED)
-
-
-def _again(experiment: Experiment, number: int) -> bool:
-    """Whether a round takes sums as the one before did, with which its classifier is averaged."""
-    if number == 1 or not _untaught(experiment, number - 1):
-        return False
-    return experiment.rounds[number - 1].form == experiment.rounds[number - 2].form
-
-
-def _period_before(experiment: Experiment, number: int) -> Round | None:
-    """The last round of the period before that of round ``number``; None in the first."""
-    period = experiment.rounds[number - 1].period
-    earlier = [each for each in experiment.rounds if each.period < period]
-    return earlier[-1] if earlier else None
-
-
-def _on_axes(experiment: Experiment, number: int, axes: int | None, file: str) -> ExtractorSpec:
-    form = replace(experiment.rounds[number - 1].form, axes=axes)
-    plain = experiment.features.plain
-    return experiment.folder.features(
-        lambda: extractor_of_round(_extractor(experiment, number), form, plain), number, file
-    )
-
-
-def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
-    """Those of the round before, unless labels became worse by its own features: then those that
-    the best round asked with.
-    """
-    folder, spec, count = experiment.folder, experiment.first_extractor, experiment.settings.whiten
-    if number == 1 and not count:
-        return spec
-    if number == 1:
-        return folder.features(lambda: whitened(spec, count, experiment.features.plain))
-    kept = best_round(experiment.estimates(experiment.rounds[number - 1]))
-    if kept < number - 1 or _untaught(experiment, kept):
-        return _extractor(experiment, kept)
-    return folder.load_extractor(kept)
-
-
-def public_alone(experiment: Experiment) -> str | None:
-    """What the public labels that are learned give without private rows, in a line."""
-    extractor = asking_extractor(experiment, 1)
-    if (known := _labelled(experiment, extractor)) is None:
+    if public.learned is None or (known := public.labelled(extractor)) is None:
         return None
     return (
         f"public labels alone: {100 * known.right:.1f}% right by logistic regression on "
@@ -136,69 +52,88 @@ def public_alone(experiment: Experiment) -> str | None:
     )
 
 
-def _labelled(experiment: Experiment, extractor: ExtractorSpec) -> Labelled | None:
-    features = experiment.features.quantised(extractor)
-    length = unit_length(extractor, features.shape[1])
-    return labelled(features, experiment.known, length, experiment.task.num_classes)
-
-
-def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Asked:
+def ask(
+    teacher: Answering,
+    public: PublicRows,
+    planned: Round,
+    results: Sequence[RoundResult],
+    folder: RunFolder,
+    console: Console,
+    others: str | None = None,
+) -> Asked:
     """Choose the round's queries, and ask the teacher.
 
-    ``others``: the name of the rows that answers by matrices label, the queries where it is None.
+    ``results``: of all earlier rounds. ``others``: the name of the rows that answers by matrices
+    label, the queries where it is None.
     """
-    public, teacher = experiment.public, experiment.teacher
-    name, count, estimate = f"round {asked.number}", asked.queries or len(public.inputs), None
-    extractor, say = asking_extractor(experiment, asked.number), experiment.console.say
-    rows = _choose(experiment, asked, extractor, count)
+    name, count = f"round {planned.number}", planned.queries or len(public.data.inputs)
+    features = choose_features(public, planned, results, folder)
+    rows = _choose(public, planned, features.spec, folder, count)
     if len(rows) < count:
-        say(f"{name}: the public pool has only {len(rows)} rows left to ask")
-    say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
-    with experiment.console.timed("embedding"):
-        teacher.use_extractor(extractor)
-    if asked.form.matrix is None:
-        answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
-    else:
-        before, again = _period_before(experiment, asked.number), _again(experiment, asked.number)
-        if asked.periods == 1 and not again:  # later records would want other axes
-            asked, extractor = _by_count(experiment, asked, extractor)
-        features, place = experiment.features.quantised, experiment.folder.round(asked.number)
-        rest = None if others is None else features(extractor, others)
-        known = _labelled(experiment, extractor)
-        last = None
-        if before is not None or again:
-            number = asked.number - 1
-            if before is not None and number == before.number:  # of the period before
-                number = experiment.kept(before)
-            last = experiment.folder.round(number) / CLASSIFIER
-        answers, estimate = ask_matrices(
-            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known, last
-        )
-        for text in _remarks(estimate, experiment.task.labels.names):
-            say(f"{name}: {text}")
-    return Asked(answers, rows, extractor, estimate)
+        console.say(f"{name}: the public pool has only {len(rows)} rows left to ask")
+    console.say(f"{name}: asking {len(rows)} queries with {features.spec.backbone} features")
+    with console.timed("embedding"):
+        teacher.use_extractor(features.spec)
+    if planned.form.matrix is None:
+        answers = teacher.answer(Queries(public.data.inputs[rows], slot=planned.slot))
+        return Asked(answers=answers, rows=rows, features=features, estimate=None)
+    if planned.periods == 1 and not repeats(planned, results):  # later records want other axes
+        planned, features = _by_count(teacher, public, planned, results, features, folder, console)
+    extractor, quantised = features.spec, public.features.quantised
+    answers, estimate = ask_matrices(
+        teacher.count,
+        planned,
+        extractor,
+        folder.round(planned.number),
+        quantised(extractor)[rows],
+        None if others is None else quantised(extractor, others),
+        public.labelled(extractor),
+        _last_classifier(planned, results, folder),
+    )
+    for text in _remarks(estimate, public.task.labels.names):
+        console.say(f"{name}: {text}")
+    return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
+
+
+def _last_classifier(
+    planned: Round, results: Sequence[RoundResult], folder: RunFolder
+) -> Path | None:
+    """The file of an earlier classifier of the same features, which is averaged with the round's
+    own; None where there is none.
+    """
+    if not results or (results[0].period == planned.period and not repeats(planned, results)):
+        return None
+    first_of_period = results[-1].period < planned.period
+    number = kept_round(results) if first_of_period else len(results)
+    return folder.round(number) / CLASSIFIER
 
 
 def _by_count(
-    experiment: Experiment, asked: Round, extractor: ExtractorSpec
-) -> tuple[Round, ExtractorSpec]:
+    teacher: Answering,
+    public: PublicRows,
+    planned: Round,
+    results: Sequence[RoundResult],
+    features: AskingFeatures,
+    folder: RunFolder,
+    console: Console,
+) -> tuple[Round, AskingFeatures]:
     """The round and its features, after its first sum has counted the records."""
-    number, inputs = asked.number, experiment.public.inputs
-    if not (experiment.folder.round(number) / COUNTED).exists():
-        guess = experiment.settings.records(len(inputs))
-        plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
+    file = f"round_{planned.number}/{COUNTED}"
+    if not (folder.path / file).exists():
+        guess, extractor = public.settings.records(len(public.data.inputs)), features.spec
+        plain = public.features.plain(extractor)
+        axes = axes_by_count(teacher.count, planned, extractor, guess, plain)
         if axes is None:
-            return asked, extractor
-        kept = experiment.features.quantised(extractor).shape[1]
-        experiment.console.say(
-            f"round {number}: there are not about {guess} records (expected_records), so "
+            return planned, features
+        kept = public.features.quantised(extractor).shape[1]
+        console.say(
+            f"round {planned.number}: there are not about {guess} records (expected_records), so "
             f"{axes} axes are asked about instead of {kept}"
         )
-        extractor = _on_axes(experiment, number, axes, COUNTED)
-        teacher.use_extractor(extractor)
-    steps = (asked.form.steps or 1) - 1  # the first sum was spent on other axes
-    return replace(asked, form=replace(asked.form, steps=steps)), extractor
+        features = features_on_axes(public, planned, results, folder, axes, file)
+        teacher.use_extractor(features.spec)
+    steps = (planned.form.steps or 1) - 1  # the first sum was spent on other axes
+    return replace(planned, form=replace(planned.form, steps=steps)), features
 
 
 def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
@@ -223,13 +158,15 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
 
 
 def _choose(
-    experiment: Experiment, asked: Round, extractor: ExtractorSpec, count: int
+    public: PublicRows, planned: Round, extractor: ExtractorSpec, folder: RunFolder, count: int
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
-    status, features = np.zeros(len(experiment.public.inputs), dtype=np.uint8), None
-    if experiment.settings.choice == "typical" and not asked.once:
-        features = experiment.features.quantised(extractor).astype(np.float32)
-    for earlier in range(1, 1 if asked.once else asked.number):  # which may ask all rows again
-        rows, labels, _ = experiment.folder.load_answers(earlier)
+    status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None
+    if planned.once:  # it may ask all rows again
+        return choose_queries(public.settings.seed, planned.number, status, count, features)
+    if public.settings.choice == "typical":
+        features = public.features.quantised(extractor).astype(np.float32)
+    for earlier in range(1, planned.number):
+        rows, labels, _ = folder.load_answers(earlier)
         status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
-    return choose_queries(experiment.settings.seed, asked.number, status, count, features)
+    return choose_queries(public.settings.seed, planned.number, status, count, features)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -15,14 +15,17 @@ EVERY = 30.0  # seconds between two lines about a task, where there is no termin
 
 
 class Console:
-    """Lines and one progress bar. ``progress`` has the callback's signature (what, done, total)."""
+    """Lines and one progress bar. ``progress`` has the callback's signature (what, done, total).
 
-    def __init__(self, quiet: bool = False) -> None:
+    ``loggers``: of Lightning, which hear the public metrics of the students' trainings.
+    """
+
+    def __init__(self, quiet: bool = False, loggers: Sequence[Any] = ()) -> None:
         from rich.console import Console as RichConsole
 
         self._console = RichConsole(stderr=True, highlight=False, soft_wrap=True)
         self.interactive = self._console.is_terminal and not quiet
-        self._quiet = quiet
+        self._quiet, self.loggers = quiet, loggers
         self.seconds: dict[str, float] = {}  # by part. They tell of private rows: never stored
         self._bar: Progress | None = None
         self._task = ""  # what was reported last, since when, and when a line was last written

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,12 +21,12 @@ from ...teacher.ledger.ledger import Ledger
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...wall.client import RemoteTeacher
 from ...wall.errors import LabelwallError, Refused, TeacherFailed
+from ...wall.files import write_file
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
-from .run_folder import write_file
+from .results import CustodianRecord
 
 T = TypeVar("T")
-UNKNOWN = {"dataset": None, "ledger_head": None, "epsilon": None}
 
 
 class Custodians:
@@ -104,22 +104,25 @@ class Custodians:
         first = next(url for url in self._teachers if url not in self._left_out)
         write_file(path, places[first].read_bytes())
 
-    def described(self, path: Path) -> list[dict[str, Any]]:
-        """By the ledgers that were exported beside ``path``, for each: teacher (URL), dataset,
-        ledger_head (of one that is left out: last seen before), epsilon (certified; None where
-        its noise is unsafe), left_out (why, or None). None where no ledger was ever seen.
+    def described(self, path: Path) -> tuple[CustodianRecord, ...]:
+        """Each custodian by its ledger that was exported beside ``path``; of one that is left out,
+        as it was last seen before.
         """
-        known = list[dict[str, Any]]()
-        for url, place in self._places(path).items():
-            entry: dict[str, Any] = {**UNKNOWN, "teacher": url}
-            entry["left_out"] = self._left_out.get(url)
-            if place.exists():
-                state = Ledger(place).state
-                assert state.plan is not None
-                epsilon = None if state.unsafe else round_up(certified_epsilon(state.plan))
-                entry |= {"dataset": state.dataset, "ledger_head": state.head, "epsilon": epsilon}
-            known.append(entry)
-        return known
+        return tuple(self._described(url, place) for url, place in self._places(path).items())
+
+    def _described(self, url: str, place: Path) -> CustodianRecord:
+        left_out = self._left_out.get(url)
+        if not place.exists():
+            return CustodianRecord(teacher=url, left_out=left_out)
+        state = Ledger(place).state
+        assert state.plan is not None
+        return CustodianRecord(
+            teacher=url,
+            dataset=state.dataset,
+            ledger_head=state.head,
+            epsilon=None if state.unsafe else round_up(certified_epsilon(state.plan)),
+            left_out=left_out,
+        )
 
     def _places(self, path: Path) -> dict[str, Path]:
         """The file of each one's ledger, by URL."""

@@ -3,11 +3,9 @@
 Rooms below take the parts alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,16 +15,18 @@ from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.files import write_file
 from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
-from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
 from .places import custodian_place
-from .rounds import public_digest, run_rounds
-from .run_folder import RunFolder, resumed, write_file
+from .public_rows import PublicRows
+from .results import Summary
+from .rounds import Schedule, public_digest, run_rounds
+from .run_folder import RunFolder, resumed
 from .teachers import teacher_of
 from .training import check_student
 
@@ -39,18 +39,16 @@ def run(
     console: Console,
     isolate: bool = False,
     custodian: Path | None = None,
-    loggers: Sequence[Any] = (),
     update: bool = False,
-) -> dict[str, object]:
-    """Run, or resume, an experiment; returns what summary.json holds.
+) -> Summary:
+    """Run, or resume, an experiment.
 
     No data is read unless the plan is affordable. A killed run continues where it stopped, and pays
     for nothing twice.
 
     ``update``: the next period is asked, once all that began are finished.
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
-    ``custodian``: the private side's directory; ``custodian_place`` where it is None. ``loggers``:
-    of Lightning, for the students' metrics.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -77,15 +75,24 @@ def run(
         period = _period(folder, len(config.rounds), public, update)
         config = _fixed(config, folder, console)
         write_file(folder.config, to_yaml(config))
-        taught = public.labels if settings.taught else None
-        if taught is not None:  # no metric is of rows that were trained on
+        learned = public.labels if settings.taught else None
+        if learned is not None:  # no metric is of rows that were trained on
             public = replace(public, labels=None)
-        rest = folder, task, public, extractor, features, teacher, console, taught
-        rounds = [r for r in config.asked_rounds(config.seed) if r.period <= period]
-        score = config.asked_score(period)
+        public_rows = PublicRows(
+            settings=settings,
+            task=task,
+            data=public,
+            first=extractor,
+            features=features,
+            learned=learned,
+        )
+        schedule = Schedule(
+            rounds=[r for r in config.asked_rounds(config.seed) if r.period <= period],
+            scoring=config.asked_score(period),
+        )
         if config.budget.periods > 1:
             console.say(f"period {period} of {config.budget.periods}")
-        return run_rounds(Experiment(settings, rounds, *rest, score, loggers))
+        return run_rounds(teacher, public_rows, schedule, folder, console)
 
 
 def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) -> int:
@@ -102,7 +109,7 @@ def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) ->
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if last > 1 and folder.periods()[0]["public_sha256"] != public_digest(public.inputs):
+    if last > 1 and folder.periods()[0].public_sha256 != public_digest(public.inputs):
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
     return last
 

@@ -15,6 +15,7 @@ import numpy as np
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import unit_length
+from ...wall.files import write_arrays, write_file
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,
@@ -52,7 +53,7 @@ from .quality import (
     by_probabilities,
 )
 from .query_selection import k_means
-from .run_folder import CLASSIFIER, PROBABILITIES, write_arrays, write_file
+from .run_folder import CLASSIFIER, PROBABILITIES
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small

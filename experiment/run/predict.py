@@ -15,13 +15,15 @@ from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
+from ...wall.files import write_arrays
 from ...wall.messages import Answers, Queries
 from ..config.groups import PublicSide
 from ..config.private_side import PrivateSide
-from .asking import Experiment, ask
+from .asking import ask
 from .console import Console
 from .features import PublicFeatures, extractor_of_round, first_extractor, whitened
-from .run_folder import NOT_IDENTITY, RunFolder, write_arrays
+from .public_rows import PublicRows
+from .run_folder import NOT_IDENTITY, RunFolder
 from .teachers import teacher_of
 
 
@@ -76,9 +78,15 @@ def predict(
             folder.path /= _identity(settings, public.inputs, *decided)
             folder.create()
             current = side.recorded(plan).asked_rounds(settings.seed)[0]
-            known = public.labels if settings.taught else None
-            shared = folder, task, public, first, features, teacher, console, known
-            answers = ask(Experiment(settings, [current], *shared), current, "asked").answers
+            known = PublicRows(
+                settings=settings,
+                task=task,
+                data=public,
+                first=first,
+                features=features,
+                learned=public.labels if settings.taught else None,
+            )
+            answers = ask(teacher, known, current, [], folder, console, "asked").answers
         teacher.export(folder.ledger)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})

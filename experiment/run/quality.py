@@ -4,60 +4,21 @@ Neither private rows nor test labels enter, so it costs nothing.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from ...student.held_out import Cleaned
 from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
+from .results import AGREEMENT, COUNTS, MOMENTS, PROBABILITIES, UNKNOWN, Estimate
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
-COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
-MOMENTS = "noisy moments"
-UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.025
 MOST_ERROR = 0.05  # of an estimate that is said
 HIDDEN = "the noise hides how sure labels may be"
 RARE_CLASS = "public rows may have more of a class with few records than is seen"
 FOREIGN = "no shares of the classes explain the private rows by the public ones, which differ"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """``right``: estimated share of right labels, in [0, 1]; ``error``: its standard error.
-
-    ``by``: COUNTS, PROBABILITIES, or AGREEMENT, which tells whether labels agree with one another.
-    By MOMENTS ``right`` is the variance of values that a regression explains, in squares of half
-    the range, which has a place among rounds and is no share of right labels.
-    """
-
-    right: float
-    error: float
-    by: str
-    why: str = ""  # it is unknown
-    few: dict[str, int] = field(default_factory=dict)  # classes with few records: about how many
-
-    @property
-    def known(self) -> bool:
-        return not self.why and self.by != UNKNOWN
-
-    def text(self) -> str:
-        """For a reader, where nothing else is known of the labels."""
-        if not self.known:
-            return f"unknown ({self.why})" if self.why else "unknown"
-        if self.by == MOMENTS:
-            deviation = math.sqrt(max(self.right, 0.0))
-            return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
-        name = "consistent" if self.by == AGREEMENT else "right"
-        return f"about {100 * self.right:.0f}% {name} by {self.by}"
-
-
-def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
-    stored = metrics.get("estimate")
-    return None if stored is None else Estimate(**stored)
 
 
 # Of labels by counts that are not above their noise: there may be no records at all.

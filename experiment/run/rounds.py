@@ -1,105 +1,172 @@
 """The loop: ask, train, send features back, ask again.
 
-Each round is complete on disk before the next one starts.
+Each round is complete on disk before the next one starts: results so far in, next result out.
 """
 
 import hashlib
-import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
 
 from ...student.model import Privacy, StudentInfo, pack
+from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
-from ...wall.datasets.config import DataConfig
 from ...wall.datasets.tables import encoding
-from ...wall.labels import LabelSpace
-from ...wall.messages import ExtractorSpec
-from ..config.groups import Round
-from .asking import Experiment, ask, public_alone
+from ...wall.files import write_file
+from ...wall.labels import has_label
+from ...wall.messages import ExtractorSpec, Outcome
+from ..config.groups import Round, Scoring
+from .asking import Asked, ask, public_alone
+from .asking_features import choose_features, estimates, features_of, kept_round
+from .console import Console
 from .custodians import Custodians
-from .metrics import by_class, round_line
-from .quality import best_round, estimate_of
-from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
+from .metrics import by_class, label_score, round_line, student_score
+from .places import reading
+from .public_rows import PublicRows
+from .quality import best_round
+from .results import PeriodResult, PrivateScore, RoundResult, Summary
+from .run_folder import TRAINING_LABELS, RunFolder
 from .scoring import STUDENT, best_scored
-from .training import retold, train_round, untaught
+from .teachers import Answering
+from .training import Learned, learn
 
 
-def run_rounds(experiment: Experiment) -> dict[str, object]:
-    """All rounds, those that are not finished; returns what summary.json holds."""
-    if experiment.known is not None and (alone := public_alone(experiment)):
-        experiment.console.say(alone)
-    rounds = [_round(experiment, current) for current in experiment.rounds]
-    return _summarise(experiment, rounds)
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What is asked, in order, and by what the result is scored; None without a score."""
+
+    rounds: Sequence[Round]
+    scoring: Scoring | None = None
 
 
-def _round(experiment: Experiment, current: Round) -> dict:
-    folder, say, number = experiment.folder, experiment.console.say, current.number
-    metrics = folder.metrics(number)
-    if metrics is None:
-        with experiment.console.timed("asking"):
-            asked = ask(experiment, current)
-        folder.save_answers(number, asked.rows, asked.answers.labels, asked.answers.outcomes)
-        experiment.teacher.export(folder.ledger)
-        with experiment.console.timed("training"):
-            network = untaught(experiment, current, asked)
-            metrics = network or train_round(experiment, current, asked)
-        write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
-    shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
-    if current.period < experiment.rounds[-1].period:
-        return metrics
-    say(round_line(number, metrics, experiment.task.labels))
-    estimates = [*experiment.estimates(current), estimate_of(metrics)]
-    if (kept := best_round(estimates)) < number:
-        labels = [estimate.text() for n in (number, kept) if (estimate := estimates[n - 1])]
-        say(
-            f"round {number} is worse than round {kept}: labels {' against '.join(labels)}. "
+def run_rounds(
+    teacher: Answering,
+    public: PublicRows,
+    schedule: Schedule,
+    folder: RunFolder,
+    console: Console,
+) -> Summary:
+    """All rounds, those that are not finished; returns what the run came to."""
+    results = folder.results(len(schedule.rounds))
+    if public.learned is not None:
+        first = schedule.rounds[0]
+        features = (
+            features_of(public, results[0], folder)
+            if results
+            else choose_features(public, first, [], folder)
+        )
+        if alone := public_alone(public, features.spec):
+            console.say(alone)
+    for planned in schedule.rounds[len(results) :]:
+        with console.timed("asking"):
+            asked = ask(teacher, public, planned, results, folder, console)
+        answers = asked.answers
+        folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
+        teacher.export(folder.ledger)
+        with console.timed("training"):
+            learned = learn(public, planned, asked, results, folder, console)
+        results = [*results, _result(public, planned, asked, learned, folder)]
+        folder.save_result(planned.number, results[-1])
+    for planned in schedule.rounds:
+        checkpoints = folder.round(planned.number) / "checkpoints"
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        if planned.period == schedule.rounds[-1].period:
+            _say(results[: planned.number], public, console)
+    return _summarise(teacher, public, schedule, results, folder, console)
+
+
+def _result(
+    public: PublicRows, planned: Round, asked: Asked, learned: Learned, folder: RunFolder
+) -> RoundResult:
+    """What a finished round came to."""
+    labels, outcomes = asked.answers.labels, asked.answers.outcomes
+    score = label_score(public, asked.rows, labels)
+    return RoundResult(
+        **vars(learned.score),
+        period=planned.period,
+        asked=len(asked.rows),
+        answered=int(has_label(labels).sum()),
+        abstained=int((outcomes == Outcome.ABSTAINED).sum()),
+        cap_reached=int((outcomes == Outcome.CAP_REACHED).sum()),
+        label_accuracy=score["accuracy"],
+        label_errors=score.get("errors"),
+        estimate=learned.estimate,
+        extractor=asked.features.spec.backbone,
+        features=asked.features.file,
+        features_of=asked.features.of,
+        taught=learned.taught,
+        dropped=learned.dropped,
+        seconds=learned.seconds,
+        epsilon_reading=reading(folder.ledger_state()),
+        ledger_head=asked.answers.receipt.ledger_head,
+    )
+
+
+def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -> None:
+    """Say what the last of these rounds came to, and whether an earlier one is kept for it."""
+    number = len(results)
+    console.say(round_line(number, results[-1], public.task.labels))
+    known = estimates(results, results[-1].period)
+    if (kept := best_round(known)) < number:
+        texts = [estimate.text() for n in (number, kept) if (estimate := known[n - 1])]
+        console.say(
+            f"round {number} is worse than round {kept}: labels {' against '.join(texts)}. "
             f"Round {kept}'s student and features are kept."
         )
-    return metrics
 
 
-def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
-    """Write summary.json and the student; ``rounds``: the metrics of all rounds, in order."""
-    folder, public = experiment.folder, experiment.public
-    best = best_scored(experiment, experiment.kept(experiment.rounds[-1]))
-    kept = best.number
+def _summarise(
+    teacher: Answering,
+    public: PublicRows,
+    schedule: Schedule,
+    results: Sequence[RoundResult],
+    folder: RunFolder,
+    console: Console,
+) -> Summary:
+    """Write summary.json and the student."""
+    best = best_scored(teacher, public, schedule.scoring, results, kept_round(results), folder)
+    if best.score is not None:
+        console.say(f"round {best.number}'s {best.name} {best.score.text()}")
+    rounds = list(results)
     if best.name != STUDENT:
-        rounds[kept - 1] |= retold(experiment, best.spec)
-        write_file(folder.round(kept) / METRICS, json.dumps(rounds[kept - 1], indent=2))
-    experiment.teacher.export(folder.ledger)
-    teacher, state, plan = experiment.teacher, folder.ledger_state(), folder.plan()
-    custodians = teacher.described(folder.ledger) if isinstance(teacher, Custodians) else []
-    last, finished = rounds[kept - 1], folder.summary.exists()
-    date = datetime.now(UTC).date().isoformat()
-    summary = {
-        "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
-        "delta": plan.delta,
-        "unsafe": state.unsafe,
-        "adversary": state.adversary,
-        "unit": plan.unit,
-        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
-        "best_round": kept,
-        "test_accuracy": last["student_accuracy"],
-        **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
-        **by_class(last),
-        "rounds": [{k: v for k, v in entry.items() if k != "confusion"} for entry in rounds],
-        "dataset": state.dataset,
-        "ledger_head": state.head,
-        "private_score": best.score,
-        "custodians": custodians,
-        "seed": experiment.settings.seed,
-        "public_rows": len(public.inputs),
-        "periods": _periods(experiment, last, best.score),
-        "test_rows": len(public.test_inputs),
-        "held_out": public.held_out,
-        "date": json.loads(folder.summary.read_text())["date"] if finished else date,
-    }
-    data, labels = experiment.settings.data, experiment.task.labels
-    write_file(folder.student, _described(folder, best.spec, data, labels, summary))
-    write_file(folder.summary, json.dumps(summary, indent=2))
+        score = student_score(public, outputs(best.spec, public.data.test_inputs))
+        told = replace(rounds[best.number - 1], **vars(score), dropped=0, seconds=0.0)
+        rounds[best.number - 1] = told
+        folder.save_result(best.number, told)
+    teacher.export(folder.ledger)
+    state, plan, kept = folder.ledger_state(), folder.plan(), rounds[best.number - 1]
+    earlier = folder.finished()
+    balanced, worst = by_class(kept, public.task.labels)
+    summary = Summary(
+        epsilon=None if state.unsafe else round_up(certified_epsilon(plan)),
+        delta=plan.delta,
+        unsafe=state.unsafe,
+        adversary=state.adversary,
+        unit=plan.unit,
+        certificates={name: round_up(c.epsilon) for name, c in certificates(plan).items()},
+        best_round=best.number,
+        test_accuracy=kept.student_accuracy,
+        test_errors=kept.student_errors,
+        balanced_accuracy=balanced,
+        worst_class=worst,
+        rounds=tuple(rounds),
+        dataset=state.dataset,
+        ledger_head=state.head,
+        private_score=best.score,
+        custodians=teacher.described(folder.ledger) if isinstance(teacher, Custodians) else (),
+        seed=public.settings.seed,
+        public_rows=len(public.data.inputs),
+        periods=_periods(public, kept, best.score, folder),
+        test_rows=len(public.data.test_inputs),
+        held_out=public.data.held_out,
+        date=earlier.date if earlier else datetime.now(UTC).date().isoformat(),
+    )
+    write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
+    folder.save_summary(summary)
     return summary
 
 
@@ -110,40 +177,53 @@ def public_digest(rows: np.ndarray) -> str:
 
 
 def _periods(
-    experiment: Experiment, metrics: dict, score: dict[str, object] | None
-) -> list[dict[str, object]]:
-    """What the periods until now came to, the last one by the ``metrics`` of its kept round."""
-    folder, period = experiment.folder, experiment.rounds[-1].period
+    public: PublicRows, kept: RoundResult, score: PrivateScore | None, folder: RunFolder
+) -> tuple[PeriodResult, ...]:
+    """What the periods until now came to, the last one by its ``kept`` round."""
     plan = folder.plan()
-    known = folder.periods()
-    own = {
-        "period": period,
-        "epsilon": round_up(certified_epsilon(plan.up_to(period))),
-        "left": plan.periods - period,
-        "test_accuracy": metrics["student_accuracy"],
-        "estimate": metrics["estimate"],
-        "private_score": score,
-        "public_sha256": public_digest(experiment.public.inputs),
-    }
-    return [*known[: period - 1], own]
+    last = PeriodResult(
+        period=kept.period,
+        epsilon=round_up(certified_epsilon(plan.up_to(kept.period))),
+        left=plan.periods - kept.period,
+        test_accuracy=kept.student_accuracy,
+        estimate=kept.estimate,
+        private_score=score,
+        public_sha256=public_digest(public.data.inputs),
+    )
+    return (*folder.periods()[: kept.period - 1], last)
 
 
-def _described(
-    folder: RunFolder, spec: ExtractorSpec, data: DataConfig, labels: LabelSpace, summary: dict
+def _with_metadata(
+    spec: ExtractorSpec, public: PublicRows, summary: Summary, folder: RunFolder
 ) -> bytes:
     """The kept model with its metadata: a safetensors file.
 
-    ``summary``: what summary.json holds. All of it is public, so nothing is charged.
+    All of it is public, so nothing is charged.
     """
-    kept, plan = summary["best_round"], folder.plan()
-    names = ("epsilon", "delta", "adversary", "ledger_head", "dataset", "unit")
-    known = {name: summary[name] for name in names}
-    privacy = Privacy(certificate=smallest_certified(plan), **known)
+    plan, labels, data = folder.plan(), public.task.labels, public.settings.data
+    privacy = Privacy(
+        certificate=smallest_certified(plan),
+        epsilon=summary.epsilon,
+        delta=summary.delta,
+        adversary=summary.adversary,
+        ledger_head=summary.ledger_head,
+        dataset=summary.dataset,
+        unit=summary.unit,
+    )
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
-        taught = np.load(folder.round(kept) / TRAINING_LABELS, allow_pickle=False)
+        path = folder.round(summary.best_round) / TRAINING_LABELS
+        taught = np.load(path, allow_pickle=False)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
-    table = encoding(data) if data.source == "table" else None
-    network = spec.backbone, spec.input_shape, spec.mean, spec.std
-    return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)
+    info = StudentInfo(
+        backbone=spec.backbone,
+        input_shape=spec.input_shape,
+        mean=spec.mean,
+        std=spec.std,
+        labels=labels,
+        privacy=privacy,
+        table=encoding(data) if data.source == "table" else None,
+        shares=shares,
+    )
+    return pack(info, spec.weights)

@@ -3,7 +3,7 @@
 Nothing private enters it.
 """
 
-import io
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -16,12 +16,13 @@ import numpy as np
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.files import whole
+from ...wall.files import write_arrays, write_file
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from ..config.config import Config
 from ..config.groups import Computing
 from ..config.settings import load_config
+from .results import PeriodResult, RoundResult, Summary, read, write
 
 METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
 CLASSIFIER = "linear.safetensors"
@@ -30,21 +31,6 @@ FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
-
-
-def write_file(path: Path, content: bytes | str) -> None:
-    with whole(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-
-
-def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> None:
-    """Write an npy file of one array, or an npz file of ``named`` ones, atomically."""
-    content = io.BytesIO()
-    if array is None:
-        np.savez(content, **named)
-    else:
-        np.save(content, array)
-    write_file(path, content.getvalue())
 
 
 class RunFolder:
@@ -79,15 +65,26 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def metrics(self, number: int) -> dict | None:
-        """A finished round's metrics, None while it is not finished."""
-        path = self.round(number) / METRICS
-        return json.loads(path.read_text()) if path.exists() else None
+    def results(self, rounds: int) -> list[RoundResult]:
+        """What the finished rounds of the first ``rounds`` came to, in order."""
+        files = [self.path / f"round_{number}" / METRICS for number in range(1, rounds + 1)]
+        return [read(RoundResult, file) for file in itertools.takewhile(Path.exists, files)]
 
-    def periods(self) -> list[dict[str, Any]]:
-        """What each finished period came to, as summary.json holds it."""
-        known = json.loads(self.summary.read_text()) if self.summary.exists() else {}
-        return list(known.get("periods", ()))
+    def save_result(self, number: int, result: RoundResult) -> None:
+        """Store what a round came to, which finishes it."""
+        write(result, self.round(number) / METRICS)
+
+    def save_summary(self, summary: Summary) -> None:
+        """Store what the run came to."""
+        write(summary, self.summary)
+
+    def finished(self) -> Summary | None:
+        """What the run came to; None where it has not finished its first period."""
+        return read(Summary, self.summary) if self.summary.exists() else None
+
+    def periods(self) -> tuple[PeriodResult, ...]:
+        """What each finished period came to."""
+        return summary.periods if (summary := self.finished()) else ()
 
     def ledger_state(self) -> LedgerState:
         from ...teacher.ledger.ledger import Ledger  # takes half a second
@@ -125,15 +122,17 @@ class RunFolder:
     def load_extractor(self, number: int) -> ExtractorSpec:
         return _extractor(self.round(number) / "student.safetensors")
 
-    def features(
-        self, build: Callable[[], ExtractorSpec], number: int | None = None, file: str = FEATURES
-    ) -> ExtractorSpec:
-        """The first round's extractor, or the one that round ``number`` asks with, built once.
+    def extractor(self, file: str) -> ExtractorSpec:
+        """The extractor in a file of the run folder."""
+        return _extractor(self.path / file)
 
-        A resumed run asks with the same extractor, to the last bit.
+    def features(self, file: str, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
+        """The extractor in a file of the run folder, which is built once: a resumed run asks with
+        the same one, to the last bit.
         """
-        path = (self.path if number is None else self.round(number)) / file
+        path = self.path / file
         if not path.exists():
+            path.parent.mkdir(exist_ok=True)
             write_file(path, encode_extractor(build()))
         return _extractor(path)
 

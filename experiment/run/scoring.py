@@ -1,10 +1,8 @@
 """A private score: how many private records a student predicts right, released with noise."""
 
-import json
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors.torch
@@ -15,74 +13,82 @@ from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
 from ...wall.networks import build, to_safetensors
+from ..config.groups import Scoring
 from ..linear.model import as_network
-from .asking import Experiment, asking_extractor
-from .run_folder import CLASSIFIER, write_file
+from .asking_features import features_of
+from .public_rows import PublicRows
+from .results import PrivateScore, RoundResult, read, write
+from .run_folder import CLASSIFIER, RunFolder
+from .teachers import Answering
 
 STUDENT = "student"
 DOUBT = 0.1  # standard error of a share above which it says nothing
 
 
-class Scored(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Scored:
     """A model of round ``number``, and its private score."""
 
     number: int
     name: str  # STUDENT, or what it is
     spec: ExtractorSpec
-    score: dict[str, Any] | None
-
-    @property
-    def right(self) -> float | None:
-        return self.score["right"] if self.score else None
+    score: PrivateScore | None = None
 
 
-def best_scored(experiment: Experiment, kept: int) -> Scored:
-    """The model that is the result, with its score, which the console is told.
+def best_scored(
+    teacher: Answering,
+    public: PublicRows,
+    scoring: Scoring | None,
+    results: Sequence[RoundResult],
+    kept: int,
+    folder: RunFolder,
+) -> Scored:
+    """The model that is the result, with its score.
 
     ``kept``: the round that estimates choose, whose student it is unless scores of the models of
-    all the period's rounds are to choose, and are known.
+    all the last period's rounds are to choose, and are known.
     """
-    asked, period = experiment.scoring, experiment.rounds[-1].period
-    every = asked is not None and asked.choose
-    numbers = [each.number for each in experiment.rounds if each.period == period]
-    models = _models(experiment, numbers if every else [kept], classifiers=every)
-    scored = [each._replace(score=private_score(experiment, each)) for each in models]
-    best = next(each for each in scored if each.number == kept)
-    if all(each.right is not None for each in scored):
-        best = max(scored, key=lambda each: (each.right, each.number, each.name))
-    if text := score_text(best.score):
-        experiment.console.say(f"round {best.number}'s {best.name} {text}")
-    return best
+    if scoring is None:
+        return next(iter(_models(public, results, [kept], False, folder)))
+    rounds = [kept]
+    if scoring.choose:
+        period = results[-1].period
+        rounds = [n for n, result in enumerate(results, start=1) if result.period == period]
+    models = [
+        replace(model, score=private_score(teacher, public, scoring, model, folder))
+        for model in _models(public, results, rounds, scoring.choose, folder)
+    ]
+    known = {id(m): m.score.right for m in models if m.score and m.score.right is not None}
+    if len(known) == len(models):
+        return max(models, key=lambda model: (known[id(model)], model.number, model.name))
+    return next(model for model in models if model.number == kept)
 
 
-def _models(experiment: Experiment, rounds: Iterable[int], classifiers: bool) -> Iterator[Scored]:
-    folder = experiment.folder
+def _models(
+    public: PublicRows,
+    results: Sequence[RoundResult],
+    rounds: Iterable[int],
+    classifiers: bool,
+    folder: RunFolder,
+) -> Iterator[Scored]:
     for number in rounds:
-        yield Scored(number, STUDENT, folder.load_extractor(number), None)
+        yield Scored(number=number, name=STUDENT, spec=folder.load_extractor(number))
         path = folder.round(number) / CLASSIFIER
         if classifiers and path.exists():
-            network = as_network(path, asking_extractor(experiment, number))
+            features = features_of(public, results[number - 1], folder)
+            network = as_network(path, features.spec)
             if network is not None:
-                yield Scored(number, "released classifier", network, None)
+                yield Scored(number=number, name="released classifier", spec=network)
 
 
-def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | None:
-    """A model's score, as summary.json holds it; None where the run buys none, or a cap refuses it.
-
-    right (share of the private records, or of their attributes, in 0..1, None where noise hides it;
-    for values 1 less the mean squared error over that of a quarter of the range), error (its
-    standard error, of the noise), by_class (name of a class or attribute -> [right, error], where
-    counts carry them), epsilon (of all scores of the plan by themselves), least (what the guarantee
-    by itself promises of ``right`` for fresh records from the same source, in the mean), rmse (of
-    values: it, its standard error, and the largest for fresh records, in their unit).
-    """
-    if experiment.scoring is None:
-        return None
-    path = experiment.folder.round(model.number) / f"{model.name.replace(' ', '_')}_score.json"
+def private_score(
+    teacher: Answering, public: PublicRows, scoring: Scoring, model: Scored, folder: RunFolder
+) -> PrivateScore | None:
+    """A model's score; None where a cap refuses it."""
+    path = folder.round(model.number) / f"{model.name.replace(' ', '_')}_score.json"
     if path.exists():
-        return json.loads(path.read_text())  # type: ignore[no-any-return]
-    slot, form = experiment.scoring.slot, experiment.scoring.form
-    labels, teacher = experiment.task.labels, experiment.teacher
+        return read(PrivateScore, path)
+    slot, form, labels = scoring.slot, scoring.form, public.task.labels
     outputs = labels.outputs
     teacher.use_extractor(decided(model.spec, labels.kind))
     features = 2 if labels.kind == "value" else outputs
@@ -93,29 +99,37 @@ def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | Non
     right, wrong = counts.reshape(2, outputs) / form.parts
     share, error = noisy_shares(right.sum(), wrong.sum(), form.noise * math.sqrt(outputs))
     each = zip(labels.names, *noisy_shares(right, wrong, form.noise), strict=True)
-    plan = experiment.folder.plan()
+    plan = folder.plan()
     kind = plan.slots[slot].mechanism["kind"]
     scores = tuple(s for s in plan.slots if s.mechanism["kind"] == kind)  # of all periods
     alone = certified_epsilon(replace(plan, slots=scores))
     known = bool(error <= DOUBT)
     least = promised(float(share), certified_epsilon(plan), plan.delta)
-    score: dict[str, Any] = {
-        "right": round(float(share), 4) if known else None,
-        "error": round(float(error), 4) if known else None,
-        "by_class": {
-            name: [round(float(part), 4), round(float(doubt), 4)]
+    rmse = None
+    if known and labels.kind == "value":
+        squares = np.array([1 - share, 1 - share + error, 1 - least]).clip(0, 1)
+        roots = np.sqrt(squares) * (labels.bounds[1] - labels.bounds[0]) / 4
+        middle, above, most = (float(root) for root in roots)
+        rmse = (_short(middle), _short(above - middle), _short(most))
+    score = PrivateScore(
+        right=round(float(share), 4) if known else None,
+        error=round(float(error), 4) if known else None,
+        by_class={
+            name: (round(float(part), 4), round(float(doubt), 4))
             for name, part, doubt in each
             if doubt <= DOUBT and labels.kind != "value"
         },
-        "epsilon": round_up(alone),
-        "least": round(least, 4) if known else None,
-    }
-    if known and labels.kind == "value":
-        squares = np.array([1 - share, 1 - share + error, 1 - least]).clip(0, 1)
-        rmse, above, most = np.sqrt(squares) * (labels.bounds[1] - labels.bounds[0]) / 4
-        score["rmse"] = [float(f"{value:.4g}") for value in (rmse, above - rmse, most)]
-    write_file(path, json.dumps(score, indent=2))
+        epsilon=round_up(alone),
+        least=round(least, 4) if known else None,
+        rmse=rmse,
+    )
+    write(score, path)
     return score
+
+
+def _short(value: float) -> float:
+    """A number to four digits."""
+    return float(f"{value:.4g}")
 
 
 def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
@@ -155,23 +169,3 @@ def noisy_shares(
     spread = noise * np.hypot(share, 1 - share)  # of (1 - share) right - share wrong
     error = np.divide(spread, records, where=some, out=np.full_like(records, np.inf))
     return share, error
-
-
-def score_text(score: dict | None) -> str:
-    """A score for a reader; empty where there is none."""
-    if score is None:
-        return ""
-    bought = f"(released at epsilon {score['epsilon']})"
-    if score["right"] is None:
-        return f"on the private records: unknown, the noise hides it {bought}"
-    if "rmse" in score:
-        rmse, error, most = score["rmse"]
-        return (
-            f"on the private records: RMSE {rmse:.4g} +- {error:.2g}, on fresh ones at most "
-            f"{most:.4g} {bought}"
-        )
-    right, error, least = (100 * score[name] for name in ("right", "error", "least"))
-    return (
-        f"on the private records: {right:.1f}% +- {error:.1f} right, at most {right - least:.1f} "
-        f"points more than on fresh ones {bought}"
-    )

@@ -3,10 +3,9 @@ scores.
 """
 
 import time
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -22,17 +21,52 @@ from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
-from .asking import Asked, Experiment, asking_extractor
-from .metrics import round_metrics, student_metrics
+from .asking import Asked
+from .asking_features import estimates
+from .console import Console
+from .metrics import student_score
+from .public_rows import PublicRows
 from .quality import FOREIGN, by_agreement, worse_rounds
+from .results import Estimate, RoundResult, StudentScore
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
 
 # Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
 # with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
 # 0.8 and 2.6 at epsilon 1, by -0.4 and 1.0 at 0.25.
 FEW_PUBLIC = 400
-UNTAUGHT: dict[str, Any] = {"dropped": 0, "seconds": 0.0}
-Taught = tuple[Pool, np.ndarray, np.ndarray | None]  # rows, labels, probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What a round's student is, beside its file, as ``RoundResult`` records it."""
+
+    score: StudentScore
+    estimate: Estimate | None  # of the labels
+    taught: bool
+    dropped: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a student is trained on: rows, their labels int64 [n] or [n, c], and probabilities of
+    the classes, float32 [n, c], where any were released.
+    """
+
+    pool: Pool
+    labels: np.ndarray
+    chances: np.ndarray | None
+
+    def with_rows(
+        self, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
+    ) -> "Lesson":
+        """With more rows after these."""
+        soft = self.chances
+        if soft is not None:
+            none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
+            soft = np.concatenate([soft, none if chances is None else chances])
+        pool = replace(self.pool, inputs=np.concatenate([self.pool.inputs, inputs]))
+        return Lesson(pool=pool, labels=np.concatenate([self.labels, labels]), chances=soft)
 
 
 class TrainingRows:
@@ -41,15 +75,15 @@ class TrainingRows:
     A linear student learns from standardised features, of images those of a fixed network.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
-        public, labels = experiment.public, experiment.task.labels
+    def __init__(self, rows: PublicRows) -> None:
+        public, labels = rows.data, rows.task.labels
         plain, test = public.inputs, public.test_inputs
-        self._backbone = experiment.settings.student.backbone
+        self._backbone = rows.settings.student.backbone
         self._network: ExtractorSpec | None = None
         if self._backbone == LINEAR and plain.ndim == 4:
-            self._network, features = experiment.first_extractor, experiment.features.plain
+            self._network, features = rows.first, rows.features.plain
             plain, test = (
-                features(self._network, rows).astype(np.float32) for rows in ("public", "test")
+                features(self._network, name).astype(np.float32) for name in ("public", "test")
             )
         scale = statistics(plain) if self._backbone == LINEAR else Preprocessing.of_public(plain)
         self.pool, self.test_inputs = Pool(plain, labels, scale.mean, scale.std), test
@@ -88,21 +122,65 @@ def check_student(student: StudentConfig, features: ExtractorSpec, task: Task) -
     check(student, shape, task.labels)
 
 
-def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
-    """Train on every label released so far; stores the student and returns the round's metrics.
+def learn(
+    public: PublicRows,
+    planned: Round,
+    asked: Asked,
+    results: Sequence[RoundResult],
+    folder: RunFolder,
+    console: Console,
+) -> Learned:
+    """Train a round's student on all labels released so far, and store it.
 
-    Raises LabelwallError where no row has a label.
+    Where public rows are foreign or few, the round's released classifier is the student, if it is a
+    network with its features: a student that is taught on such rows forgets what was released.
+    ``results``: of all earlier rounds. Raises LabelwallError where no row has a label.
     """
-    started, number = time.perf_counter(), current.number
-    folder, public, settings = experiment.folder, experiment.public, experiment.settings
-    worse = worse_rounds([*experiment.estimates(current), asked.estimate])
-    labels, soft = released(folder, number, len(public.inputs), worse)
+    known = [*estimates(results, planned.period), asked.estimate]
+    network = None
+    if _foreign_or_few(public, asked, known) and public.task.labels.kind == "class":
+        path = folder.round(planned.number) / CLASSIFIER
+        network = as_network(path, asked.features.spec) if path.exists() else None
+    if network is None:
+        return _train(public, planned, asked, known, folder, console)
+    console.say(f"round {planned.number}: its released classifier is taken for the student")
+    labels, _ = released(folder, planned.number, len(public.data.inputs))
+    folder.save_student(planned.number, network, labels)
+    if public.data.test_inputs.ndim == 4:  # whose features are known
+        plain = public.features.plain(asked.features.spec, "test").astype(np.float32)
+        predicted = outputs(after_features(network), plain)
+    else:
+        predicted = outputs(network, public.data.test_inputs)
+    score = student_score(public, predicted)
+    return Learned(score=score, estimate=asked.estimate, taught=False)
+
+
+def _foreign_or_few(public: PublicRows, asked: Asked, known: Sequence[Estimate | None]) -> bool:
+    """Whether public rows teach a student less than the released classifier knows."""
+    linear = public.settings.student.backbone == LINEAR
+    fewest = max(FEW_PUBLIC, len(asked.features.spec.center)) if linear else FEW_PUBLIC
+    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in known)
+    return foreign or len(public.data.inputs) < fewest
+
+
+def _train(
+    public: PublicRows,
+    planned: Round,
+    asked: Asked,
+    known: Sequence[Estimate | None],
+    folder: RunFolder,
+    console: Console,
+) -> Learned:
+    """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
+    started, number, settings = time.perf_counter(), planned.number, public.settings
+    worse = worse_rounds(known)
+    labels, soft = released(folder, number, len(public.data.inputs), worse)
     if not has_label(labels).any():
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
-    seen, progress, judges = TrainingRows(experiment), experiment.console.progress, settings.student
+    seen, judges = TrainingRows(public), settings.student
     sure = has_soft(soft if judges.soft else None, len(labels))
     if asked.estimate is not None and sure[has_label(labels)].all():
         judges = replace(judges, doubtful_folds=0)  # they would drop none, and tell nothing new
@@ -110,64 +188,63 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         judges,
         seen.pool,
         labels,
-        seed=current.seed,
-        progress=partial(progress, "checking labels"),
+        seed=planned.seed,
+        progress=partial(console.progress, "checking labels"),
         soft=soft,
         workers=settings.workers,
     )
-    taught = seen.pool, cleaned.labels, soft
-    pool, classes, chances = _taught(experiment, current, seen, taught, number not in worse)
+    lesson = Lesson(pool=seen.pool, labels=cleaned.labels, chances=soft)
+    if number not in worse:
+        lesson = _with_virtual_rows(lesson, public, asked, seen, planned, folder)
+    if public.learned is not None:
+        # A released label of a labelled public row is less noisy than the true one, and says less
+        # of its row: both are learned.
+        rows = np.flatnonzero(public.learned >= 0)
+        lesson = lesson.with_rows(seen.pool.inputs[rows], public.learned[rows])
     weights = train(
         settings.student,
-        pool,
-        classes,
+        lesson.pool,
+        lesson.labels,
         run_dir=folder.round(number),
-        seed=current.seed,
+        seed=planned.seed,
         test_x=seen.test_inputs,
-        test_y=public.test_labels,
-        progress=partial(progress, "training the student"),
-        soft=chances,
-        loggers=experiment.loggers,
+        test_y=public.data.test_labels,
+        progress=partial(console.progress, "training the student"),
+        soft=lesson.chances,
+        loggers=console.loggers,
     )
-    student = seen.export(weights)
-    folder.save_student(number, student, cleaned.labels)
-    asked = asked._replace(estimate=asked.estimate or by_agreement(cleaned))
-    return round_metrics(experiment, asked, seen.outputs(weights)) | {
-        "dropped": int((labels != cleaned.labels).sum()),
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+    folder.save_student(number, seen.export(weights), cleaned.labels)
+    return Learned(
+        score=student_score(public, seen.outputs(weights)),
+        estimate=asked.estimate or by_agreement(cleaned),
+        taught=True,
+        dropped=int((labels != cleaned.labels).sum()),
+        seconds=round(time.perf_counter() - started, 1),
+    )
 
 
-def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | None:
-    """A round's metrics with its released classifier as the student, where public rows are foreign
-    or few and the classifier of classes with its features is a network; None elsewhere.
+def _with_virtual_rows(
+    lesson: Lesson,
+    public: PublicRows,
+    asked: Asked,
+    seen: TrainingRows,
+    planned: Round,
+    folder: RunFolder,
+) -> Lesson:
+    """With what the round's classifier says of virtual rows.
 
-    A student that is taught on such rows forgets what was released.
+    The labels of few rows do not tell a student all that their classifier knows; it says as much of
+    any vector. No virtual rows are added where the student sees images or learns no probabilities,
+    and where the round left no classifier of classes. A resumed run has the same rows.
     """
-    folder, public, number = experiment.folder, experiment.public, current.number
-    estimates = *experiment.estimates(current), asked.estimate
-    foreign = any(estimate is not None and estimate.why == FOREIGN for estimate in estimates)
-    path = folder.round(number) / CLASSIFIER
-    linear = experiment.settings.student.backbone == LINEAR
-    few = len(public.inputs) < max(FEW_PUBLIC, linear * len(asked.extractor.center))
-    if not (foreign or few) or not path.exists():
-        return None
-    network = as_network(path, asked.extractor) if experiment.task.labels.kind == "class" else None
-    if network is None:
-        return None
-    experiment.console.say(f"round {number}: its released classifier is taken for the student")
-    folder.save_student(number, network, released(folder, number, len(public.inputs))[0])
-    if public.test_inputs.ndim == 4:  # whose features are known
-        plain = experiment.features.plain(asked.extractor, "test").astype(np.float32)
-        predicted = outputs(after_features(network), plain)
-    else:
-        predicted = outputs(network, public.test_inputs)
-    return round_metrics(experiment, asked, predicted) | UNTAUGHT
-
-
-def retold(experiment: Experiment, network: ExtractorSpec) -> dict:
-    """Of a finished round's metrics those that change with its classifier as the student."""
-    return student_metrics(experiment, outputs(network, experiment.public.test_inputs)) | UNTAUGHT
+    path = folder.round(planned.number) / CLASSIFIER
+    learns = lesson.chances is not None and public.settings.student.soft
+    if not learns or seen.pool.inputs.ndim != 2 or not path.exists():
+        return lesson
+    rows = virtual_rows(seen.pool.inputs, planned.seed)
+    features, finite = seen.embed(asked.features.spec, rows)
+    chances = stored_probabilities(path, features[finite])
+    return lesson.with_rows(rows[finite], chances.argmax(axis=1), chances)
 
 
 def released(
@@ -196,38 +273,3 @@ def released(
             soft[rows[counted]] = np.nan if chances is None else chances[counted]
         labels[rows[counted]] = answered[counted]
     return labels, soft
-
-
-def _taught(
-    experiment: Experiment, current: Round, seen: TrainingRows, taught: Taught, virtual: bool
-) -> Taught:
-    """What a round's student sees, with ``virtual`` rows and the labelled public rows after it.
-
-    The labels of few rows do not tell a student all that their classifier knows; it says as much of
-    any vector. No virtual rows are added where the student sees images or learns no probabilities,
-    and where the round left no classifier of classes. A resumed run has the same rows. A released
-    label of a labelled public row is less noisy than the true one, and says less of its row: both
-    are learned.
-    """
-    path, pool, soft = experiment.folder.round(current.number) / CLASSIFIER, taught[0], taught[2]
-    learned = soft is not None and experiment.settings.student.soft and pool.inputs.ndim == 2
-    if virtual and learned and path.exists():
-        rows = virtual_rows(pool.inputs, current.seed)
-        features, finite = seen.embed(asking_extractor(experiment, current.number), rows)
-        chances = stored_probabilities(path, features[finite])
-        taught = _with_rows(taught, rows[finite], chances.argmax(axis=1), chances)
-    if experiment.known is None:
-        return taught
-    rows = np.flatnonzero(experiment.known >= 0)
-    return _with_rows(taught, pool.inputs[rows], experiment.known[rows])
-
-
-def _with_rows(
-    taught: Taught, inputs: np.ndarray, labels: np.ndarray, chances: np.ndarray | None = None
-) -> Taught:
-    pool, known, soft = taught
-    if soft is not None:
-        none = np.full((len(inputs), soft.shape[1]), np.nan, dtype=np.float32)
-        soft = np.concatenate([soft, none if chances is None else chances])
-    pool = replace(pool, inputs=np.concatenate([pool.inputs, inputs]))
-    return pool, np.concatenate([known, labels]), soft

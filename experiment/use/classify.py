@@ -78,12 +78,9 @@ def for_shares(
         return student.for_shares(ESTIMATE, decoded.pixels[decoded.readable])
     names, rule = student.classes, "test, estimate, or a JSON file with a number for each class"
     if shares == "test":
-        folder = RunFolder(place)
-        if not folder.summary.exists():
+        if (summary := RunFolder(place).finished()) is None:
             raise InvalidInput("shares", "a file for a student outside its run folder", shares)
-        kept = json.loads(folder.summary.read_text())["best_round"]
-        counts = (folder.metrics(kept) or {})["confusion"]
-        return student.for_shares(np.array(counts).sum(axis=1))
+        return student.for_shares(np.array(summary.kept.confusion).sum(axis=1))
     try:
         stored = json.loads(Path(shares).read_text())
         return student.for_shares([float(stored[name]) for name in names])

@@ -33,9 +33,7 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, cap
     assert pipeline.main(list(checks.RUN[:-1])) == 0
     assert "not about 20 records (expected_records), so 8 axes" in capsys.readouterr().err
     out = RunFolder(Path("out"))
-    first, counted = (
-        out.features(lambda: pytest.fail("built again"), 1, f) for f in (FEATURES, COUNTED)
-    )
+    first, counted = (out.extractor(f"round_1/{name}") for name in (FEATURES, COUNTED))
     assert [spec.projection().shape for spec in (first, counted)] == [(8, 3), (8, 8)]  # type: ignore[union-attr]
     told = checks.summary()
     for name in ("metrics.json", "answers.npz", COUNTED):  # killed after the ledger's last charge
@@ -164,9 +162,8 @@ def test_rows_are_classified_by_the_shares_of_their_classes(folder: Path, capsys
 def test_labels_of_public_rows_are_learned_or_serve_metrics(folder: Path, use: str, capsys) -> None:
     """What is learned is said before anything is asked, and no metric is of rows that were."""
     assert pipeline.main([*checks.RUN[:-1], "--public_labels", use]) == 0
-    said, metrics = capsys.readouterr().err, RunFolder(Path("out")).metrics(1)
-    assert metrics is not None
+    said, metrics = capsys.readouterr().err, RunFolder(Path("out")).results(1)[0]
     assert ("public labels alone: " in said) == (use == "train")
-    assert (metrics["label_accuracy"] is None) == (use == "train")
+    assert (metrics.label_accuracy is None) == (use == "train")
     assert checks.predict() == 0  # answered for nothing: the same sums are asked
     assert checks.receipt()["charged"] == {"sum": 0}

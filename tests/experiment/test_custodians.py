@@ -153,15 +153,15 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
             lw.fit(data, 1000.0, **how)
         model = lw.fit(data, 1000.0, **how)
     assert calls[urls[1]] == 2
-    first, second = model.summary["custodians"]
-    assert (first["left_out"], second["left_out"]) == (None, "down")
+    first, second = model.summary.custodians
+    assert (first.left_out, second.left_out) == (None, "down")
     names = ("ledger_1.sqlite", "ledger_2.sqlite")
     charged = [audit(tmp_path / "run" / name).charged.get("0/sum", 0) for name in names]
     assert charged == [4, 0]  # the second copy is of the start
     assert not list((tmp_path / "run").rglob("private*"))
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     assert f"audit ledger_2.sqlite --expect_head {second['ledger_head']}" in card
-    assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second["ledger_head"]
+    assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second.ledger_head
 
 
 SCREENED = {"kind": "private_knn", "k": 9, "sample_rate": 1.0, "threshold": 1}
@@ -196,7 +196,7 @@ def test_fit_asks_by_the_plan_of_the_services(tmp_path, monkeypatch, settings):
             first.update(quiet=True)
             assert audit(first.path / "ledger.sqlite").charged != charged
         again = lw.fit(data, 5000.0, **how)  # is finished
-        assert len(again.summary["rounds"]) == 1 + ("budget" in settings)
+        assert len(again.summary.rounds) == 1 + ("budget" in settings)
 
 
 @pytest.mark.parametrize("call", ["budget", "export"])
@@ -220,10 +220,10 @@ def test_a_run_begins_without_the_first_custodian_where_it_is_down(tmp_path, mon
         monkeypatch.setattr(RemoteTeacher, call, failing)
         for _ in range(2):  # a finished run is the same
             model = lw.fit(lw.Data(None, public[0], test), 1000.0, **how)
-    first, second = model.summary["custodians"]
-    assert (first["left_out"], first["ledger_head"]) == ("down", None)
-    assert second["left_out"] is None
-    assert model.summary["ledger_head"] == second["ledger_head"]
+    first, second = model.summary.custodians
+    assert (first.left_out, first.ledger_head) == ("down", None)
+    assert second.left_out is None
+    assert model.summary.ledger_head == second.ledger_head
     copies = [audit(tmp_path / "run" / name) for name in ("ledger.sqlite", "ledger_2.sqlite")]
     assert copies[0].charged == copies[1].charged
     assert copies[0].charged["1/score"] == 1

@@ -102,7 +102,7 @@ def test_it_becomes_a_model_and_a_second_call_charges_nothing(make: Callable[[],
     assert len(predicted) == 30
     assert set(predicted) <= set(model.classes_)
     np.testing.assert_allclose(model.predict_proba(rows).sum(axis=1), 1, atol=1e-6)
-    assert model.summary["test_accuracy"] > 0.5
+    assert model.summary.test_accuracy > 0.5
     assert 0 < (model.epsilon_ or 0) <= 8
     assert model.delta_ == 1e-5
     assert model.report_._repr_html_().startswith("<iframe")
@@ -137,4 +137,4 @@ def test_a_killed_fit_goes_on_at_no_additional_charge(make: Callable[[], lw.Data
     finding = lw.audit("custody/ledger.sqlite")
     assert finding.charged == {"0/histogram": 1, "1/score": 1}  # the score comes last
     assert finding.problems == []
-    assert model.summary["test_accuracy"] > 0.5
+    assert model.summary.test_accuracy > 0.5

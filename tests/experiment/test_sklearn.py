@@ -58,7 +58,7 @@ def test_labels_are_texts_and_a_gap_publishes_no_row(frame: bool) -> None:
     labels[private[:3]] = None, float("nan"), ""
     inputs: Any = pd.DataFrame(x).rename(columns=str) if frame else x
     fitted = estimator(classes=NAMES.tolist()).fit(inputs, labels)
-    assert fitted.model_.summary["public_rows"] == 40
+    assert fitted.model_.summary.public_rows == 40
     assert set(fitted.predict(inputs)) <= set(NAMES)
     assert fitted.classes_.tolist() == NAMES.tolist()
     if frame:

@@ -71,7 +71,7 @@ def test_texts_of_persons() -> None:
     )
     own = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
     own |= {"run_dir": "run", "custody": "custody"}
-    assert lw.fit(data, epsilon=8.0, **own).summary["unit"] == "person"
+    assert lw.fit(data, epsilon=8.0, **own).summary.unit == "person"
     assert "person" in Path("custody/rows/private.csv").read_text().splitlines()[0]
 
 

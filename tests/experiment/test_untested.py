@@ -103,8 +103,8 @@ def test_every_kind_of_data(make: Any, held_out: int, tmp_path: Path) -> None:
         **settings,
     )  # fmt: skip
     assert model.classes_.tolist() == NAMES.tolist()
-    assert model.summary["test_rows"] == held_out
-    assert model.summary["test_accuracy"] is not None
+    assert model.summary.test_rows == held_out
+    assert model.summary.test_accuracy is not None
 
 
 def test_a_comparison_wants_test_rows(capsys) -> None:

@@ -214,7 +214,7 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
         )
     updated = model.update(more, quiet=True)
     assert len(np.load("custody/rows/private_y.npy")) == 300
-    assert [entry["period"] for entry in updated.summary["periods"]] == [1, 2]
+    assert [entry.period for entry in updated.summary.periods] == [1, 2]
     with pytest.raises(BudgetRefused, match="no period is left"):
         updated.update(quiet=True)
     assert load_config(Path("run/config.yaml")).budget.periods == 2

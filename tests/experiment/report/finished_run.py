@@ -87,3 +87,11 @@ def page_in(run_dir: Path) -> Page:
 
 def change(path: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def change_round(run_dir: Path, number: int, **fields: object) -> None:
+    """Change what summary.json says of a round."""
+    path = run_dir / "summary.json"
+    rounds = json.loads(path.read_text())["rounds"]
+    rounds[number - 1] |= fields
+    change(path, rounds=rounds)

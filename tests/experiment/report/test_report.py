@@ -19,7 +19,7 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.label_kinds import ClassLabels
-from tests.experiment.report.finished_run import CLASSES, change, page_in, page_of
+from tests.experiment.report.finished_run import CLASSES, change, change_round, page_in, page_of
 
 CARD = "MODEL_CARD.md"
 
@@ -34,16 +34,16 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
     epsilon = accountant.certified_epsilon(plan)
     shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])
     assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
-    assert f"{percent(run.summary['test_accuracy'])} of the public test split right" in text
+    assert f"{percent(run.summary.test_accuracy)} of the public test split right" in text
     assert "δ = 1e-05" in text
-    for number, found in enumerate(run.rounds):
+    for number, found in enumerate(run.summary.rounds):
         extractor = ("hog", "small_cnn")[number]
-        counts = f"{found['answered']} {found['abstained']} {found['cap_reached']}"
-        right = f"{percent(found['label_accuracy'])} none {percent(found['student_accuracy'])}"
-        line = f"{number + 1} {extractor} 12 {counts} {right} {found['epsilon_reading']:.3f}"
+        counts = f"{found.answered} {found.abstained} {found.cap_reached}"
+        right = f"{percent(found.label_accuracy)} none {percent(found.student_accuracy)}"
+        line = f"{number + 1} {extractor} 12 {counts} {right} {found.epsilon_reading:.3f}"
         assert line in text
-        assert found["abstained"] > 0
-    assert run.rounds[1]["cap_reached"] > 0  # the 10th answer was the last one paid for
+        assert found.abstained > 0
+    assert run.summary.rounds[1].cap_reached > 0  # the 10th answer was the last one paid for
     assert "readings, not guarantees" in text
     assert "screen 0 24 24 24" in text
     assert "aggregate 0 10 10 10" in text
@@ -72,10 +72,10 @@ def test_the_page_is_whole_by_itself_and_shows_nothing_of_the_custodians(rendere
 
 
 def test_classes_and_calibration_are_shown(rendered: Path) -> None:
-    text, found = page_in(rendered).text, read_run(rendered).rounds[-1]
+    text, found = page_in(rendered).text, read_run(rendered).summary.rounds[-1]
     for place, name in enumerate(CLASSES):
-        assert f"{name} 3 {percent(found['confusion'][place][place] / 3)}" in text
-    assert f"over 15 bins: {percent(found['calibration_error'])}" in text
+        assert f"{name} 3 {percent(found.confusion[place][place] / 3)}" in text
+    assert f"over 15 bins: {percent(found.calibration_error)}" in text
 
 
 def test_of_many_classes_the_worst_are_shown() -> None:
@@ -119,14 +119,11 @@ def test_it_opens_the_run_folder_alone(copied: Path, image_folders: dict[str, st
     [
         *(
             (file, None, Path(file).name)
-            for file in (
-                *("summary.json", "config.yaml", "ledger.sqlite"),
-                *("round_2/metrics.json", "round_1/answers.npz"),
-            )
+            for file in ("summary.json", "config.yaml", "ledger.sqlite")
         ),
         ("summary.json", "{", "damaged"),
         ("candidates.json", "{}", "is damaged"),
-        ("round_1/metrics.json", "{}", "is damaged .KeyError"),
+        ("summary.json", "{}", "is damaged .epsilon: Field required"),
     ],
 )
 def test_an_unfinished_or_damaged_run_is_refused_in_one_line(
@@ -163,7 +160,7 @@ def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> N
     first = [(rendered / name).read_bytes() for name in ("report.html", CARD)]
     write_report(rendered)
     assert [(rendered / name).read_bytes() for name in ("report.html", CARD)] == first
-    change(copied / "round_2/metrics.json", student_accuracy=0.8876, label_accuracy=None)
+    change_round(copied, 2, student_accuracy=0.8876, label_accuracy=None)
     assert "unknown none 88.76%" in page_of(copied).text
 
 
@@ -172,8 +169,7 @@ def test_a_kept_round_and_a_choice_by_rehearsals_are_named(copied: Path) -> None
     assert not [word for word in ("Kept round", "rehearsals") if word in page_of(copied).text]
     for number, right in ((1, 0.58), (2, 0.29)):
         estimate = {"right": right, "error": 0.01, "by": "noisy counts"}
-        path = copied / f"round_{number}/metrics.json"
-        change(path, estimate=estimate, student_accuracy=0.8125)
+        change_round(copied, number, estimate=estimate, student_accuracy=0.8125)
     change(copied / "summary.json", best_round=1)
     source = "300 rows of the test split: accuracy on this split is slightly optimistic"
     choice = {"reason": "private_linear is chosen: 64.0% expected.", "source": source}
@@ -188,14 +184,14 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(re
     written = (rendered / CARD).read_text()
     front, text = yaml.safe_load(written.split("---\n")[1]), " ".join(written.split())
     run = read_run(rendered)
-    first, last = run.rounds
+    first, last = run.summary.rounds
     assert (front["library_name"], front["pipeline_tag"]) == ("labelwall", "image-classification")
     (result,) = front["model-index"][0]["results"]
     assert result["dataset"]["name"] == "arrays"
-    assert {"type": "accuracy", "value": round(last["student_accuracy"], 6)} in result["metrics"]
+    assert {"type": "accuracy", "value": round(last.student_accuracy, 6)} in result["metrics"]
     calibration = {
         "type": "expected_calibration_error",
-        "value": round(last["calibration_error"], 6),
+        "value": round(last.calibration_error, 6),
     }
     assert calibration in result["metrics"]
     plan = run.config.plan()
@@ -205,12 +201,11 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(re
         "| delta | 1e-05 |",
         f"| certificate | `{accountant.smallest_certified(plan)}` |",
         "one private record, which is one row",
-        f"labelwall audit ledger.sqlite --expect_head {run.summary['ledger_head']}",
-        f"| 1 | private\\_knn | hog | 12 | {first['answered']} | "
-        f"{percent(first['student_accuracy'])} |",
-        f"`arrays`, 40 public rows. Finished on {run.summary['date']}.",
+        f"labelwall audit ledger.sqlite --expect_head {run.summary.ledger_head}",
+        f"| 1 | private\\_knn | hog | 12 | {first.answered} | {percent(first.student_accuracy)} |",
+        f"`arrays`, 40 public rows. Finished on {run.summary.date}.",
         "In all, 10 of 24 queries were answered.",
-        f"error is {percent(last['calibration_error'])} (15 bins, test split)",
+        f"error is {percent(last.calibration_error)} (15 bins, test split)",
     ):
         assert sentence in text
 
@@ -218,8 +213,8 @@ def test_the_card_has_the_hubs_front_matter_the_guarantee_and_how_to_check_it(re
 def test_no_word_of_a_run_folder_is_markup(rendered: Path) -> None:
     """The features come from files that a stranger may have written."""
     run = read_run(rendered)
-    odd = [{**metrics, "extractor": "x` | <b>y</b>"} for metrics in run.rounds]
-    text = report.card(replace(run, rounds=odd))
+    odd = tuple(replace(r, extractor="x` | <b>y</b>") for r in run.summary.rounds)
+    text = report.card(replace(run, summary=replace(run.summary, rounds=odd)))
     assert "<b>y" not in text
     assert r"x\` \| &lt;b&gt;y&lt;/b&gt; | 12 |" in text
     assert report.cell("a | b\n# c *d* `e`") == r"a \| b # c \*d\* \`e\`"

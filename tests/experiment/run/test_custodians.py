@@ -143,8 +143,8 @@ def test_one_that_fails_at_its_first_export_leaves_no_ledger(tmp_path: Path) -> 
     assert len(heard) == 1
     (tmp_path / "ledger_2.sqlite").unlink()
     first, second = several.described(tmp_path / "ledger.sqlite")
-    assert (first["left_out"], first["ledger_head"]) == ("down", None)
-    assert second["left_out"] is None
+    assert (first.left_out, first.ledger_head) == ("down", None)
+    assert second.left_out is None
 
 
 def _ledgers(folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.config.groups import Computing, FirstFeatures
-from labelwall.experiment.run import asking, features
+from labelwall.experiment.run import asking_features, features
 from labelwall.experiment.run.features import (
     PublicFeatures,
     box_extractor,
@@ -18,7 +18,7 @@ from labelwall.experiment.run.features import (
 )
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
-from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.run_folder import FEATURES, RunFolder
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder
@@ -73,11 +73,11 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch) -> None:
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
     assert run("--whiten", "3", *QUICK) == 0
     out = RunFolder(folder / "out")
-    spent, kept = out.ledger_state().spent, out.features(lambda: pytest.fail("built again"))
+    spent, kept = out.ledger_state().spent, out.extractor(FEATURES)
     assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
     for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
         (out.path / name).unlink()
-    monkeypatch.setattr(asking, "whitened", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(asking_features, "whitened", lambda *_: pytest.fail("built again"))
     assert run("--whiten", "3", *QUICK) == 0
     assert out.ledger_state().spent == spent
 

@@ -1,8 +1,7 @@
 """Metrics, the private score, and what labels are worth by estimate."""
 
-import json
 import math
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +14,17 @@ from torchmetrics.functional.classification import (
 )
 
 from labelwall.experiment.run import metrics, quality
-from labelwall.experiment.run.scoring import decided, noisy_shares, promised, score_text
+from labelwall.experiment.run.results import PrivateScore, Summary, read, write
+from labelwall.experiment.run.scoring import decided, noisy_shares, promised
 from labelwall.student.held_out import Cleaned
 from labelwall.student.train import outputs
+from labelwall.wall.errors import LabelwallError
 from labelwall.wall.features.embedder import Embedder
-from labelwall.wall.guarantee import POOLED
-from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
+from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
 from labelwall.wall.matrices import MAX_ENTRY, inherit
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import build, to_safetensors
+from tests.experiment.results import made_round, made_summary
 
 
 @pytest.mark.parametrize("space", [ClassLabels.of(4), AttributeLabels.of(2)])
@@ -57,19 +58,22 @@ def test_a_class_that_accuracy_hides_is_named(right, rows, named) -> None:
     confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
     truth = np.repeat([0, 1], rows)
     predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
-    scores = metrics.by_class({"confusion": confusion})
-    assert scores["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
-    assert scores["worst_class"] == min(r / n for r, n in zip(right, rows, strict=True))
-    accuracy = {"test_accuracy": sum(right) / sum(rows)}
-    assert bool(metrics.uneven(accuracy | scores)) == named
-    guarantee = {"epsilon": 1.0, "delta": 1e-5, "adversary": POOLED}
-    assert ("worst class" in metrics.result_line(accuracy | scores | guarantee, Path())) == named
+    balanced, worst = metrics.by_class(made_round(confusion=confusion), ClassLabels.of(3))
+    assert balanced == pytest.approx(balanced_accuracy_score(truth, predicted))
+    assert worst == min(r / n for r, n in zip(right, rows, strict=True))
+    summary = made_summary(
+        test_accuracy=sum(right) / sum(rows), balanced_accuracy=balanced, worst_class=worst
+    )
+    assert bool(metrics.uneven(summary)) == named
+    assert ("worst class" in metrics.result_line(summary, Path())) == named
 
 
 def test_values_have_no_classes() -> None:
-    assert metrics.by_class({"confusion": [[1, 0], [0, 1]], "student_errors": {}}) == {}
-    assert metrics.by_class({"confusion": [[[1, 0], [0, 1]]]}) == {}
-    assert metrics.uneven({"test_accuracy": 0.5}) == ""
+    counts = made_round(confusion=[[1, 0], [0, 1]])
+    assert metrics.by_class(counts, ValueLabels(low=0.0, high=1.0)) == (None, None)
+    attributes = made_round(confusion=[[[1, 0], [0, 1]]])
+    assert metrics.by_class(attributes, AttributeLabels.of(1)) == (None, None)
+    assert metrics.uneven(made_summary(test_accuracy=0.5)) == ""
 
 
 def test_the_error_is_that_of_the_noise() -> None:
@@ -122,17 +126,15 @@ def test_the_promise_is_the_better_of_both_directions() -> None:
 
 
 def test_a_score_that_noise_hides_is_said_to_be_unknown() -> None:
-    score = {"right": None, "error": None, "by_class": {}, "epsilon": 0.05}
-    assert "unknown" in score_text(score)
-    assert score_text(None) == ""
+    score = PrivateScore(right=None, error=None, by_class={}, epsilon=0.05, least=None)
+    assert "unknown" in score.text()
 
 
 def test_a_score_says_its_noise_and_how_optimistic_it_may_be() -> None:
-    score = {"right": 0.784, "error": 0.011, "least": 0.7, "by_class": {}, "epsilon": 0.05}
-    assert "78.4% +- 1.1 right, at most 8.4 points more" in score_text(score)
-    assert "RMSE 0.31 +- 0.01, on fresh ones at most 0.4 " in score_text(
-        score | {"rmse": [0.31, 0.01, 0.4]}
-    )
+    score = PrivateScore(right=0.784, error=0.011, by_class={}, epsilon=0.05, least=0.7)
+    assert "78.4% +- 1.1 right, at most 8.4 points more" in score.text()
+    of_values = replace(score, rmse=(0.31, 0.01, 0.4))
+    assert "RMSE 0.31 +- 0.01, on fresh ones at most 0.4 " in of_values.text()
 
 
 @pytest.mark.parametrize("noise", [1.0, 10.0, 40.0, 200.0])
@@ -192,10 +194,14 @@ def test_an_estimate_that_noise_moves_says_nothing() -> None:
     assert not quality.worse(wide, narrow)
 
 
-def test_an_estimate_survives_its_json() -> None:
+def test_a_result_survives_its_file(tmp_path: Path) -> None:
     estimate = quality.by_agreement(Cleaned(np.zeros(3), 0.75, 400))
     assert estimate is not None
     assert estimate.text() == "about 75% consistent by cross-validation"
-    assert quality.estimate_of({"estimate": json.loads(json.dumps(asdict(estimate)))}) == estimate
-    assert quality.estimate_of({"estimate": None}) is quality.estimate_of({}) is None
+    summary = made_summary(rounds=(made_round(estimate=estimate), made_round()))
+    write(summary, path := tmp_path / "summary.json")
+    assert read(Summary, path) == summary
+    path.write_text(path.read_text().replace('"asked": 10', '"asked": "many"', 1))
+    with pytest.raises(LabelwallError, match=r"summary.json is damaged \(rounds.0.asked: "):
+        read(Summary, path)
     assert quality.by_agreement(Cleaned(np.zeros(3))) is None

@@ -1,0 +1,35 @@
+"""The public side's rows, and what it knows of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...wall.datasets.config import PublicData, Task
+from ...wall.features.embedder import unit_length
+from ...wall.messages import ExtractorSpec
+from ..config.groups import PublicSide
+from ..linear.labelled import Labelled, labelled
+from .features import PublicFeatures
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicRows:
+    """What asking and training see of a data set: its public and its test rows.
+
+    ``first``: features of the first round, before they are whitened. ``learned``: labels of public
+    rows that are learned beside the released ones, int64 [n], -1 elsewhere; None where labels of
+    public rows serve metrics alone.
+    """
+
+    settings: PublicSide
+    task: Task
+    data: PublicData
+    first: ExtractorSpec
+    features: PublicFeatures
+    learned: np.ndarray | None = None
+
+    def labelled(self, extractor: ExtractorSpec) -> Labelled | None:
+        """A classifier of the labels that are learned, by these features; None without any."""
+        features = self.features.quantised(extractor)
+        length = unit_length(extractor, features.shape[1])
+        return labelled(features, self.learned, length, self.task.num_classes)
