@@ -160,7 +160,7 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
     assert charged == [4, 0]  # the second copy is of the start
     assert not list((tmp_path / "run").rglob("private*"))
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
-    assert f"audit ledger_2.sqlite --expect_head {second['ledger_head']}" in card
+    assert f"audit ledger_2.sqlite --expect_head {second.ledger_head}" in card
     assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second.ledger_head
 
 

@@ -99,7 +99,7 @@ def test_a_killed_update_continues_at_no_second_charge(finished, monkeypatch, ki
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(rounds, "untaught", kill)
+        patched.setattr(rounds, "learn", kill)
         assert pipeline.main([*UPDATE]) == 130
     assert spent()[1, "sum"] == STEPS  # all sums are paid for, and none is asked again
     again = [*UPDATE] if killed_by == "update" else ["run", "--config", "config.yaml"]
