@@ -119,7 +119,7 @@ class DataConfig:
     text_features: str = HASHED
     person: str = ""
     image_size: int = 32
-    channels: Literal[1, 3] = 3
+    channels: int = 3
     classes: list[str] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
 
