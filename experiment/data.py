@@ -5,15 +5,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from ..wall.datasets.config import SPLITS
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, MissingData
-from .config.own import CURES, SPLITS
+from .config.own import CURES
 from .config.settings import merged
 
 ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
@@ -59,6 +61,14 @@ class Data:
     classes: Sequence[Any] = ()
     person: Any = None
     text_features: str = HASHED
+
+    def __post_init__(self) -> None:
+        rows = [(name, _rows_of(getattr(self, name))) for name in SPLITS]
+        for (first, one), (second, other) in combinations(rows, 2):
+            arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+            same = one is other and not isinstance(one, str | Path | None)  # paths: DataConfig
+            if same or (arrays and np.shares_memory(one, other)):
+                raise InvalidInput(second, f"other rows than {first}", "the same memory")
 
     def __repr__(self) -> str:
         return "Data(private=..., public=..., test=...)"

@@ -15,7 +15,7 @@ from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mecha
 from .arguments import Options, add_options
 from .config import Config
 from .own import COLUMNS, OWN, names_rows, overrides, own_settings, run_name
-from .settings import BadSetting, build, config_of, merged, read_settings, settings_of
+from .settings import BadSetting, build, config_of, merged, parsed, read_settings, settings_of
 
 HELP, HELP_ALL = {"-h", "--help", "--help-all"}, "--help-all"
 # The settings that matter first.
@@ -145,5 +145,5 @@ def _dotted(words: Sequence[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """None for null, lists and groups as in YAML, else the text itself: its setting has a type."""
     with suppress(yaml.YAMLError):
-        return yaml.safe_load(text) if text == "null" or text.startswith(("[", "{")) else text
+        return parsed(text) if text == "null" or text.startswith(("[", "{")) else text
     return text

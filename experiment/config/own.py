@@ -16,10 +16,10 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
-from ...wall.datasets.config import DataConfig
+from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
 from ...wall.datasets.readers import FORMATS, class_folders, class_of, is_image, require_folder
-from ...wall.datasets.sources import describe, held_out, read_public
+from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
@@ -28,7 +28,6 @@ from .arguments import option
 from .groups import LEAST_RECORDS, STAGES
 from .settings import build
 
-SPLITS = ("private", "public", "test")
 # Settings under data that say what rows mean
 COLUMNS = ("ignore", "person", "classes", "text", "text_features")
 # Options for one's own data. Dotted options override what follows from these.
@@ -235,10 +234,11 @@ def default_mechanism(
 
 def look(data: dict[str, Any]) -> Findings:
     """The facts of the PUBLIC rows that settings under ``data`` name."""
+    config = build(DataConfig, data, "data")
     if data["source"] == "folder":
+        require_unlinked(config)
         test = data.get("test")
         return _look_at_folders(Path(data["public"]), test and Path(test), data.get("classes", []))
-    config = build(DataConfig, data, "data")
     names, public = describe(config).labels.names, read_public(config)
     rows, known = len(public.inputs), 0
     if public.labels is not None:

@@ -30,6 +30,7 @@ from .groups import (
     Scoring,
 )
 
+MOST_ROUNDS = 1_000
 SCORES = {known.label_space: known for known in (Score, ScoreAttributes, ScoreValue)}
 
 
@@ -73,8 +74,9 @@ class PrivateSide(Computing):
     scale: ScaleConfig = field(default_factory=ScaleConfig)
 
     def __post_init__(self) -> None:
-        if not self.rounds:
-            raise InvalidInput("rounds", "a list of at least one round", [])
+        if not 0 < len(self.rounds) <= MOST_ROUNDS:
+            rule = f"a list of at least one round, and at most {MOST_ROUNDS:,}"
+            raise InvalidInput("rounds", rule, f"{len(self.rounds)}")
         labels, unit = self.data.labels, self.privacy.unit
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)

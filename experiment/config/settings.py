@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_type_hints
 
 import yaml
 from docstring_parser import parse as docstring
@@ -23,10 +23,56 @@ from .private_side import PrivateSide
 
 RULES = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 T = TypeVar("T")
+MOST_VALUES, DEEPEST = 30_000, 30  # in YAML: values with those that aliases repeat, lists in lists
 
 
 class BadSetting(LabelwallError):
     """A configuration file or an option that is not valid."""
+
+
+class _Texts(yaml.SafeLoader):
+    """YAML whose words stay texts, but null: the type of a setting says what its word means.
+
+    Raises BadSetting for a name that is given twice, and for more than anybody needs.
+    """
+
+    yaml_constructors: ClassVar = {
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.endswith((":null", ":str", ":seq", ":map"))
+    }
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.yaml_implicit_resolvers = {
+            first: [rule for rule in rules if rule[0].endswith((":null", ":merge"))]
+            for first, rules in self.yaml_implicit_resolvers.items()
+        }
+        self._sizes, self._values, self._depth = dict[yaml.Node | None, int](), 0, 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        before, self._values = self._values, self._values + 1
+        if self.check_event(yaml.AliasEvent):  # of what is not complete: without end
+            again = self.anchors.get(self.peek_event().anchor)
+            self._values += self._sizes.get(again, MOST_VALUES if again else 0)
+        if self._values > MOST_VALUES or self._depth > DEEPEST:
+            raise BadSetting(f"settings are at most {MOST_VALUES:,} values, {DEEPEST} levels deep.")
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        self._sizes.setdefault(node, self._values - before)
+        known = set[str]()
+        for name, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if (word := str(name.value)) in known:
+                line = name.start_mark.line + 1
+                raise BadSetting(f"`{word}` is given twice, the second time in line {line}.")
+            known.add(word)
+        return node
+
+
+def parsed(text: str) -> Any:
+    """The values of a text in YAML. Raises BadSetting, yaml.YAMLError."""
+    return yaml.load(text, _Texts)
 
 
 def build(kind: type[T], settings: Mapping[str, Any], group: str = "") -> T:
@@ -72,7 +118,10 @@ def _mistake(kind: Any, error: ErrorDetails) -> LabelwallError:
         return InvalidInput(f"{name}.kind", f"one of {expected}", error["ctx"]["tag"])
     if error["type"] == "missing":
         return InvalidInput(name, "given", None)
+    if error["type"] == "string_type" and error["input"] is None:
+        return InvalidInput(name, "texts", None, "Quote a word that stands for none: 'null'.")
     rules = {
+        "int_parsing_size": "a smaller number",
         "greater_than_equal": f"at least {error.get('ctx', {}).get('ge')}",
         "list_type": "a list, such as '[a, b]'",
         "dataclass_type": "settings by name",
@@ -97,7 +146,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_of(settings: Mapping[str, Any]) -> Config:
     """The Config of settings by name. Raises BadSetting, InvalidInput."""
-    if refusal := other_format("the configuration", settings.get("format", FORMAT)):
+    number = str(settings.get("format", FORMAT))
+    found = int(number) if number.isdecimal() and len(number) < 9 else number
+    if refusal := other_format("the configuration", found):
         raise BadSetting(refusal)
     return build(Config, {name: value for name, value in settings.items() if name != "format"})
 
@@ -112,7 +163,9 @@ def read_settings(file: str) -> dict[str, Any]:
     if not Path(file).is_file():
         raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
     try:
-        settings = yaml.safe_load(Path(file).read_text())
+        settings = parsed(Path(file).read_text())
+    except BadSetting as error:
+        raise BadSetting(f"{file}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadSetting(
             f"`--config` must be a YAML file. Found {' '.join(str(error).split())}"

@@ -52,6 +52,7 @@ def predict(
     if side.directory is None and side.teacher is None:
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
+    side.data.require_public("queries", queries)
     require_affordable(side.plan())
     torch.set_num_threads(settings.threads)
     task, form = describe(side.data), side.mechanism_of(1).query_form

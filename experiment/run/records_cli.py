@@ -19,7 +19,7 @@ from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
 from ...teacher.teacher import Teacher
 from ...wall.datasets import folders
-from ...wall.datasets.config import Task
+from ...wall.datasets.config import Task, require_apart
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
@@ -34,10 +34,12 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
     or an id that is present, MissingData where a file or the data set is missing.
     """
-    unit = side.privacy.unit
+    unit, data = side.privacy.unit, side.data
+    public = {"data.public": data.public, "data.test": data.test}
+    require_apart(**public, rows=rows)
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")
-        ingested = ingest_more(rows, task, reading, unit, side.data.person)
+        ingested = ingest_more(rows, task, reading, unit, data.person)
         usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:

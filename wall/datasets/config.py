@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -37,6 +42,8 @@ SOURCES = {
     "arrays": SourceFacts(("class", "attributes", "value"), persons="member"),
     "table": SourceFacts(("class", "value"), persons="setting"),
 }
+
+SPLITS = ("private", "public", "test")
 
 if TYPE_CHECKING:
     Source = str
@@ -112,7 +119,7 @@ class DataConfig:
     text_features: str = HASHED
     person: str = ""
     image_size: int = 32
-    channels: Literal[1, 3] = 3
+    channels: int = 3
     classes: list[str] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
 
@@ -121,6 +128,9 @@ class DataConfig:
         if facts is None:
             raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
         require_encoder(self.text_features)
+        require_apart(**{f"data.{split}": getattr(self, split) for split in SPLITS})
+        if self.source == "arrays" and self.path and os.path.isdir(self.path):
+            require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
             rule = "[low, high] with labels: value, and left out with others"
             raise InvalidInput("data.bounds", rule, self.bounds)
@@ -139,6 +149,10 @@ class DataConfig:
         if self.classes and facts.private_records is not None:
             rule = f"empty for the source {self.source!r}, which has its own"
             raise InvalidInput("data.classes", rule, self.classes)
+
+    def require_public(self, name: str, path: str | Path) -> None:
+        """Raise InvalidInput where a place of PUBLIC rows is, holds or lies in the private one."""
+        require_apart(**{f"data.{SPLITS[0]}": self.private, name: path})
 
     @property
     def declared_labels(self) -> LabelSpace:
@@ -174,6 +188,33 @@ class PublicData:
     test_inputs: np.ndarray
     test_labels: np.ndarray
     held_out: bool = False
+
+
+def require_apart(**places: str | Path | None) -> None:
+    """Raise InvalidInput where one of several named places of rows is, holds or lies in another.
+
+    Paths are public facts. Links are followed, and all names of one file are one place.
+    """
+    named = [(name, [*_around(str(path))]) for name, path in places.items() if path]
+    for (first, one), (second, other) in combinations(named, 2):
+        if one[0] in other or other[0] in one:
+            rule = f"apart from `{first}`: not the same, not in it, and not around it"
+            raise InvalidInput(second, rule, str(places[second]))
+
+
+def _around(path: str) -> Iterator[object]:
+    """What tells a path from others, and each folder around it: its file, or its text if it is not
+    there.
+    """
+    with contextlib.suppress(ValueError):  # a path that no file can have
+        path = os.path.realpath(path)
+    for place in (path, *map(str, Path(path).parents)):
+        try:
+            fact = os.stat(place)
+        except (OSError, ValueError):
+            yield place
+        else:
+            yield fact.st_dev, fact.st_ino
 
 
 def no_names(labels: LabelSpace) -> InvalidInput:

@@ -3,6 +3,7 @@ separate files, the public side opens no private one.
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
 from . import arrays, readers, tables
-from .config import DataConfig, Labels, PublicData, Task
+from .config import SPLITS, DataConfig, Labels, PublicData, Task
 from .folders import constant_order
 from .readers import read_images
 
@@ -255,7 +256,16 @@ def describe(config: DataConfig) -> Task:
     """The task, from public facts alone: nothing of the private split is opened or listed. Raises
     InvalidInput, MissingData.
     """
+    require_unlinked(config)
     return _READERS[config.source].describe(config)
+
+
+def require_unlinked(config: DataConfig) -> None:
+    """Raise InvalidInput where a link in a PUBLIC folder leads to the private rows."""
+    for split in SPLITS[1:]:
+        for folder, folders, files in os.walk(getattr(config, split) or ""):
+            for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
+                config.require_public(f"a link in data.{split}", name)
 
 
 def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> PublicData:

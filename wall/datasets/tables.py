@@ -23,14 +23,13 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, numbers, texts
-from .config import DataConfig, PublicData, Task, no_names, no_rows
+from .config import SPLITS, DataConfig, PublicData, Task, no_names, no_rows
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
     import pyarrow
 
 ID = "record_id"  # a column with ids of private records, where there is one
-SPLITS = ("private", "public", "test")
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")

@@ -147,7 +147,7 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
     ("options", "mentioned"),
     [
         ([], "`private` must be given"),
-        (["--private", "a", "--public", "."], "--data.classes '[a, b]'"),
+        (["--private", "../a", "--public", "."], "--data.classes '[a, b]'"),
         (["--private", "a", "--test", "."], "`public` must be given"),
         (["--private", "a", "--data", "b.npz"], "`private` must be left out with --data"),
         (["--data", "nowhere.npz"], "`data` must be an existing"),

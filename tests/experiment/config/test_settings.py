@@ -1,6 +1,7 @@
 """Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line
 for a mistake; what the unit of privacy decides."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import PrivacyConfig, RoundConfig
 from labelwall.experiment.config.options import parse
-from labelwall.experiment.config.settings import BadSetting, to_yaml
+from labelwall.experiment.config.settings import BadSetting, load_config, parsed, to_yaml
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, PrivateLinearValue, ReverseKnn
 from labelwall.teacher.mechanisms.votes import Gnmax, PrivateKnn
@@ -24,9 +25,12 @@ ROUNDS = (
 )
 
 
+START = "data: {source: mnist5k}\nbudget: {epsilon: 1000.0}\nseed: 7\n"
+
+
 def load(tmp_path: Path, text: str, *overrides: str) -> Config:
     path = tmp_path / "c.yaml"
-    path.write_text("data: {source: mnist5k}\nbudget: {epsilon: 1000.0}\nseed: 7\n" + text)
+    path.write_text(START + text)
     return parse(["--config", str(path), *overrides], "test")[0]
 
 
@@ -44,7 +48,8 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Config:
 def test_overrides_reach_the_files_mechanism(tmp_path, options, mechanism) -> None:
     config = load(tmp_path, RUN, *options)
     assert (config.mechanism, config.seed) == (mechanism, 7)
-    assert load(tmp_path, to_yaml(config).replace("seed: 7\n", "")) == config
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "again.yaml") == config
 
 
 def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
@@ -54,6 +59,7 @@ def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
     assert kinds == ["private_knn", "gnmax", "private_knn"]
 
 
+AUTO = "mechanism: {kind: auto}\n"
 UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
 
 
@@ -76,13 +82,20 @@ UNKNOWN = "mechanism.kind` must be one of private_knn, .*gnmax.*'nonsense'"
         (ROUNDS.replace("7", "many"), [], "`rounds.mechanism.teachers` must .*integer.*'many'"),
         (RUN, ["--student", "3"], "`student` must be settings by name. Found '3'"),
         (RUN, ["--rounds", "[{"], r"`rounds` must be a list, such as '\[a, b\]'"),
-        (f"{RUN}5: 3\n", [], "`--config` must be settings by name. Found 5"),
+        (f"{RUN}5: 3\n", [], "unknown setting `5`"),
         (RUN, ["--box", "[[low, 1]]"], "`box` must be a valid number. Found 'low'"),
         (RUN, ["--seed"], "`--seed` must have a value"),
         (RUN, ["4"], "unexpected argument '4'"),
         ("", [], "`rounds` must be given"),
         ("", ["--config", "nowhere.yaml"], "existing YAML file. Found 'nowhere.yaml'"),
         ("", ["--config", "broken.yaml"], "must be a YAML file"),
+        ("budget: {epsilon: 8.0}\n", [], "c.yaml: `budget` is given twice, .* line 4"),
+        (f"{RUN}student:\n  steps: 1\n  steps: 2\n", [], "`steps` is given twice, .* line 8"),
+        (RUN, ["--student", "{steps: 1, steps: 2}"], "`steps` is given twice"),
+        (f"{RUN}student: !!int {'1' * 5000}\n", [], "must be a YAML file. Found could not det"),
+        (f"{RUN}threads: {'1' * 5000}\n", [], "`threads` must be a smaller number"),
+        (f"{RUN}batch_size: 1.5\n", [], "`batch_size` must be a valid integer. Found '1.5'"),
+        (f"{RUN}student: *steps\n", [], "undefined alias"),
     ],
 )
 def test_a_mistake_is_one_clear_line(tmp_path, text, options, expected) -> None:
@@ -90,6 +103,53 @@ def test_a_mistake_is_one_clear_line(tmp_path, text, options, expected) -> None:
     with pytest.raises((BadSetting, InvalidInput), match=expected) as caught:
         load(tmp_path, text, *options)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_names_are_what_is_written(tmp_path: Path) -> None:
+    names = ["01", "no", "2024-01-01", "1e3", "0x1f", "1_000", "12:30:45", ".nan", "="]
+    written = f"data: {{source: table, private: a, public: b, classes: [{', '.join(names)}], "
+    path = tmp_path / "names.yaml"
+    path.write_text(f"{written}ignore: [1, on], label: 007, split: 1.0}}\nrounds: [{{}}]\n{AUTO}")
+    config = parse(["--config", str(path)])[0]
+    assert config.data.classes == names
+    options = ["--config", str(path), f"--data.classes=[{', '.join(names[1:])}]"]
+    assert parse(options)[0].data.classes == names[1:]
+    data = config.data
+    assert (data.ignore, data.label, data.split) == (["1", "on"], "007", "1.0")
+    (tmp_path / "again.yaml").write_text(to_yaml(config))
+    assert load_config(tmp_path / "again.yaml") == config
+    with pytest.raises(InvalidInput, match=r"data.classes` must be texts.*Quote a word .* 'null'"):
+        parse(["--config", str(path), "--data.classes=[null, other]"])
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+HOSTILE = {
+    "an alias of aliases": LAUGHS,
+    "an alias in itself": "rounds: &r [*r]\n",
+    "20,000 brackets": f"rounds: {'[' * 20_000}{']' * 20_000}\n",
+    "20,000 braces": f"rounds: {'{a: ' * 20_000}1{'}' * 20_000}\n",
+    "100,000 rounds": f"rounds: [{', '.join(['{}'] * 100_000)}]\n",
+    "20,000 rounds": f"rounds: [{', '.join(['{}'] * 20_000)}]\n",
+    "20,000 groups": f"{'a.' * 20_000}a: 1\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("option", [False, True])
+def test_hostile_settings_are_refused_soon(tmp_path: Path, name: str, option: bool) -> None:
+    began, text = time.process_time(), HOSTILE[name]
+    options = [f"--{text.strip().replace(': ', '=', 1)}"] if option else []
+    with pytest.raises((BadSetting, InvalidInput)) as caught:
+        load(tmp_path, RUN if option else text, *options)
+    assert len(str(caught.value).splitlines()) == 1
+    assert time.process_time() - began < 2
+
+
+def test_aliases_and_merged_groups_stay() -> None:
+    text = "a: &a {k: 1, kind: x}\nb: {<<: *a, k: 2}\nc: [*a, ~, null, 'null', '']\nd:\n"
+    a = {"k": "1", "kind": "x"}
+    b, c = {"k": "2", "kind": "x"}, [a, None, None, "null", ""]
+    assert parsed(text) == {"a": a, "b": b, "c": c, "d": None}
 
 
 def test_help_shows_the_chosen_kind(capsys) -> None:
