@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..wall.datasets.sources import facts
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
@@ -37,6 +38,8 @@ def train(
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian, console.say)
+    for line in facts(config.data):
+        console.say(line)
     if config.open:
         if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")
