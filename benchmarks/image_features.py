@@ -26,6 +26,7 @@ from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public
 from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
+from labelwall.wall.labels import class_names
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import efficientnet_lite0
 
@@ -49,14 +50,14 @@ class Images:
 
 def in_folders(images: Path) -> Images:
     """32 x 32 colour images in one folder a class."""
-    names = readers.class_folders(images / SPLITS[0])
+    names = class_names(readers.class_folders(images / SPLITS[0]), [])
     paths = {}
     for split in SPLITS:
         found = [path for path in folders.list_files(images / split) if readers.is_image(path)]
         paths[split] = [found[row] for row in folders.constant_order(found)]
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
-        labels = [readers.class_of(path, names) for path in paths[split][part]]
+        labels = readers.classes_of(paths[split][part], names)
         pixels = readers.read_images(images / split, paths[split][part], 32, 3).pixels
         return pixels, np.array(labels, dtype=np.int64)
 

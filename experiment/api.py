@@ -12,6 +12,7 @@
 import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,8 @@ from typing import Any
 
 from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private
-from ..wall.errors import InvalidInput
+from ..wall.datasets.sources import facts
+from ..wall.errors import InvalidInput, MissingData
 from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
@@ -161,6 +163,9 @@ def priced(
     """
     from .plan.show import choices_table, describe_candidates, describe_plan, reason, render_plan
 
+    with suppress(*() if config.open else (MissingData,)):  # which is needed for no price
+        for line in facts(config.data):
+            console.say(line)
     if not config.open:
         config.solved(console.progress)
         shown = describe_plan(config)

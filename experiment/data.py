@@ -15,6 +15,7 @@ import numpy as np
 from ..wall.datasets.config import SPLITS
 from ..wall.datasets.texts import HASHED, cleaned
 from ..wall.errors import InvalidInput, MissingData
+from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
 
@@ -175,7 +176,8 @@ class Data:
             return list(map(str, self.classes))
         if np.asarray(labels).dtype.kind not in "UOT":
             return []
-        return sorted({text for cell in labels if (text := cell_text(cell))})
+        more = None if self.test is None else _pair(self.public)[1]
+        return class_names(labels, [] if more is None else more)
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
@@ -204,12 +206,11 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     """
     if labels is None or (isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf"):
         return labels
-    known = {text: code for code, text in enumerate(names)}
-    texts = [cell_text(cell) or "" for cell in labels]
-    codes = [known.get(text, -1) if names else _whole(text) for text in texts]
-    missing = {"private": texts, "public": [""], "test": []}[name]  # those that may say none
+    texts = list(map(written, labels))
+    codes = list(map(code_of(names) if names else _whole, texts))
     wrong = [text for text, code in zip(texts, codes, strict=True) if code < 0]
-    if unknown := [text for text in wrong if text not in missing]:
+    may = {"private": wrong, "public": [t for t in wrong if t.lower() in NO_LABEL], "test": []}
+    if unknown := [text for text in wrong if text not in may[name]]:
         rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
         raise InvalidInput(name, rule, unknown[0])
     return np.array(codes, dtype=np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
 from ..wall.errors import MissingData
+from ..wall.labels import code_of
 from .data import ROWS, Data, is_frame, write_table
 
 if TYPE_CHECKING:
@@ -121,8 +122,11 @@ class Model:
         predicted, truth = self.predict(rows), np.asarray(labels)
         if self.student.info.labels.kind == "value":
             return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
-        if self.classes_.dtype.kind == "U":
-            truth = truth.astype(str)
+        if self.student.info.labels.kind == "class":
+            code = code_of(self.student.classes)
+            return float(
+                np.mean([code(a) == code(b) for a, b in zip(predicted, labels, strict=True)])
+            )
         return float((predicted == truth).mean())
 
     def save_pretrained(self, folder: str | Path) -> None:

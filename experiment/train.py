@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..wall.datasets.sources import facts
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
@@ -36,6 +37,8 @@ def train(
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian, console.say)
+    for line in facts(config.data):
+        console.say(line)
     if config.open:
         if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")

@@ -1,10 +1,13 @@
 """One root exception; its leaves carry typed attributes and state rule, value and cure."""
 
+import difflib
 import errno
 import re
+from collections.abc import Collection
 
 import numpy as np
 
+SHOWN = 10  # names of a list
 LONGEST, LONGEST_TEXT = 200, 2000  # characters of a value in an error, and of the whole
 _LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
@@ -72,6 +75,20 @@ def shortened(value: object) -> str:
         return repr(cut) + ("..." if len(cut) < len(value) else "")
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def listed(names: Collection[object]) -> str:
+    """Names for a reader: the first SHOWN, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(list(map(str, names))[:SHOWN]) + more
+
+
+def require_known(name: str, given: Collection[str], known: Collection[str], what: str) -> None:
+    """Raise InvalidInput where a setting names what is not ``known``; ``what`` these names are."""
+    for unknown in (each for each in given if each not in known):
+        near = difflib.get_close_matches(unknown, known, n=1)
+        cure = f"Did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(name, f"{what}, of {listed(known)}", unknown, cure)
 
 
 def shape_text(rows: np.ndarray) -> str:

@@ -13,6 +13,7 @@ from .labels import LabelSpace, Score
 from .messages import ABSTAINED
 
 MOST_ATTRIBUTES = 62  # bits of a code
+MOST_CLASSES = 1 << 16  # that have numbers instead of names
 # Between the bounds. Rounding to the nearest moves a value by at most 1 / 8192 of their distance.
 STEPS = 1 << 12
 CELLS = 32  # parts a side of the picture of predicted against true values
@@ -25,7 +26,8 @@ class ClassLabels(LabelSpace):
     """One class a row: truth, code and label are the index of its name, int64 [n]."""
 
     kind: ClassVar[str] = "class"
-    form: ClassVar[str] = "whole numbers [n]"
+    plural: ClassVar[str] = "classes"
+    form: ClassVar[str] = "whole numbers or texts [n]"
     valid: ClassVar[str] = "from 0 to the number of classes less 1"
     names: tuple[str, ...]
 
@@ -34,9 +36,12 @@ class ClassLabels(LabelSpace):
         return len(self.names)
 
     def fits(self, truth: np.ndarray) -> bool:
-        return truth.dtype.kind in "iu" and truth.ndim == 1
+        return truth.dtype.kind in "biufU" and truth.ndim == 1
 
     def numbered(self, truth: np.ndarray) -> "ClassLabels":
+        if not self.names and truth.max() >= MOST_CLASSES:
+            rule = f"numbers below {MOST_CLASSES}, or named"
+            raise InvalidInput("data.classes", rule, int(truth.max()), "Number them from 0.")
         return self if self.names else self.of(max(2, 1 + int(truth.max())))
 
     def strata(self, labels: np.ndarray) -> np.ndarray:
@@ -89,6 +94,7 @@ class AttributeLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "attributes"
+    plural: ClassVar[str] = "attributes"
     form: ClassVar[str] = "whole numbers [n, attributes], at least 2 attributes"
     valid: ClassVar[str] = "0 and 1"
     names: tuple[str, ...]
@@ -103,7 +109,7 @@ class AttributeLabels(LabelSpace):
         return 1 << len(self.names)
 
     def fits(self, truth: np.ndarray) -> bool:
-        if truth.dtype.kind not in "iu" or truth.ndim != 2:
+        if truth.dtype.kind not in "biuf" or truth.ndim != 2:
             return False
         return truth.shape[1] == len(self.names) if self.names else truth.shape[1] > 1
 
@@ -154,6 +160,7 @@ class ValueLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "value"
+    plural: ClassVar[str] = "values"
     form: ClassVar[str] = "numbers [n]"
     valid: ClassVar[str] = "finite"
     low: float

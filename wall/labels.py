@@ -9,8 +9,12 @@ A label takes three forms:
 ``encode`` makes codes of truth, ``expand`` labels of codes, ``decode`` truth of labels.
 """
 
+import re
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,12 +23,16 @@ from .errors import InvalidInput, shape_text
 from .messages import ABSTAINED
 
 Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
+MISSING = {"", "?", "na", "n/a", "nan", "nat", "none", "null"}  # cells that say nothing
+NO_LABEL = MISSING | {"-1"}  # where other rows tell the classes
+MAX_CODE_POINT = 0x10FFFF  # of a character
 
 
 class LabelSpace(ABC):
     """The labels that a data set's rows can have, public; a frozen dataclass."""
 
     kind: ClassVar[str]  # its name in data.labels
+    plural: ClassVar[str]  # what names are of
     form: ClassVar[str]  # what truth is, in errors
     valid: ClassVar[str]  # which entries of truth are right, in errors
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value
@@ -54,10 +62,19 @@ class LabelSpace(ABC):
         """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` as int64 or float64. Raises InvalidInput, without the number of rows."""
+        """``truth`` as int64 or float64, each entry by itself: texts by ``code_of`` names, -1 for
+        numbers that are not whole. Raises InvalidInput, without the number of rows.
+        """
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
-        return truth.astype(np.float64 if self.kind == "value" else np.int64)
+        if self.kind == "value":
+            return truth.astype(np.float64)
+        if truth.dtype.kind == "U":
+            return np.array([*map(code_of(self.names), readable(truth))], dtype=np.int64)
+        if truth.dtype.kind == "f":
+            truth = truth.astype(np.float64)
+            truth = np.where((truth == np.rint(truth)) & (abs(truth) < 2**53), truth, ABSTAINED)
+        return truth.astype(np.int64)
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
         """Codes int64 [n] of ``truth``, each a function of its own row; one that ``is_code``
@@ -158,3 +175,63 @@ def has_truth(truth: np.ndarray) -> np.ndarray:
 def has_label(labels: np.ndarray) -> np.ndarray:
     """Which rows have a released label, of some attribute at least: bool [n]."""
     return (labels != ABSTAINED).any(axis=tuple(range(1, labels.ndim)))
+
+
+def readable(texts: np.ndarray) -> list[str]:
+    """An array's texts [n]; "" for one with numbers that are no characters, which an array can hold
+    and a text can not.
+    """
+    if not texts.size:
+        return []
+    characters = np.ascontiguousarray(texts).view(f"{texts.dtype.byteorder}u4")
+    bad = (characters.reshape(len(texts), -1) > MAX_CODE_POINT).any(axis=1)
+    return list(np.where(bad, "", texts).tolist())
+
+
+def written(label: object) -> str:
+    """A label as it is compared: in Unicode's composed form (NFC), without blanks around it and
+    without the ".0" of a whole number; "" where it is missing.
+    """
+    if label is None or label != label:
+        return ""
+    with suppress(ValueError):  # of a whole number with more digits than Python prints
+        whole = isinstance(label, float) and label.is_integer()
+        text = unicodedata.normalize("NFC", str(int(label) if whole else label)).strip()  # type: ignore[call-overload]
+        return text[: number.end(1)] if (number := _WHOLE.fullmatch(text)) else text
+    return ""
+
+
+_WHOLE = re.compile(r"([+-]?\d+)\.0*")
+
+
+def code_of(names: Iterable[str]) -> Callable[[object], int]:
+    """A function of one label as a file or a program writes it: its place in the public ``names``,
+    -1 where it is none of them. Case does not matter where no two names differ by it alone.
+    """
+    codes = {written(name): code for code, name in enumerate(names)}
+    alone = Counter(name.casefold() for name in codes)
+    folded = {n.casefold(): code for n, code in codes.items() if alone[n.casefold()] == 1}
+
+    def code(label: object) -> int:
+        text = written(label)
+        return codes.get(text, folded.get(text.casefold(), -1))
+
+    return code
+
+
+def class_names(test: Iterable[object], public: Iterable[object]) -> list[str]:
+    """The classes that PUBLIC labels name, in order: those of ``test`` rows, and those of
+    ``public`` rows where there are no test rows, or these name one of their classes, too.
+    """
+    names = {text for label in test if (text := written(label))}
+    code, none = code_of(sorted(names)), NO_LABEL if names else MISSING
+    more = {text for label in public if (text := written(label)).lower() not in none}
+    if not names or any(code(text) >= 0 for text in more):
+        names |= {text for text in more if code(text) < 0}
+    return sorted(names, key=_order)
+
+
+def _order(name: str) -> tuple[bool, float, str]:
+    """Numbers by value, before other texts."""
+    number = re.fullmatch(r"[+-]?\d+([.]\d+)?", name)
+    return number is None, float(name) if number else 0.0, name

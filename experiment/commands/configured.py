@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...teacher.service.config import ServiceConfig
+from ...wall.datasets.sources import facts
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
 from ..config.arguments import flag, option
@@ -255,7 +256,8 @@ def init(args: Sequence[str]) -> int:
     """
     config, options = _parsed(init, args)
     out = Path(options.out)
-    content = f"{HEADER}{SERVED if config.open else ''}\n{short_yaml(config)}"
+    known = "".join(f"# {line}\n" for line in facts(config.data))
+    content = f"{HEADER}{SERVED if config.open else ''}\n{known}\n{short_yaml(config)}"
     if out.exists():
         raise InvalidInput("out", "a file that does not exist yet", str(out))
     try:

@@ -18,7 +18,7 @@ from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
 from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
-from ...wall.datasets.readers import FORMATS, class_folders, class_of, is_image, require_folder
+from ...wall.datasets.readers import FORMATS, classes_of, is_image, require_folder
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
@@ -29,7 +29,7 @@ from .groups import LEAST_RECORDS, STAGES
 from .settings import build
 
 # Settings under data that say what rows mean
-COLUMNS = ("ignore", "person", "classes", "text", "text_features")
+COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features")
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
@@ -40,6 +40,7 @@ OWN: dict[str, Any] = {
     "private, public and test",
     "label": "name of a table's column with the label (default: label)",
     "text": "name of a table's column of free text; long texts are seen without it",
+    "id": "name of a table's column with an id of each private row (default: record_id)",
     "split": "name of one table's column that says private, public or test (default: split)",
     "epsilon": option(
         "the guarantee: how far one record may change what is released, at most by a factor "
@@ -67,7 +68,6 @@ CURES = {  # what to do where rows of a kind are lacking
     "test": "Label a hundred public rows or more: they choose the method and show the accuracy.",
 }
 SCORE = 0.05  # share of the budget for a private score, where hardly a public row tells accuracy
-NAMED = "Or name the classes: --data.classes '[a, b]'."
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -131,7 +131,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
 
 def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings by name that options for one's own data override in a file."""
-    data = {name: own[name] for name in (*SPLITS, "label", "split") if name in own}
+    data = {name: own[name] for name in (*SPLITS, "label", "split", "id") if name in own}
     if "text" in own:
         data["text"] = [own["text"]]
     if "data" in own:
@@ -160,6 +160,8 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
     table = {"source": "table", "label": own.get("label", "label"), **columns}
     if "text" in own:
         table["text"] = [own["text"]]
+    if "id" in own:
+        table["id"] = own["id"]
     places = {name: own.get(name) for name in SPLITS}
     if "data" in own:
         for name in SPLITS:
@@ -235,11 +237,12 @@ def default_mechanism(
 def look(data: dict[str, Any]) -> Findings:
     """The facts of the PUBLIC rows that settings under ``data`` name."""
     config = build(DataConfig, data, "data")
+    require_unlinked(config)
+    names = describe(config).labels.names
     if data["source"] == "folder":
-        require_unlinked(config)
         test = data.get("test")
-        return _look_at_folders(Path(data["public"]), test and Path(test), data.get("classes", []))
-    names, public = describe(config).labels.names, read_public(config)
+        return _look_at_folders(Path(data["public"]), test and Path(test), names)
+    public = read_public(config)
     rows, known = len(public.inputs), 0
     if public.labels is not None:
         known = int(has_truth(public.labels).sum())
@@ -251,12 +254,6 @@ def look(data: dict[str, Any]) -> Findings:
 
 
 def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) -> Findings:
-    if test is not None or not classes:
-        name, root = ("public", public) if test is None else ("test", test)
-        classes = class_folders(require_folder(name, root))
-        if len(classes) < 2:
-            rule = "a folder with one folder of images a class, at least 2"
-            raise InvalidInput(name, rule, f"{root}: {classes}", "" if test else NAMED)
     paths = [path for path in list_files(require_folder("public", public)) if is_image(path)]
     sides, modes = list[int](), set[str]()  # of headers alone: no image is decoded
     for row in constant_order(paths)[:SAMPLE]:
@@ -268,7 +265,7 @@ def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) ->
         raise InvalidInput("public", "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
-    labelled = sum(class_of(path, classes) >= 0 for path in paths)
+    labelled = int((classes_of(paths, classes) >= 0).sum())
     if test is not None:
         labelled = max(labelled, sum(is_image(path) for path in list_files(test)))
     else:

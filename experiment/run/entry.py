@@ -14,8 +14,9 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
-from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.errors import BudgetRefused, InvalidInput, listed
 from ...wall.files import write_file
+from ...wall.labels import LabelSpace
 from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
@@ -60,7 +61,7 @@ def run(
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
-    if missing := _untested(public):
+    for missing in _untested(public, task.labels):
         console.say(missing)
     extractor = first_extractor(settings, task)
     check_student(config.student, extractor, task)  # fails early
@@ -114,12 +115,18 @@ def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) ->
     return last
 
 
-def _untested(public: PublicData) -> str:
-    """What a run without test rows of its own does, in a line; empty for others."""
+def _untested(public: PublicData, labels: LabelSpace) -> list[str]:
+    """What the test rows do not tell, in lines."""
+    if not len(public.test_inputs):
+        return [f"no test rows, so no accuracy. {CURES['test']}"]
+    count, lines = len(public.test_inputs), list[str]()
     if public.held_out:
-        count = len(public.test_inputs)
-        return f"no test rows: {count} of the labelled public ones are held out, and are these"
-    return "" if len(public.test_inputs) else f"no test rows, so no accuracy. {CURES['test']}"
+        lines = [f"no test rows: {count} of the labelled public ones are held out, and are these"]
+    if labels.kind == "class":
+        seen = {*public.test_labels.tolist()}
+        if unseen := [name for code, name in enumerate(labels.names) if code not in seen]:
+            lines.append(f"no test row is of {listed(unseen)}: no accuracy tells of these classes")
+    return lines
 
 
 def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:

@@ -13,10 +13,10 @@ import numpy as np
 
 from ...wall.datasets.folders import stable_hash
 from ...wall.errors import InvalidInput, shape_text
+from ...wall.labels import readable
 
 NOBODY = -1  # the code of a row without a person
 MAX_LENGTH = 256  # of an id, characters
-MAX_CODE_POINT = 0x10FFFF  # of a character
 
 
 def code_of(text: str) -> int:
@@ -43,12 +43,8 @@ def codes_in(name: str, values: np.ndarray, rows: int) -> np.ndarray:
         raise InvalidInput(name, "whole numbers or texts [n]", shape_text(values))
     if len(values) != rows:
         raise InvalidInput(name, "one for each row", "another count")
-    if values.dtype.kind == "U" and values.size:
-        # Numbers that are no characters, which an array can hold and a text can not, name nobody
-        characters = np.ascontiguousarray(values).view(f"{values.dtype.byteorder}u4")
-        bad = (characters.reshape(len(values), -1) > MAX_CODE_POINT).any(axis=1)
-        values = np.where(bad, "", values)
-    return codes_of([str(value) for value in values.tolist()])
+    texts = readable(values) if values.dtype.kind == "U" else list(map(str, values.tolist()))
+    return codes_of(texts)
 
 
 def row_ids(persons: np.ndarray, ids: np.ndarray) -> np.ndarray:

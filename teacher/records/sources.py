@@ -15,10 +15,10 @@ import numpy as np
 
 from ...wall.datasets import arrays, readers
 from ...wall.datasets.columns import texts
-from ...wall.datasets.config import DataConfig, Task
+from ...wall.datasets.config import ID, DataConfig, Task
 from ...wall.datasets.folders import list_files, stable_hash
 from ...wall.datasets.sources import PUBLISHED
-from ...wall.datasets.tables import ID, encoding, one_file, read_table, truth_of
+from ...wall.datasets.tables import encoding, one_file, read_table, truth_of
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.guarantee import Unit
 from ...wall.progress import TaskProgress, no_progress
@@ -309,8 +309,11 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
     truth = truth_of(config, task.labels, "data.private", table)
     labels = task.labels.encode("data.private", truth)
     ids, persons, unnamed = table.places, None, np.zeros(len(table.places), dtype=bool)
-    if ID in table.columns:
-        names = _names("record_id", table.columns[ID])
+    named = ID if table.of_files else config.id
+    if named not in table.columns and named != ID:
+        raise InvalidInput("data.id", "a column of the table of private rows", named)
+    if named in table.columns:
+        names = _names(f"data.id, the column {named}", table.columns[named])
         ids = np.array([stable_hash(text) for text in names], dtype=np.int64)
         unnamed = names == ""
     if unit == "person":
@@ -318,7 +321,7 @@ def _table(config: DataConfig, task: Task, unit: Unit) -> tuple[int, Read]:
             rule = "a column of the table of private rows"
             raise InvalidInput("data.person", rule, config.person)
         persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
-        ids = row_ids(persons, ids if ID in table.columns else places(persons, Counter()))
+        ids = row_ids(persons, ids if named in table.columns else places(persons, Counter()))
 
     def read(part: slice) -> Ingested:
         theirs = None if persons is None else persons[part]

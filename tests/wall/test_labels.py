@@ -19,7 +19,7 @@ from labelwall.wall.label_kinds import (
     pack,
     unpack,
 )
-from labelwall.wall.labels import LabelSpace, has_label
+from labelwall.wall.labels import LabelSpace, class_names, code_of, has_label, written
 from labelwall.wall.messages import ABSTAINED
 
 N = 40
@@ -38,7 +38,9 @@ class Case:
 WORDS = np.array(["a"] * N)
 CASES = {
     "class": Case(
-        ClassLabels(("cat", "dog", "emu")), RNG.integers(0, 3, N), (np.zeros((N, 3), int), WORDS)
+        ClassLabels(("cat", "dog", "emu")),
+        RNG.integers(0, 3, N),
+        (np.zeros((N, 3), int), WORDS.astype("S")),
     ),
     "attributes": Case(
         AttributeLabels(("red", "round")),
@@ -230,3 +232,51 @@ BOUNDS = [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0), (-1e308, 1e308)]
 def test_bounds_are_finite_and_ascend(bounds):
     with pytest.raises(InvalidInput, match=r"data\.bounds"):
         ValueLabels(*bounds)
+
+
+E_ACUTE = ("\u00e9t\u00e9", "e\u0301te\u0301")  # in composed and decomposed form
+
+
+@pytest.mark.parametrize(
+    ("names", "label", "code"),
+    [
+        (["0", "1"], 1.0, 1),
+        (["0", "1"], "1.0", 1),
+        (["0.0", "1.0"], np.int64(1), 1),
+        (["0", "1"], np.float32(1), 1),
+        (["1", "01"], "01", 1),
+        (["1.5", "2"], 1.5, 0),
+        (["no", "yes"], " YES ", 1),
+        (["a", "A"], "A", 1),
+        (["a", "A", "b"], "B", 2),
+        (["a\u00e4", "A\u00c4"], "A\u00e4", -1),  # two names differ by case alone: as written
+        ([E_ACUTE[0], "b"], E_ACUTE[1], 0),
+        ([E_ACUTE[1], "b"], E_ACUTE[0].upper(), 0),
+        (["a", "b"], "", -1),
+        (["a", "b"], None, -1),
+        (["a", "b"], float("nan"), -1),
+        (["a", "b"], float("inf"), -1),
+        (["0", "1"], "\ud800", -1),
+    ],
+)
+def test_labels_are_what_they_are_however_they_are_written(names, label, code):
+    assert code_of(names)(label) == code
+    if isinstance(label, float | np.generic):  # as arrays of numbers and of texts hold it
+        texts = np.array([str(label)])
+        assert ClassLabels(tuple(names)).encode("y", texts).tolist() == [code]
+
+
+def test_classes_are_those_of_test_and_public_rows():
+    assert class_names(["b", "10", 9.0, "b "], []) == ["9", "10", "b"]
+    assert class_names(["a", "b"], ["A", "c", "", "?", "nan", "-1", None]) == ["a", "b", "c"]
+    assert class_names(["a", "b"], ["x", "y"]) == ["a", "b"]  # names of something else
+    assert class_names([], ["-1", "1", "none"]) == ["-1", "1"]
+    assert class_names(["none", "some"], ["none"]) == ["none", "some"]
+
+
+def test_numbers_that_are_not_whole_are_no_classes():
+    labels = ClassLabels.of(3).encode("y", np.array([1.0, 1.5, np.nan, np.inf, -0.0, 1e300]))
+    assert labels.tolist() == [1, -1, -1, -1, 0, -1]
+    assert ClassLabels.of(2).encode("y", np.array([True, False])).tolist() == [1, 0]
+    assert written(-3.0) == "-3"
+    assert written(10**5000) == ""  # Python prints no such number

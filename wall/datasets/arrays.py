@@ -13,35 +13,48 @@ from typing import IO
 import numpy as np
 
 from ..errors import InvalidInput, MissingData, shape_text
-from ..labels import has_truth
+from ..label_kinds import label_space
+from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
 from .config import DataConfig, PublicData, Task, no_names, no_rows
 
+_NONE = np.array([], dtype=str)
+
 
 def describe(config: DataConfig) -> Task:
-    """The task. Names that are not declared are numbers, as many as test_y or public_y shows."""
+    """The task. Names that are not declared are the texts of test_y and public_y, or numbers, as
+    many as these show.
+    """
     space, path = config.declared_labels, require_arrays(config.path)
     if not space.names:
-        if _tested(path):
-            space = space.numbered(_labels(config, "test_y", None))
-        elif has_member(path, "public_y") and has_truth(known := _public_labels(config)).any():
-            space = space.numbered(known[has_truth(known)])
+        given = ["test_y"] * _tested(path) + ["public_y"] * has_member(path, "public_y")
+        columns = {name: required_member(path, name) for name in given}
+        if any(column.dtype.kind == "U" for column in columns.values()):
+            names = class_names(*(readable(columns.get(n, _NONE)) for n in ("test_y", "public_y")))
+            space = label_space(config.labels, names)
         else:
+            read = {"test_y": _labels, "public_y": _public_labels}
+            known = [read[name](space, config, name, None) for name in given]
+            known = [labels[has_truth(labels)] for labels in known if has_truth(labels).any()]
+            space = space.numbered(np.concatenate(known)) if known else space
+        if not space.names:
             raise no_names(space)
     return Task(space, _inputs(config, "public_x").shape[1:])
 
 
 def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
     inputs, labels, path = _inputs(config, "public_x"), None, require_arrays(config.path)
+    space = describe(config).labels
     if has_member(path, "public_y"):
-        labels = _public_labels(config, len(inputs))
+        labels = _public_labels(space, config, "public_y", len(inputs))
     if not _tested(path):
-        return PublicData(inputs, labels, *no_rows(inputs, describe(config).labels))
+        return PublicData(inputs, labels, *no_rows(inputs, space))
     test_inputs = _inputs(config, "test_x")
     if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
         rule = f"{shape_text(inputs)}, as public_x is"
         raise InvalidInput("test_x", rule, shape_text(test_inputs))
-    return PublicData(inputs, labels, test_inputs, _labels(config, "test_y", len(test_inputs)))
+    test_labels = _labels(space, config, "test_y", len(test_inputs))
+    return PublicData(inputs, labels, test_inputs, test_labels)
 
 
 def _tested(path: Path) -> bool:
@@ -60,14 +73,15 @@ def _inputs(config: DataConfig, name: str) -> np.ndarray:
     return rows
 
 
-def _labels(config: DataConfig, name: str, rows: int | None) -> np.ndarray:
+def _labels(space: LabelSpace, config: DataConfig, name: str, rows: int | None) -> np.ndarray:
     """PUBLIC labels; ``rows``: how many there must be."""
-    return config.declared_labels.check_public(name, required_member(config.path, name), rows)
+    return space.check_public(name, required_member(config.path, name), rows)
 
 
-def _public_labels(config: DataConfig, rows: int | None = None) -> np.ndarray:
+def _public_labels(
+    space: LabelSpace, config: DataConfig, name: str, rows: int | None
+) -> np.ndarray:
     """PUBLIC labels of which some are missing: -1, of values NaN."""
-    space, name = config.declared_labels, "public_y"
     labels = space.canonical(name, required_member(config.path, name))
     if rows not in (None, len(labels)):
         raise InvalidInput(name, f"{space.form} of {rows} rows", len(labels))
@@ -83,7 +97,8 @@ def require_arrays(path: str | Path | None) -> Path:
         raise InvalidInput("data.path", f"{rule}, for the source 'arrays'", path)
     if not Path(path).exists():
         raise MissingData(f"`data.path` must be {rule}. Found {str(path)!r}.")
-    if not Path(path).is_dir() and not zipfile.is_zipfile(path):
+    # A pipe would be waited for
+    if not Path(path).is_dir() and not (Path(path).is_file() and zipfile.is_zipfile(path)):
         raise InvalidInput("data.path", "an npz file, as numpy.savez writes it", str(path))
     return Path(path)
 

@@ -7,32 +7,41 @@ category that few public rows have, or none, is "another one".
 
 import contextlib
 import math
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from ..errors import InvalidInput
+from ..labels import MISSING, code_of
 from .texts import HASHED, NGrams, cleaned, is_prose, n_grams, public_vectors, vectors
 
+T = TypeVar("T")
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
 MOSTLY = 0.9  # share of the cells that are there that tells what a column is of
-MISSING = {
-    "",
-    "?",
-    "na",
-    "n/a",
-    "nan",
-    "nat",
-    "none",
-    "null",
-}  # none is there
+# Marks of numbers: the decimal one, and what stands between thousands
+MARKS = (".", ".,", ",", ",.", ", ", ". ", ".'")
+AFFIX = re.compile(r"[+-]?([^\w\s.,'+-]?) ?[+-]?\d[\d.,' ]*([^\d]{0,8})")  # a number's unit
+_DAYS = (
+    *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d/%m/%y"),
+    *("%m/%d/%y", "%d.%m.%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+)
+_TIMES = ("%H:%M", "%H:%M:%S", "%I:%M %p")
+# Forms of dates; the first is ISO 8601. Of two that fit all cells alike the first is taken.
+DATES = ("", *_DAYS, *_TIMES, *(f"{day} {time}" for day in _DAYS for time in _TIMES))
+SAMPLE = 20  # public cells, of which a form must fit one to be tried on all
+LONGEST_NUMBER = 64  # characters of a number with marks or a unit
+ID_NAME = re.compile(r"(?i:(?:^|.*[\W_])(?:id|uuid|guid|key|index))|.*[a-z](?:Id|ID)")
+BY_CHANCE = 14  # n numbers of a span below n^2 / 14 all differ by chance once in 1,000 times
 MOST_VALUES, LEAST_ROWS = 64, 5  # categories of a column; public rows of each
 GAP_DEVIATION = 0.5  # of the entry that says that a cell is missing
 DAY = 86400.0  # seconds
+_NOON = datetime(2024, 12, 31, 12, 30)  # shows a form of dates
 LARGEST = 1e25  # a number beyond it is missing, so that scaled ones are float32
 
 
@@ -45,10 +54,35 @@ def texts(column: np.ndarray) -> np.ndarray:
     return np.array(cells, dtype=object)
 
 
-def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
+@lru_cache
+def _marked(marks: str) -> re.Pattern[str]:
+    point, between = re.escape(marks[0]), re.escape(marks[1:])
+    whole = rf"\d+|[1-9]\d{{0,2}}(?:{between}\d{{3}})+" if between else r"\d+"
+    return re.compile(rf"[+-]?(?:{whole})?(?:{point}\d*)?(?:[eE][+-]?\d+)?")
+
+
+def _number(cell: Any, marks: str, unit: str) -> float:
+    """Raises TypeError, ValueError, OverflowError."""
+    if (marks, unit) == (".", "") or not isinstance(cell, str):
+        return float(cell)
+    if len(cell) > LONGEST_NUMBER:
+        raise ValueError("no number")
+    text = _plain(cell).replace(unit, "", 1).strip() if unit else _plain(cell)
+    if not _marked(marks).fullmatch(text):
+        raise ValueError("no number")
+    return float(text.replace(marks[1:], "").replace(marks[0], "."))
+
+
+def _plain(cell: str) -> str:
+    """A cell with one kind of blank, apostrophe and minus sign, none of them around it."""
+    return re.sub(r"\s", " ", cell).translate({0x2019: "'", 0x2212: "-"}).strip()
+
+
+def numbers(column: np.ndarray, width: int | None, marks: str = ".", unit: str = "") -> np.ndarray:
     """Cells as float64 [n, width]; a row that is not ``width`` numbers is NaN.
 
     ``width``: None for PUBLIC columns alone: that of the first list, 1 where there is none.
+    ``marks``: one of MARKS; ``unit``: what may stand before or behind a number.
     """
     if column.dtype.kind in "iuf" and width in (None, 1):
         return column.astype(np.float64).reshape(-1, 1)
@@ -59,16 +93,44 @@ def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
         values = cell if isinstance(cell, list) else [cell]
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if len(values) == width:
-                rows[row] = [float(value) for value in values]
+                rows[row] = [_number(value, marks, unit) for value in values]
     return rows
 
 
-def dates(column: np.ndarray) -> np.ndarray:
-    """ISO 8601 dates and times as days since 1970 (UTC), float64 [n, 1]; NaN for other cells."""
+def number_form(column: np.ndarray) -> tuple[str, str]:
+    """(marks, unit) by which most of a PUBLIC column's cells are numbers."""
+    if column.dtype.kind in "iuf" or _readable(numbers(column, None)).sum() == _there(column).sum():
+        return ".", ""
+    sample = column[_there(column)][:SAMPLE]
+    affixes = [AFFIX.fullmatch(_plain(cell)) for cell in sample if isinstance(cell, str)]
+    units = Counter((found[1] or found[2]).strip() for found in affixes if found)
+    named = [unit for unit, _ in units.most_common(2) if unit][:1]
+    forms = [(marks, unit) for unit in ("", *named) for marks in MARKS]
+    return _fitting(column, forms, lambda cells, form: numbers(cells, 1, *form))
+
+
+def _fitting(
+    column: np.ndarray, forms: Sequence[T], read: Callable[[np.ndarray, T], np.ndarray]
+) -> T:
+    """The first of the forms by which most of a PUBLIC column's cells can be read."""
+    cells = column[_there(column)]
+    tried = [form for form in forms if _readable(read(cells[:SAMPLE], form)).any()]
+    return max(tried or forms[:1], key=lambda form: _readable(read(cells, form)).sum())
+
+
+def _there(column: np.ndarray) -> np.ndarray:
+    """Which PUBLIC cells are not missing: bool [n]."""
+    return np.array([text.lower() not in MISSING for text in texts(column)], dtype=bool)
+
+
+def dates(column: np.ndarray, form: str = "") -> np.ndarray:
+    """Dates and times of a ``form``, one of DATES, as days since 1970 (UTC), float64 [n, 1]; NaN
+    for other cells.
+    """
     days = np.full((len(column), 1), np.nan)
     for row, cell in enumerate(texts(column)):
         with contextlib.suppress(ValueError, OverflowError):
-            moment = datetime.fromisoformat(cell)
+            moment = datetime.strptime(cell, form) if form else datetime.fromisoformat(cell)
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=UTC)
             days[row] = moment.timestamp() / DAY
@@ -81,7 +143,8 @@ class Column:
 
     ``mean``, ``deviation``: of each of its entries. ``values``: of categories, the most frequent
     first; all others are one more entry. ``gaps``: a missing number or date has an entry of its
-    own, the last; it counts as the mean in the others. ``encoder``: of texts.
+    own, the last; it counts as the mean in the others. ``encoder``: of texts. ``marks``: of
+    numbers, one of MARKS. ``form``: of numbers the unit, of dates one of DATES.
     """
 
     name: str
@@ -91,6 +154,8 @@ class Column:
     values: tuple[str, ...] = ()
     gaps: bool = False
     encoder: NGrams | str = ""
+    marks: str = "."
+    form: str = ""
 
     def __post_init__(self) -> None:
         own = self.encoder.width if isinstance(self.encoder, NGrams) else self.width
@@ -99,10 +164,38 @@ class Column:
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
         numbers = all(map(math.isfinite, self.mean + self.deviation))
+        if self.marks not in MARKS or (self.kind == "date" and self.form not in DATES):
+            raise InvalidInput("table", "columns with marks and forms that are known", self.name)
         if not (
             known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps
         ):
             raise InvalidInput("table", "columns with a mean and a deviation each", self.name)
+
+    @property
+    def how(self) -> str:
+        """How a cell is read, for a reader."""
+        if self.kind == "date":
+            return f"date like {_NOON.strftime(self.form)}" if self.form else "date (ISO 8601)"
+        comma = ", decimal comma" * (self.marks[0] == ",")
+        between = f", thousands by {self.marks[1:]!r}" * (len(self.marks) > 1)
+        return f"{self.kind}{comma}{between}" + f", unit {self.form}" * bool(self.form)
+
+    def idle(self, cells: np.ndarray) -> str:
+        """Why these PUBLIC cells of the column tell nothing; "" where they may."""
+        there = _there(cells)
+        known = texts(cells[there])
+        differ = len(set(known)) == len(known) > BY_CHANCE
+        if not there.any() or (there.all() and len(set(known)) == 1):
+            return "one value in all rows"
+        if self.kind == "category" and not self.values:
+            return f"texts of which none is in {LEAST_ROWS} rows"
+        if self.kind == "number" and differ and self.width == 1 + self.gaps:
+            rows = numbers(cells[there], 1, self.marks, self.form)
+            rows = rows[_readable(rows)]
+            named = ID_NAME.fullmatch(self.name) or len(rows) ** 2 > BY_CHANCE * (np.ptp(rows) + 1)
+            if named and (rows == np.rint(rows)).all():
+                return "whole numbers that all differ, as ids do"
+        return ""
 
     @property
     def width(self) -> int:
@@ -123,7 +216,10 @@ class Column:
         if self.kind == "category":
             return _one_hot(cells, self.values)
         count = self.width - self.gaps
-        rows = dates(cells) if self.kind == "date" else numbers(cells, count)
+        if self.kind == "date":
+            rows = dates(cells, self.form)
+        else:
+            rows = numbers(cells, count, self.marks, self.form)
         missing = ~_readable(rows)
         rows[missing] = self.mean[:count]
         return np.column_stack([rows, missing]) if self.gaps else rows
@@ -135,9 +231,9 @@ def _readable(rows: np.ndarray) -> np.ndarray:
 
 
 def _one_hot(cells: np.ndarray, values: tuple[str, ...]) -> np.ndarray:
-    places = {value: place for place, value in enumerate(values)}
+    place = code_of(values)
     rows = np.zeros((len(cells), len(values) + 1))
-    chosen = [places.get(text, len(values)) for text in texts(cells)]
+    chosen = [place(text) % (len(values) + 1) for text in texts(cells)]  # -1 is the last
     rows[np.arange(len(cells)), chosen] = 1
     return rows
 
@@ -228,13 +324,16 @@ def _text_column(name: str, cells: np.ndarray, encoder: str) -> Column:
 
 
 def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
-    there = max(1, sum(text.lower() not in MISSING for text in texts(cells)))
-    rows = numbers(cells, None)
+    there = max(1, int(_there(cells).sum()))
+    marks, unit = number_form(cells)
+    rows = numbers(cells, None, marks, unit)
     if (filled := _readable(rows)).sum() >= MOSTLY * there:
-        return _measured(name, "number", rows, filled)
-    days = dates(cells)
+        return _measured(name, "number", rows, filled, marks, unit)
+    dated = any(re.search(r"\d\D", text) for text in texts(cells)[:SAMPLE])
+    form = _fitting(cells, DATES if dated else DATES[:1], dates)
+    days = dates(cells, form)
     if (filled := _readable(days)).sum() >= MOSTLY * there:
-        return _measured(name, "date", days, filled)
+        return _measured(name, "date", days, filled, form=form)
     if is_prose([text for text in cleaned(cells) if text]):
         return _text_column(name, cells, encoder)
     counts = Counter(texts(cells)).most_common(MOST_VALUES)
@@ -247,7 +346,12 @@ def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
 
 
 def _measured(
-    name: str, kind: Literal["number", "date"], rows: np.ndarray, filled: np.ndarray
+    name: str,
+    kind: Literal["number", "date"],
+    rows: np.ndarray,
+    filled: np.ndarray,
+    marks: str = ".",
+    form: str = "",
 ) -> Column:
     present = rows[filled] if filled.any() else np.zeros((1, rows.shape[1]))
     mean, deviation = present.mean(axis=0), present.std(axis=0)
@@ -257,4 +361,5 @@ def _measured(
     if gaps:
         means.append(float(1 - filled.mean()))
         deviations.append(GAP_DEVIATION)
-    return Column(name, kind, tuple(means), tuple(deviations), (), gaps)
+    entries = tuple(means), tuple(deviations)
+    return Column(name, kind, *entries, gaps=gaps, marks=marks, form=form)

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..errors import InvalidInput
 from ..label_kinds import label_space
-from ..labels import LabelSpace
+from ..labels import LabelSpace, written
 from .texts import HASHED, require_encoder
 
+ID = "record_id"  # a column with ids of private records, where there is one
 Labels = Literal["class", "attributes", "value"]
 
 
@@ -82,10 +83,15 @@ class DataConfig:
             optional test_x and test_y, public_y, private_id. For table, with a split: one file with
             all rows, of which the public side uses the others alone.
         label: name of a table's column with the label. All other columns are features but the
-            split, record_id and those to ignore; the public rows' mean and deviation scale them.
+            split, the id and those to ignore; the public rows' mean and deviation scale them.
         split: name of the column that says private, public or test of each row of the one file
             (its words are public); empty where each split has its own file.
         ignore: names of a table's columns that are no features.
+        keep: names of a table's columns that are features although the public rows' cells tell
+            nothing: one value in all rows, whole numbers that all differ as ids do, or texts of
+            which none is frequent.
+        id: name of a table's column with an id of each private row; without the column record_id
+            the id is the row's number.
         text: names of a table's columns of free text, beside those that public cells show to be:
             at least five words each, on average, and mostly different ones.
         text_features: what makes numbers of texts: hashed (n-grams of words and characters, on axes
@@ -115,6 +121,8 @@ class DataConfig:
     label: str = "label"
     split: str = ""
     ignore: list[str] = field(default_factory=list)
+    keep: list[str] = field(default_factory=list)
+    id: str = ID
     text: list[str] = field(default_factory=list)
     text_features: str = HASHED
     person: str = ""
@@ -144,7 +152,7 @@ class DataConfig:
             raise InvalidInput("data.channels", "1 or 3", self.channels)
         if self.classes and self.labels == "value":
             raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
-        if self.classes and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
+        if self.classes and len({*map(written, self.classes)}) != max(2, len(self.classes)):
             raise InvalidInput("data.classes", "at least 2 different names", self.classes)
         if self.classes and facts.private_records is not None:
             rule = f"empty for the source {self.source!r}, which has its own"
@@ -220,7 +228,8 @@ def _around(path: str) -> Iterator[object]:
 def no_names(labels: LabelSpace) -> InvalidInput:
     """The error of classes that nothing public names."""
     rule = "the names of the classes, where no test or public row has a label"
-    return InvalidInput("data.classes", rule, list(labels.names))
+    cure = "Name them: --data.classes '[a, b]'."
+    return InvalidInput("data.classes", rule, list(labels.names), cure)
 
 
 def no_rows(inputs: np.ndarray, labels: LabelSpace) -> tuple[np.ndarray, np.ndarray]:

@@ -28,13 +28,18 @@ def constant_order(names: Iterable[str]) -> np.ndarray:
     return np.argsort(np.array([stable_hash(name) for name in names], dtype=np.int64))
 
 
+def is_hidden(folder: str) -> bool:
+    """Whether a folder's name says that it is no one's data: macOS packs __MACOSX with its own."""
+    return folder.startswith(".") or folder == "__MACOSX"
+
+
 def list_files(root: Path) -> list[str]:
     """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
     hidden folders.
     """
     paths: list[str] = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not is_hidden(name)]
         inside = Path(folder).relative_to(root)
         paths += [(inside / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(paths)

@@ -1,19 +1,19 @@
 """Image folders: a folder of images for each class, or an attributes.csv in each folder."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
-from ..labels import LabelSpace, has_truth
+from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress, no_progress
 from .config import DataConfig, PublicData, Task, no_names, no_rows
-from .folders import constant_order, list_files
+from .folders import constant_order, is_hidden, list_files
 from .tables import read_lines
 
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
@@ -44,19 +44,28 @@ def require_folder(field: str, path: str | Path | None) -> Path:
 
 
 def class_folders(root: Path) -> list[str]:
-    """Names of the folders directly in ``root``, sorted; hidden ones are left out."""
-    folders = (entry.name for entry in os.scandir(root) if entry.is_dir())
-    return sorted(name for name in folders if not name.startswith("."))
+    """Names of the folders directly in ``root`` that hold images, one for each of these."""
+    return [path.split("/")[0] for path in list_files(root) if is_image(path) and "/" in path]
+
+
+def empty_folders(config: DataConfig) -> list[str]:
+    """Names of the folders of the PUBLIC class folders' place that hold no image."""
+    root = Path(config.test or config.public or "")
+    names = {entry.name for entry in os.scandir(root) if entry.is_dir()}
+    return sorted(name for name in names - {*class_folders(root)} if not is_hidden(name))
 
 
 def is_image(path: str) -> bool:
     return path.lower().endswith(SUFFIXES)
 
 
-def class_of(path: str, class_names: Sequence[str]) -> int:
-    """Class index by the first folder of a relative path; -1 in no folder of the names."""
-    first, *rest = path.split("/")
-    return class_names.index(first) if rest and first in class_names else -1
+def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Class indices by the first folders of relative paths: int64 [n], -1 in no folder of the
+    names.
+    """
+    code, folders = code_of(names), [path.rpartition("/")[0].split("/")[0] for path in paths]
+    known = {folder: code(folder) for folder in dict.fromkeys(folders)}
+    return np.array([known[folder] for folder in folders], dtype=np.int64)
 
 
 def read_images(
@@ -123,24 +132,27 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Names that are not declared are those of the test folder's folders, or of its
-    attributes.csv's columns; of the public folder's where there is no test folder.
+    """The task. Names that are not declared are those of the test and public folders' folders, or
+    of the columns of the test folder's attributes.csv, the public one's where there is none.
     """
-    space, by_class, tested = config.declared_labels, config.labels == "class", bool(config.test)
+    space, tested = config.declared_labels, bool(config.test)
     field, path = ("data.test", config.test) if tested else ("data.public", config.public)
-    root, names = require_folder(field, path), list(space.names)
-    if tested or not names:
-        names = class_folders(root) if by_class else _attribute_lines(field, root)[0][1:]
+    root = require_folder(field, path)
+    if config.labels != "class":
+        space = label_space(config.labels, space.names or _attribute_lines(field, root)[0][1:])
+        return Task(space, (config.image_size, config.image_size, config.channels))
+    folders = sorted({*class_folders(root)} if tested else ())
     if not space.names:
-        space = label_space(config.labels, names)
-    if by_class and len(space.names) < 2:
+        public = class_folders(require_folder("data.public", config.public))
+        space = label_space(config.labels, class_names(folders, public))
+    if len(space.names) < 2 or (tested and not folders):
         if not tested:
             raise no_names(space)
         rule = "a folder with at least 2 class folders"
-        raise InvalidInput("data.test", rule, f"{config.test}: {names}")
-    unknown = sorted(set(names) - set(space.names)) if by_class else []
-    if unknown:
-        rule = f"a folder of the classes {', '.join(space.names)}"
+        raise InvalidInput("data.test", rule, f"{config.test}: {listed(folders)}")
+    code = code_of(space.names)
+    if unknown := [folder for folder in folders if code(folder) < 0]:
+        rule = f"a folder of the classes {listed(space.names)}"
         raise InvalidInput("data.test", rule, f"{config.test}: {unknown[0]}")
     return Task(space, (config.image_size, config.image_size, config.channels))
 
@@ -192,7 +204,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     without the file, InvalidInput where a name has no column, and nothing for what lines hold.
     """
     if space.kind != "attributes":
-        return np.array([class_of(path, space.names) for path in paths], dtype=np.int64)
+        return classes_of(paths, space.names)
     header, lines = _attribute_lines(field, root)
     absent = [name for name in space.names if name not in header[1:]]
     if absent:
@@ -208,7 +220,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     return np.array(rows, dtype=np.int64).reshape(len(paths), len(columns))
 
 
-def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]]:
+def _attribute_lines(field: str, root: Path) -> tuple[list[str], Iterator[list[str]]]:
     """Header and lines of a folder's attributes.csv. Raises MissingData, InvalidInput."""
     if not (root / ATTRIBUTES).is_file():
         raise MissingData(

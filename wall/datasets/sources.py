@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
@@ -285,6 +285,19 @@ def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> Pub
     return PublicData(
         public.inputs[kept], labels[kept], public.inputs[test], labels[test], held_out=True
     )
+
+
+def facts(config: DataConfig) -> list[str]:
+    """What PUBLIC rows of one's own are taken for, in lines for a reader. Raises InvalidInput,
+    MissingData.
+    """
+    if config.source in PUBLISHED:
+        return []
+    space = describe(config).labels
+    lines = [] if space.kind == "value" else [f"{space.plural}: {listed(space.names)}"]
+    if config.source == "folder" and (empty := readers.empty_folders(config)):
+        lines.append(f"folders without images, which are no classes: {listed(empty)}")
+    return lines + (tables.columns_read(config) if config.source == "table" else [])
 
 
 def held_out(labelled: int) -> int:

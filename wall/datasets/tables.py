@@ -7,30 +7,35 @@ line of a CSV file is a row, so that a line break within quotes ends it.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import os
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, listed, require_known
 from ..label_kinds import label_space
-from ..labels import LabelSpace, has_truth
+from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
-from .columns import Encoding, encoding_of, numbers, texts
-from .config import SPLITS, DataConfig, PublicData, Task, no_names, no_rows
+from .columns import Encoding, encoding_of, number_form, numbers, texts
+from .config import ID, SPLITS, DataConfig, PublicData, Task, no_names, no_rows
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
     import pyarrow
 
-ID = "record_id"  # a column with ids of private records, where there is one
-SEPARATORS = ",;\t"
+SEPARATORS = ",;\t|"
+BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+MOST_COLUMNS = 1 << 16
+INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
+MOST_LINES = 10  # kinds of columns that are shown
 PARQUET = (".parquet", ".pq")
 TEXT = (".csv", ".tsv", ".txt")
 SAVED = "state.json"  # in a folder that `datasets` saved
@@ -62,7 +67,7 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if not path:
         raise InvalidInput(field, "a CSV or parquet file", path)
     file = Path(path)
-    if not file.exists():
+    if not file.is_file() and not file.is_dir():  # a pipe would be waited for
         text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
         raise MissingData(text)
     if (file / SAVED).is_file() or file.suffix.lower() in PARQUET:
@@ -75,15 +80,37 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     return _text(field, file)
 
 
-def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
+def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file; none of a line that is no
-    CSV. Bytes that are not UTF-8 become their codes, so different bytes stay different texts.
+    CSV. The file's first bytes and lines say its encoding and separator. A line that is not UTF-8
+    is in Windows' code page of Western Europe, a function of that line alone.
     """
-    text = file.read_bytes().decode("utf-8-sig", errors="backslashreplace")
-    header, *lines = re.split("\r\n|\r|\n", text)
-    separator = max(SEPARATORS, key=header.count)
-    names = [name.strip() for name in _cells(header, separator)]
-    return names, [_cells(line, separator) for line in lines]
+    content = file.read_bytes()
+    mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
+    codec = BYTE_ORDERS.get(mark, "utf-8")
+    encoded = content[len(mark) :].split("\n".encode(codec))
+    lines = (text for line in encoded for text in _lines(line, codec))
+    header = next(lines)
+    separator = max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
+    if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
+        separator, header = header[-1], next(lines, "")
+    names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator)]
+    names = names[:-1] if names[-1:] == [""] else names
+    return names, (_fitted(_cells(line, separator), len(names)) for line in lines)
+
+
+def _lines(line: bytes, codec: str) -> list[str]:
+    """The text before a line break, or the texts around a carriage return."""
+    try:
+        text = line.decode(codec)
+    except UnicodeDecodeError:
+        text = line.decode("cp1252" if codec == "utf-8" else codec, errors="backslashreplace")
+    return text.removesuffix("\r").split("\r")
+
+
+def _fitted(cells: list[str], count: int) -> list[str]:
+    """The cells of a line, but for an empty one behind a separator at its end."""
+    return cells[:count] if len(cells) == count + 1 and not cells[-1] else cells
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -94,12 +121,25 @@ def _cells(line: str, separator: str) -> list[str]:
 
 def _text(field: str, file: Path) -> TableFile:
     names, lines = read_lines(file)
-    if len(set(names)) != len(names) or "" in names:
-        rule = "a table whose first line names each column"
-        raise InvalidInput(field, rule, str(file))
-    places = np.array([n for n, cells in enumerate(lines) if len(cells) == len(names)], np.int64)
-    cells = np.array([lines[n] for n in places], dtype=object).reshape(len(places), len(names))
-    return TableFile({name: cells[:, at] for at, name in enumerate(names)}, places)
+    named = _columns(field, names)
+    fitting = {place: cells for place, cells in enumerate(lines) if len(cells) == len(names)}
+    cells = np.array(list(fitting.values()), dtype=object).reshape(len(fitting), len(names))
+    columns = {name: cells[:, at] for name, at in named.items()}
+    return TableFile(columns, np.array(list(fitting), dtype=np.int64))
+
+
+def _columns(field: str, names: Sequence[str]) -> dict[str, int]:
+    """The places of a table's columns by name, without those of INDEX. Raises InvalidInput."""
+    if len(names) > MOST_COLUMNS:
+        raise InvalidInput(field, f"a table of at most {MOST_COLUMNS} columns", len(names))
+    named = {name: at for at, name in enumerate(names) if not INDEX.fullmatch(name)}
+    if not named:
+        raise InvalidInput(field, "a table whose first line names the columns", "no name")
+    again = [name for at, name in enumerate(names) if named.get(name, at) != at]
+    if again:
+        cure = f"Rename or remove all but one column {again[0]!r}."
+        raise InvalidInput(field, "a table whose columns differ in name", again[0], cure)
+    return named
 
 
 def _text_folder(root: Path) -> TableFile:
@@ -133,8 +173,10 @@ def _arrow(field: str, path: Path) -> TableFile:
     except (OSError, ValueError) as error:  # damaged
         rule = "a readable folder of datasets" if path.is_dir() else "a readable parquet file"
         raise InvalidInput(field, rule, str(path)) from error
-    columns = zip(table.column_names, map(_arrow_column, table.columns), strict=True)
-    return TableFile(dict(columns), np.arange(table.num_rows))
+    names = [unicodedata.normalize("NFC", name) for name in table.column_names]
+    named = _columns(field, names)
+    columns = {name: _arrow_column(table.column(at)) for name, at in named.items()}
+    return TableFile(columns, np.arange(table.num_rows))
 
 
 def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
@@ -172,16 +214,16 @@ def _scalar_text(cell: pyarrow.Scalar) -> str | None:
 
 
 def describe(config: DataConfig) -> Task:
-    """The task. Classes that are not declared are the texts in the label column of the test rows,
-    or of the public ones where there are none.
-    """
-    space, (name, table) = config.declared_labels, _public_splits(config)[-1]
+    """The task. Classes that are not declared are the labels of the test and the public rows."""
+    space, splits = config.declared_labels, _public_splits(config)
     if not space.names:
-        if name == "data.public" and config.label not in table.columns:
+        tested, (_, public) = splits[1:], splits[0]
+        if not tested and config.label not in public.columns:
             raise no_names(space)
-        classes = sorted(set(texts(_label_column(config, name, table))) - {""}, key=_natural)
+        test = [cell for split in tested for cell in _label_column(config, *split)]
+        classes = class_names(test, public.columns.get(config.label, ()))
         if len(classes) < 2:
-            rule = f"a column with at least 2 classes in the rows of {name}"
+            rule = f"a column with at least 2 classes in the rows of {splits[-1][0]}"
             raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
         space = label_space(config.labels, classes)
     return Task(space, (len(encoding(config).mean),))
@@ -222,24 +264,48 @@ def _public_splits(config: DataConfig) -> list[tuple[str, TableFile]]:
 
 
 def encoding(config: DataConfig) -> Encoding:
-    """The features, by the PUBLIC table alone: every column but the label, the split, the person,
-    ``record_id`` and those to ignore; of a folder its texts. Raises InvalidInput where there is
-    none, MissingData.
+    """The features that ``features`` finds."""
+    return features(config)[0]
+
+
+def features(config: DataConfig) -> tuple[Encoding, dict[str, str]]:
+    """The features, and why other columns tell nothing, by the PUBLIC table alone: every column but
+    the label, the split, the person, the id and those to ignore; of a folder its texts. Raises
+    InvalidInput where there is none, MissingData.
     """
     table = split_rows(config, "public")
-    left_out = {config.label, config.split, config.person, ID, *config.ignore}
+    left_out = {config.label, config.split, config.person, ID, config.id, *config.ignore}
     if table.of_files:
         left_out = set(table.columns) - {FILES}
-    features = {name: cells for name, cells in table.columns.items() if name not in left_out}
-    if not features or not len(table.places):
+    columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
+    if not columns or not len(table.places):
         rule = "a table with rows and columns of features, or a folder of texts"
         raise InvalidInput("data.public", rule, "none")
-    absent = sorted(set(config.text) - set(features))
-    if absent:
-        rule = f"columns of features, of {', '.join(list(features)[:12])}"
-        raise InvalidInput("data.text", rule, absent[0])
+    for name, given in (("data.ignore", config.ignore), ("data.keep", config.keep)):
+        require_known(name, given, table.columns, "columns of the public rows")
+    require_known("data.text", config.text, columns, "columns of features")
     prose = [FILES] if table.of_files else config.text
-    return encoding_of(features, prose, config.text_features)
+    found = encoding_of(columns, prose, config.text_features).columns
+    idle = {c.name: c.idle(columns[c.name]) for c in found if c.name not in config.keep}
+    idle = {name: why for name, why in idle.items() if why}
+    if len(idle) == len(found):
+        cure = "`data.keep` lists columns to take all the same."
+        raise InvalidInput("data.public", "rows that differ in some column", idle, cure)
+    return Encoding(tuple(c for c in found if c.name not in idle)), idle
+
+
+def columns_read(config: DataConfig) -> list[str]:
+    """How each column of the PUBLIC table is read, in lines for a reader."""
+    encoded, idle = features(config)
+    kinds = dict[str, list[str]]()
+    for column in encoded.columns:
+        values = f" ({len(column.values)} values)" if column.kind == "category" else ""
+        kinds.setdefault(column.how, []).append(column.name + values)
+    for name, why in idle.items():
+        kinds.setdefault(f"left out, {why} (data.keep takes it)", []).append(name)
+    lines = [f"  {how}: {listed(names)}" for how, names in kinds.items()]
+    more = [f"  and {len(lines) - MOST_LINES} more kinds"] if len(lines) > MOST_LINES else []
+    return ["columns, as the public rows show them:", *lines[:MOST_LINES], *more]
 
 
 def split_rows(config: DataConfig, split: str) -> TableFile:
@@ -271,9 +337,10 @@ def truth_of(config: DataConfig, space: LabelSpace, name: str, table: TableFile)
     """
     cells = _label_column(config, name, table)
     if space.kind == "value":
-        return numbers(cells, 1)[:, 0]
-    codes = {text: code for code, text in enumerate(space.names)}
-    return np.array([codes.get(text, -1) for text in texts(cells)], dtype=np.int64)
+        shown = [table.columns.get(config.label, cells[:0]) for _, table in _public_splits(config)]
+        form = number_form(np.concatenate([each.astype(object) for each in shown]))
+        return numbers(cells, 1, *form)[:, 0]
+    return np.array(list(map(code_of(space.names), cells)), dtype=np.int64)
 
 
 def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray:
@@ -284,9 +351,3 @@ def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray
 
 def _one_of(table: TableFile) -> str:
     return f"one of {', '.join(list(table.columns)[:12])}"
-
-
-def _natural(text: str) -> tuple[bool, float, str]:
-    """Numbers by value, before other texts."""
-    value = numbers(np.array([text], dtype=object), 1)[0, 0]
-    return (True, 0.0, text) if np.isnan(value) else (False, float(value), text)

@@ -129,6 +129,8 @@ def test_enough_labelled_rows_are_rehearsed_on() -> None:
 def test_the_side_is_the_bounded_median_in_fours(tmp_path, sides, expected) -> None:
     for name in ("test/a", "test/b", "public"):
         (tmp_path / name).mkdir(parents=True)
+        if name != "public":
+            Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
     for number, side in enumerate(sides):
         image = Image.fromarray(np.zeros((side, side + 50), dtype=np.uint8))
         image.save(tmp_path / "public" / f"{number}.png")
@@ -138,7 +140,8 @@ def test_the_side_is_the_bounded_median_in_fours(tmp_path, sides, expected) -> N
 
 @pytest.mark.parametrize("odd", ['no: "x" #1 {y} é', "0"])
 def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
-    Path(image_folders["test"], "cat").rename(Path(image_folders["test"], odd))
+    for split in ("public", "test"):
+        Path(image_folders[split], "cat").rename(Path(image_folders[split], odd))
     written(*named(image_folders))
     assert load_config(Path("own.yaml")).data.classes == sorted(["dog", odd])
 
@@ -159,7 +162,7 @@ def test_names_that_are_yaml_stay_names(image_folders, odd: str) -> None:
         (["IMAGES", "--student.stpes", "4"], "Did you mean `student.steps`?"),
         (["IMAGES", "--public", "nowhere"], "`public`"),
         (["IMAGES", "--public", "EMPTY"], "`public`"),
-        (["IMAGES", "--test", "EMPTY"], "`test`"),
+        (["IMAGES", "--test", "EMPTY"], "`data.test`"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(

@@ -60,7 +60,7 @@ X, Y = np.zeros((17, 2)), np.zeros(17, dtype=int)
         ("class", np.zeros((17, 3)), Y, None, "private_x"),
         ("class", X.astype(np.uint8), Y, None, "private_x"),
         ("class", X, Y[1:], None, "private_y"),
-        ("class", X, Y.astype(float), None, "private_y"),
+        ("class", X, Y.astype("S"), None, "private_y"),
         ("class", X, Y, np.arange(18), "private_id"),
         ("class", X, np.array([{}] * 17, dtype=object), None, "private_y"),
         ("attributes", X, np.zeros((17, 5), dtype=int), None, "private_y"),

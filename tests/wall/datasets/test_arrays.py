@@ -83,7 +83,8 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("class", {"public_x": IMAGES, "test_x": IMAGES.reshape(6, 4, 5)}, "test_x"),
     ("class", {"public_x": IMAGES}, "test_x"),
     ("class", {"test_y": np.zeros(4, dtype=int)}, "test_y"),
-    ("class", {"test_y": np.zeros(6)}, "test_y"),
+    ("class", {"test_y": np.full(6, 0.5)}, "test_y"),
+    ("class", {"test_y": np.full(6, 2**40)}, "data.classes"),
     ("class", {"test_y": np.array([0, -1, 1, 0, 0, 0])}, "test_y"),
     ("class", {"test_y": None}, "data.path"),
     ("attributes", {"test_y": np.zeros(6, dtype=np.int64)}, "test_y"),
@@ -131,3 +132,19 @@ def test_a_header_that_claims_more_than_there_is_allocates_nothing(tmp_path, siz
     with pytest.raises(InvalidInput, match="public_x") as caught:
         describe(DataConfig(source="arrays", path=str(path), classes=["a", "b", "c"]))
     assert "\n" not in str(caught.value)
+
+
+def test_labels_of_test_and_public_rows_name_the_classes(tmp_path):
+    names = np.array(["cat", "dog", "cat", "dog", "cat", "dog"])
+    public = np.array(["emu", "Dog", "", "?", "cat", "emu"])
+    private = np.array(["EMU", "dog ", "cow", "", "cat", "\u0000"])
+    config = write_arrays(tmp_path / "a.npz", test_y=names, public_y=public, private_y=private)
+    task = describe(config)
+    assert task.labels.names == ("cat", "dog", "emu")
+    assert read_public(config).labels.tolist() == [2, 1, -1, -1, 0, 2]
+    assert open_records(config, task).labels.tolist() == [2, 1, 0]
+    floats = {"test_y": np.array([0.0, 1.0] * 3), "public_y": np.array([2.0, np.nan] * 3)}
+    config = write_arrays(tmp_path / "b.npz", private_y=np.array([0.0, 1, 2, 3, 0.5, 1]), **floats)
+    assert describe(config).labels.names == ("0", "1", "2")
+    assert read_public(config).labels.tolist() == [2, -1] * 3
+    assert open_records(config, describe(config)).labels.tolist() == [0, 1, 2, 1]
