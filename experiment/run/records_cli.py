@@ -37,7 +37,8 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     unit = side.privacy.unit
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")
-        ingested = ingest_more(rows, task, reading, unit, side.data.person)
+        data = side.data
+        ingested = ingest_more(rows, task, reading, unit, data.person, data.white)
         usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:

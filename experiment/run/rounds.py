@@ -146,4 +146,5 @@ def _described(
         shares = tuple(map(float, counts / counts.sum()))
     table = encoding(data) if data.source == "table" else None
     network = spec.backbone, spec.input_shape, spec.mean, spec.std
-    return pack(StudentInfo(*network, labels, privacy, table, shares), spec.weights)
+    info = StudentInfo(*network, labels, privacy, table, shares, white=data.white)
+    return pack(info, spec.weights)

@@ -30,14 +30,24 @@ def constant_order(names: Iterable[str]) -> np.ndarray:
 
 def list_files(root: Path) -> list[str]:
     """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
-    hidden folders.
+    hidden folders. Links to folders are followed, but for one to a folder that it lies in.
     """
-    paths: list[str] = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    paths, above = list[str](), {os.fspath(root): {_identity(root)}}
+    for folder, folders, files in os.walk(root, followlinks=True):
+        known = above.pop(folder)  # this folder and those that it lies in
+        for name in folders:
+            place = os.path.join(folder, name)
+            if not name.startswith(".") and (own := _identity(place)) not in known:
+                above[place] = known | {own}
+        folders[:] = [name for name in folders if os.path.join(folder, name) in above]
         inside = Path(folder).relative_to(root)
         paths += [(inside / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(paths)
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def text_files(root: Path) -> list[str]:
@@ -55,6 +65,8 @@ def read_text(path: Path) -> str:
     """The first characters of a file; bytes that are not UTF-8 become their codes. "" where it can
     not be read.
     """
+    if not path.is_file():  # a pipe would be waited for
+        return ""
     try:
         with path.open("rb") as file:
             return file.read(4 * LONGEST).decode("utf-8-sig", errors="backslashreplace")
