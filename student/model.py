@@ -85,6 +85,7 @@ class StudentInfo:
     ``backbone``, ``input_shape``, ``mean``, ``std``: as in ExtractorSpec. ``labels``: what it
     predicts. ``table``: how the columns of a table become its vectors, where they come from one.
     ``shares``: of the classes among the rows that it was trained on, which its answers go with.
+    ``white``: as ``DataConfig.white``.
     ``version``: of the labelwall that wrote it. ``kind``: how the file's tensors are read.
 
     A stranger's file is believed in nothing that is not here. Raises InvalidInput where the parts
@@ -101,6 +102,7 @@ class StudentInfo:
     privacy: Privacy
     table: Encoding | None = None
     shares: tuple[Positive, ...] | None = None
+    white: Positive | None = None
     version: Text = field(default_factory=own_version)
     kind: Literal["network"] = "network"
     resize: Text = RESIZE
@@ -290,7 +292,7 @@ class StudentModel:
         if len(shape) != 3 or shape[0] != shape[1]:
             rule = "left out for this student, which takes rows of another shape than square images"
             raise InvalidInput("images", rule, f"inputs of shape {list(shape)}")
-        return readers.read_images(Path(), paths, shape[0], shape[2])
+        return readers.read_images(Path(), paths, shape[0], shape[2], white=self.info.white)
 
 
 def load(path: str | Path) -> StudentModel:

@@ -3,6 +3,7 @@ private file is opened or listed here.
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,15 +11,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from PIL import Image
+import numpy as np
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
 from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
+from ...wall.datasets import readers
 from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
-from ...wall.datasets.readers import FORMATS, classes_of, is_image, require_folder
 from ...wall.datasets.sources import describe, held_out, read_public, require_unlinked
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
@@ -83,7 +84,8 @@ STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 class Findings:
     """Facts of the PUBLIC rows. ``kind``: colour, grey or vectors; ``rows``: a count.
 
-    ``image_size``: the suggested side (pixels), for folders; ``dimensions``: of vectors;
+    ``image_size``: the suggested side (pixels), ``white``: as ``DataConfig.white``, for folders;
+    ``dimensions``: of vectors;
     ``labelled``: public rows with labels, or rows of the test split where those are more.
     """
 
@@ -93,6 +95,7 @@ class Findings:
     image_size: int = 0
     dimensions: int = 0
     labelled: int = 0
+    white: float | None = None
 
 
 def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
     features = {"colour": STAGES, "grey": "hog", "vectors": "raw"}[facts.kind]
     if data["source"] == "folder":
         channels = 1 if facts.kind == "grey" else 3
-        data |= {"image_size": facts.image_size, "channels": channels}
+        data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
     mechanism: dict[str, object] = {"kind": AUTO}
     if not rehearsed:
@@ -254,21 +257,34 @@ def look(data: dict[str, Any]) -> Findings:
 
 
 def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) -> Findings:
-    paths = [path for path in list_files(require_folder("public", public)) if is_image(path)]
-    sides, modes = list[int](), set[str]()  # of headers alone: no image is decoded
-    for row in constant_order(paths)[:SAMPLE]:
-        # A damaged file is left out here; the run names it.
-        with suppress(Exception), Image.open(public / paths[row], formats=FORMATS) as image:
-            sides.append(min(image.size))
-            modes.add(image.mode)
+    paths = readers.image_files("public", readers.require_folder("public", public))
+    sides, modes, deep = list[int](), set[str](), list[float]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for row in constant_order(paths)[:SAMPLE]:
+            # A damaged file is left out here; the run names it.
+            with suppress(Exception), readers.open_image(public / paths[row]) as image:
+                sides.append(min(image.size))
+                modes.add(image.mode)
+                if image.mode.startswith(readers.DEEP):  # others are not decoded here
+                    deep.append(float(np.nan_to_num(np.asarray(image)).max()))
     if not sides:
         raise InvalidInput("public", "a folder with readable images", str(public))
     # A multiple of 4: networks halve the image twice.
     side = min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
-    labelled = int((classes_of(paths, classes) >= 0).sum())
+    labelled = int((readers.classes_of(paths, classes) >= 0).sum())
     if test is not None:
-        labelled = max(labelled, sum(is_image(path) for path in list_files(test)))
+        labelled = max(labelled, sum(readers.is_image(path) for path in list_files(test)))
     else:
         labelled -= held_out(labelled)
     kind = "grey" if modes <= GREY_MODES else "colour"
-    return Findings(kind, tuple(classes), len(paths), side, 0, labelled)
+    return Findings(kind, tuple(classes), len(paths), side, 0, labelled, _white(deep))
+
+
+def _white(brightest: Sequence[float]) -> float | None:
+    """What is white in images with these brightest greys: 1, or all bits of the fewest, at least
+    8; None where there are none.
+    """
+    most = max(brightest, default=0.0)
+    bits = max(8, math.floor(most).bit_length())
+    return None if not brightest else 1.0 if most <= 1 else 2.0**bits - 1

@@ -54,6 +54,8 @@ def announce(side: PrivateSide, known: PrivateSide, console: Console) -> None:
         console.say(warning)
     if line := solved_line(solved_numbers(side, solved)):
         console.say(line)
+    if side.data.white is not None:
+        console.say(f"greys of more than 8 bits: {side.data.white:g} is white (data.white)")
 
 
 def describe_plan(side: PrivateSide) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def add_records(side: PrivateSide, rows: Path, *, dry_run: bool, console: Consol
     require_apart(**public, rows=rows)
     with _teacher(side, console) as (teacher, task):
         reading = partial(console.progress, "reading rows (percent)")
-        ingested = ingest_more(rows, task, reading, unit, data.person)
+        ingested = ingest_more(rows, task, reading, unit, data.person, data.white)
         usable = ingested.records
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:

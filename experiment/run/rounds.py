@@ -225,5 +225,6 @@ def _with_metadata(
         privacy=privacy,
         table=encoding(data) if data.source == "table" else None,
         shares=shares,
+        white=data.white,
     )
     return pack(info, spec.weights)

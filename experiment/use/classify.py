@@ -11,7 +11,6 @@ import numpy as np
 
 from ...student.model import ESTIMATE, StudentModel, reads_table
 from ...wall.datasets import arrays, readers
-from ...wall.datasets.folders import list_files
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.progress import Progress, no_progress
 from ..run.run_folder import RunFolder
@@ -173,11 +172,7 @@ def _listed(images: Sequence[Path]) -> list[str]:
     files: list[str] = []
     for path in images:
         if path.is_dir():
-            inside = [name for name in list_files(path) if readers.is_image(name)]
-            if not inside:
-                rule = f"a folder with images ({', '.join(readers.SUFFIXES)})"
-                raise InvalidInput("images", rule, str(path))
-            files += [str(path / name) for name in inside]
+            files += [str(path / name) for name in readers.image_files("images", path)]
         elif path.is_file():
             files.append(str(path))
         else:

@@ -156,11 +156,12 @@ def ingest_more(
     progress: TaskProgress = no_progress,
     unit: Unit = "row",
     person: str = "",
+    white: float | None = None,
 ) -> Ingested:
     """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
 
-    ``unit``, ``person``: of the data set; a person's id stands where ``DataConfig.person`` says, or
-    in private_person of the npz file.
+    ``unit``, ``person``, ``white``: of the data set; a person's id stands where
+    ``DataConfig.person`` says, or in private_person of the npz file.
 
     Raises InvalidInput, MissingData, as open_records.
     """
@@ -172,7 +173,7 @@ def ingest_more(
             raise InvalidInput("rows", rule, "a folder")
         size, _, channels = task.input_shape
         given = DataConfig("folder", private=str(rows), image_size=size, person=person)
-        given = replace(given, channels=3 if channels == 3 else 1)
+        given = replace(given, channels=3 if channels == 3 else 1, white=white)
         return ingest(given, task, progress, unit)
     if not rows.is_file():
         raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
@@ -236,7 +237,8 @@ def _folder(config: DataConfig, task: Task, unit: Unit, progress: TaskProgress) 
 
     def read(part: slice) -> Ingested:
         chosen = paths[part]
-        images = readers.read_images(root, chosen, config.image_size, config.channels, progress)
+        size, channels = config.image_size, config.channels
+        images = readers.read_images(root, chosen, size, channels, progress, config.white)
         truth = readers.labels_of(task.labels, "data.private", root, chosen)
         labels = task.labels.encode("data.private", truth)
         ids = np.array([stable_hash(path) for path in chosen], dtype=np.int64)

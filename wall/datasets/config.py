@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ class DataConfig:
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
+        white: what is white in grey images of more than 8 bits or of floating numbers, for folder;
+            0 is black. 65535 when null; for your own images by the public ones.
         classes: the public list of names of classes or attributes, in order (names); when empty,
             the folders of test or the columns of its attributes.csv (for folder), or numbers by
             test_y (for arrays). Published data sets have their own.
@@ -128,6 +131,7 @@ class DataConfig:
     person: str = ""
     image_size: int = 32
     channels: int = 3
+    white: float | None = None
     classes: list[str] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
 
@@ -148,6 +152,8 @@ class DataConfig:
             raise InvalidInput("data.labels", rule, self.labels)
         if not 4 <= self.image_size <= 1024:
             raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
+        if self.white is not None and not 0 < self.white < math.inf:
+            raise InvalidInput("data.white", "a number above 0", self.white)
         if self.channels not in (1, 3):
             raise InvalidInput("data.channels", "1 or 3", self.channels)
         if self.classes and self.labels == "value":

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,14 +35,33 @@ def is_hidden(folder: str) -> bool:
 
 def list_files(root: Path) -> list[str]:
     """Relative POSIX paths of all files under ``root``, sorted, without hidden ones and those in
-    hidden folders.
+    hidden folders. Links to folders are followed, but for one to a folder that it lies in.
     """
-    paths: list[str] = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not is_hidden(name)]
+    paths = list[str]()
+    for folder, _, files in walk(root):
         inside = Path(folder).relative_to(root)
         paths += [(inside / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(paths)
+
+
+def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """``os.walk`` without hidden folders; links are followed, but for one to a folder that it lies
+    in.
+    """
+    above = {os.fspath(root): {_identity(root)}}
+    for folder, folders, files in os.walk(root, followlinks=True):
+        known = above.pop(folder)  # this folder and those that it lies in
+        for name in folders:
+            place = os.path.join(folder, name)
+            if not is_hidden(name) and (own := _identity(place)) not in known:
+                above[place] = known | {own}
+        folders[:] = [name for name in folders if os.path.join(folder, name) in above]
+        yield folder, folders, files
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
 
 
 def text_files(root: Path) -> list[str]:
@@ -60,6 +79,8 @@ def read_text(path: Path) -> str:
     """The first characters of a file; bytes that are not UTF-8 become their codes. "" where it can
     not be read.
     """
+    if not path.is_file():  # a pipe would be waited for
+        return ""
     try:
         with path.open("rb") as file:
             return file.read(4 * LONGEST).decode("utf-8-sig", errors="backslashreplace")

@@ -1,6 +1,9 @@
 """Image folders: a folder of images for each class, or an attributes.csv in each folder."""
 
+import ctypes
+import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +23,29 @@ from .tables import read_lines
 ATTRIBUTES = "attributes.csv"
 BY_PATH = "path"  # a value of data.person
 LISTED = 10  # damaged files that one error names
-FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif")
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
+DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
+DEEPEST = 65535.0  # white in these, where nothing else is said
 CHUNK = 128  # images decoded by one task of the thread pool
+
+
+def _formats() -> tuple[str, ...]:
+    """The only decoders that are ever run on a file. None prints what is wrong with one, which may
+    be private: TIFF's is left out where it can not be told so.
+    """
+    silent = ("JPEG", "PNG", "BMP", "PPM", "WEBP", "GIF")
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    try:
+        libtiff = ctypes.CDLL(Image.core.__file__)
+        libtiff.TIFFSetErrorHandler(None)
+        libtiff.TIFFSetWarningHandler(None)
+    except (AttributeError, OSError):
+        return silent
+    return (*silent, "TIFF")
+
+
+FORMATS = _formats()
 
 
 @dataclass(frozen=True)
@@ -59,6 +81,17 @@ def is_image(path: str) -> bool:
     return path.lower().endswith(SUFFIXES)
 
 
+def image_files(field: str, root: Path) -> list[str]:
+    """The images in a PUBLIC folder, sorted. Raises InvalidInput where there is none."""
+    files = list_files(root)
+    images = [path for path in files if is_image(path)]
+    if not images:
+        others = ", ".join(sorted({Path(path).suffix or path for path in files})[:LISTED])
+        rule = f"a folder with images ({', '.join(SUFFIXES)})"
+        raise InvalidInput(field, rule, f"{root}: {others or 'no files'}")
+    return images
+
+
 def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
     """Class indices by the first folders of relative paths: int64 [n], -1 in no folder of the
     names.
@@ -69,12 +102,18 @@ def classes_of(paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
 
 
 def read_images(
-    root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress = no_progress
+    root: Path,
+    paths: Sequence[str],
+    size: int,
+    channels: int,
+    progress: TaskProgress = no_progress,
+    white: float | None = None,
 ) -> Images:
     """Decode images; never raises for what a file holds, and each depends on its own file alone.
 
-    They are turned upright (EXIF), cut to their central square, resized to ``size`` pixels a side
-    (bilinear) and converted to grey or RGB.
+    The first page or frame is turned upright (EXIF), laid on white where it is transparent, cut to
+    its central square, resized to ``size`` pixels a side (bilinear) and converted to grey or RGB.
+    ``white``: as ``DataConfig.white``.
     """
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
@@ -83,31 +122,52 @@ def read_images(
     from joblib import Parallel, cpu_count, delayed  # takes a quarter of a second
 
     threads = {"n_jobs": min(8, cpu_count()), "prefer": "threads", "batch_size": CHUNK}
-    tasks = (delayed(decode)(root / path, size, channels) for path in paths)
-    for row, decoded in enumerate(Parallel(**threads, return_as="generator")(tasks)):
-        if decoded is not None:
-            images.pixels[row], images.readable[row] = decoded, True
-        if (row + 1) % CHUNK == 0 or row + 1 == len(paths):
-            progress(row + 1, len(paths))
+    tasks = (delayed(decode)(root / path, size, channels, white) for path in paths)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # decoders', which describe rows
+        for row, decoded in enumerate(Parallel(**threads, return_as="generator")(tasks)):
+            if decoded is not None:
+                images.pixels[row], images.readable[row] = decoded, True
+            if (row + 1) % CHUNK == 0 or row + 1 == len(paths):
+                progress(row + 1, len(paths))
     return images
 
 
-def decode(path: Path, size: int, channels: int) -> np.ndarray | None:
+def open_image(path: Path) -> Image.Image:
+    """An image file of which the header alone is read. Raises ValueError for a pipe, which would be
+    waited for, and more than MAX_PIXELS; of other files whatever their decoder raises.
+    """
+    image = Image.open(path, formats=FORMATS) if path.is_file() else None
+    if image is None or image.width * image.height > MAX_PIXELS:
+        raise ValueError("no image, or one of too many pixels")
+    return image
+
+
+def decode(path: Path, size: int, channels: int, white: float | None = None) -> np.ndarray | None:
     """Pixels uint8 [size, size, channels] of one image file; None where decoding fails, and for
     more than MAX_PIXELS.
     """
-    mode = "L" if channels == 1 else "RGB"
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            if image.size[0] * image.size[1] > MAX_PIXELS:
-                return None
-            # JPEG: decode at a reduced scale, still at least twice what is kept
-            image.draft(mode, (2 * size, 2 * size))
-            upright = ImageOps.exif_transpose(_eight_bits(image))
-            return _fit(upright, size, size, channels)
+        with open_image(path) as image:
+            return pixels_of(image, size, channels, white)
     # Decoders raise many types on damaged files; the caller decides what a bad row means
     except Exception:
         return None
+
+
+def pixels_of(
+    image: Image.Image, size: int, channels: int, white: float | None = None
+) -> np.ndarray:
+    """Pixels uint8 [size, size, channels] of an image, as ``read_images`` says. Raises whatever its
+    decoder does.
+    """
+    # JPEG: decode at a reduced scale, still at least twice what is kept
+    image.draft("L" if channels == 1 else "RGB", (2 * size, 2 * size))
+    upright = _eight_bits(ImageOps.exif_transpose(image), white or DEEPEST)
+    if upright.has_transparency_data:
+        drawn = upright.convert("RGBA")
+        upright = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn)
+    return _fit(upright, size, size, channels)
 
 
 def _fit(image: Image.Image, height: int, width: int, channels: int) -> np.ndarray:
@@ -124,11 +184,12 @@ def fit(rows: np.ndarray, height: int, width: int, channels: int) -> np.ndarray:
     return np.array(fitted, dtype=np.uint8).reshape(len(rows), height, width, channels)
 
 
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit greys scaled to 8 bits: Pillow's own conversion clips them to white."""
-    if not image.mode.startswith("I"):
+def _eight_bits(image: Image.Image, white: float) -> Image.Image:
+    """Greys of more than 8 bits scaled from 0..``white``: Pillow's own conversion clips them."""
+    if not image.mode.startswith(DEEP):
         return image
-    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    greys = np.nan_to_num(np.asarray(image, dtype=np.float32)).clip(0, white)
+    return Image.fromarray((greys * 255 / white).astype(np.uint8))
 
 
 def describe(config: DataConfig) -> Task:
@@ -166,12 +227,10 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         if field == "data.test" and not path:
             continue
         root = require_folder(field, path)
-        paths = [name for name in list_files(root) if is_image(name)]
-        if not paths:
-            rule = f"a folder with images ({', '.join(SUFFIXES)})"
-            raise InvalidInput(field, rule, str(root))
+        paths = image_files(field, root)
         paths = [paths[row] for row in constant_order(paths)]
-        images = read_images(root, paths, config.image_size, config.channels, progress)
+        size, channels = config.image_size, config.channels
+        images = read_images(root, paths, size, channels, progress, config.white)
         damaged += [str(root / paths[row]) for row in np.flatnonzero(~images.readable)]
         optional = field == "data.public" and config.labels == "attributes"
         if optional and not (root / ATTRIBUTES).is_file():  # they serve reported metrics alone
@@ -186,6 +245,9 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         cure = f"Repair or remove {listed}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     inputs, public_labels = rows[0]
+    if (inputs == inputs[0, 0, 0]).all():
+        cure = "What is transparent counts as white; of greys of more than 8 bits data.white does."
+        raise InvalidInput("data.public", "images that differ", "one colour in all of them", cure)
     test_inputs, test_labels = rows[1] if len(rows) > 1 else no_rows(inputs, space)
     if (test_labels < 0).any():
         attributes = config.labels == "attributes"

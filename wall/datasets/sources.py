@@ -19,7 +19,7 @@ from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
 from . import arrays, readers, tables
 from .config import SPLITS, DataConfig, Labels, PublicData, Task
-from .folders import constant_order
+from .folders import constant_order, walk
 from .readers import read_images
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
@@ -263,7 +263,8 @@ def describe(config: DataConfig) -> Task:
 def require_unlinked(config: DataConfig) -> None:
     """Raise InvalidInput where a link in a PUBLIC folder leads to the private rows."""
     for split in SPLITS[1:]:
-        for folder, folders, files in os.walk(getattr(config, split) or ""):
+        root = getattr(config, split)
+        for folder, folders, files in walk(Path(root)) if root and os.path.isdir(root) else ():
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
                 config.require_public(f"a link in data.{split}", name)
 

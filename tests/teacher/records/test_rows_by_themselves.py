@@ -313,7 +313,8 @@ FILES: list[Row] = [
     {"path": f"{'ab'[n % 2]}/p{n}/{n}.png", "file": IMAGES[n], "who": f"p{n}", "x": "1", "y": "0"}
     for n in range(4)
 ]
-BAD = [b"", b"text", IMAGES[0][:50], image_bytes(1, (3, 90)), image_bytes(1, form="TIFF")]
+BAD = [b"", b"text", IMAGES[0][:50], image_bytes(1, (3, 90)), image_bytes(1, form="ICO")]
+BAD += [image_bytes(1, form="TIFF")]
 BAD += [image_bytes(1, form="GIF"), image_bytes(200, form="JPEG"), too_large()]
 PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.p/0.png"]
 

@@ -1,15 +1,17 @@
 """Image folders of one's own, with classes or an attributes.csv, and the decoding of images."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from labelwall.experiment.config.own import own_settings
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.config import DataConfig, Task
-from labelwall.wall.datasets.readers import decode
+from labelwall.wall.datasets.readers import decode, read_images
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
@@ -88,8 +90,99 @@ def test_images_are_turned_upright_and_cut_to_the_central_square(tmp_path):
 
 
 def test_only_listed_formats_are_decoded(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "tiff.png", format="TIFF")
-    assert decode(tmp_path / "tiff.png", 4, 3) is None
+    Image.new("RGB", (4, 4)).save(tmp_path / "icon.png", format="ICO", sizes=[(4, 4)])
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in ("icon.png", "pipe.png", "absent.png"):
+        assert decode(tmp_path / name, 4, 3) is None
+
+
+@pytest.mark.parametrize("suffix", ["tif", "gif"])
+def test_the_first_page_or_frame_is_read(tmp_path, suffix):
+    first, *more = (Image.new("L", (4, 4), grey) for grey in (200, 100, 0))
+    first.save(tmp_path / f"a.{suffix}", save_all=True, append_images=more)
+    pixels = decode(tmp_path / f"a.{suffix}", 4, 1)
+    assert pixels is not None
+    assert set(pixels.ravel()) == {200}
+
+
+def test_damaged_images_print_nothing(tmp_path, capfd):
+    """Which ones are damaged may be private."""
+    rng, names = np.random.default_rng(0), []
+    for compression in ("group4", "tiff_lzw", "jpeg"):
+        image = Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8))
+        image.convert("1" if compression == "group4" else "RGB").save(
+            tmp_path / "whole.tif", compression=compression
+        )
+        for number in range(60):
+            content = bytearray((tmp_path / "whole.tif").read_bytes())
+            for place in rng.integers(0, len(content), 2):
+                content[place] = rng.integers(0, 256)
+            names.append(f"{compression}{number}.tif")
+            (tmp_path / names[-1]).write_bytes(content)
+    assert 0 < read_images(tmp_path, names, 8, 1).readable.mean() < 1
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_transparent_is_white(tmp_path):
+    alpha = np.repeat([0, 51, 255, 255], 4).reshape(4, 4).astype(np.uint8)
+    black = Image.fromarray(np.zeros((4, 4), np.uint8))
+    black.putalpha(Image.fromarray(alpha))
+    colours = black.convert("RGBA")
+    for image, name in ((black, "la.png"), (colours, "rgba.webp"), (colours, "p.gif")):
+        image.save(tmp_path / name, **({"lossless": True} if name.endswith("webp") else {}))
+        pixels = decode(tmp_path / name, 4, 1)
+        assert pixels is not None
+        expected = 255 - alpha if name != "p.gif" else np.where(alpha > 0, 0, 255)
+        np.testing.assert_array_equal(pixels[..., 0], expected)
+
+
+@pytest.mark.parametrize(("dtype", "white"), [("uint16", 4095), ("int32", 4095), ("float32", 1)])
+def test_public_images_fix_what_white_is(tmp_path, dtype, white):
+    """And each private image is read alone, by that."""
+    for split, bright in (("public", 1.0), ("test", 0.2), ("private", 0.6)):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            ramp = np.tile(np.linspace(0, bright * white * 0.98, 16), (16, 1)).astype(dtype)
+            Image.fromarray(ramp).save(tmp_path / split / name / "0.tif")
+    own = {split: str(tmp_path / split) for split in ("private", "public", "test")}
+    data = own_settings({**own, "expected_records": 100}, {})["data"]
+    assert data["white"] == white
+    config = DataConfig(**data)
+    records = open_records(config, describe(config))
+    assert records.inputs.max() == int(0.6 * 0.98 * 255)
+    assert len(np.unique(read_public(config).inputs)) == 16
+
+
+def test_public_images_of_one_colour_are_refused(image_folders):
+    for image in Path(image_folders["public"]).rglob("*.png"):
+        Image.new("LA", (9, 9), (255, 40)).save(image)
+    with pytest.raises(InvalidInput, match=r"data\.public.*images that differ.*transparent"):
+        read_public(DataConfig(source="folder", **image_folders))
+
+
+def test_a_folder_without_images_names_what_it_has(image_folders, tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "scan.DCM").write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"\.tiff, \.gif.*raw: \.DCM"):
+        read_public(
+            DataConfig(source="folder", **image_folders | {"public": str(tmp_path / "raw")})
+        )
+
+
+def test_links_to_folders_are_followed_without_loops(image_folders, tmp_path):
+    config = DataConfig(source="folder", image_size=8, **image_folders)
+    before, task = open_records(config, describe(config)), describe(config)
+    for path in image_folders.values():
+        store = Path(path).rename(tmp_path / f"store_{Path(path).name}")
+        Path(path).mkdir()
+        for name in ("cat", "dog"):
+            (Path(path) / name).symlink_to(store / name)
+            (store / name / "up").symlink_to(path)  # back to the top
+            (store / name / "own").symlink_to(store / name)
+    after = open_records(config, describe(config))
+    assert describe(config) == task
+    np.testing.assert_array_equal(before.ids, after.ids)
+    np.testing.assert_array_equal(before.inputs, after.inputs)
 
 
 # --- attributes.csv
