@@ -15,7 +15,7 @@ from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
 from ...wall.networks import build, to_safetensors
-from ..linear.model import as_network
+from ..linear.network import as_network
 from .asking import Experiment, asking_extractor
 from .run_folder import CLASSIFIER, write_file
 

@@ -21,7 +21,9 @@ from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
-from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
+from ..linear.network import after_features, as_network
+from ..linear.stored import stored_probabilities
+from ..linear.virtual_rows import virtual_rows
 from .asking import Asked, Experiment, asking_extractor
 from .metrics import round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
