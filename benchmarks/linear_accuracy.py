@@ -33,7 +33,8 @@ from tables import keel
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.linear.measure import FitSettings
-from labelwall.experiment.linear.model import Says, fit, with_neighbours
+from labelwall.experiment.linear.model import fit
+from labelwall.experiment.linear.neighbours import Says, with_neighbours
 from labelwall.experiment.run.features import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.mechanisms.base import Priced

@@ -23,7 +23,7 @@ import numpy as np
 from shift import texts
 
 import labelwall as lw
-from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.linear.stored import stored_probabilities
 from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
 from labelwall.wall.features.embedder import Embedder
 

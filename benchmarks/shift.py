@@ -51,7 +51,7 @@ from sklearn.linear_model import LogisticRegression
 from tables import keel
 
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.linear.model import stored_probabilities
+from labelwall.experiment.linear.stored import stored_probabilities
 from labelwall.experiment.run.features import first_extractor
 from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
 from labelwall.wall.datasets.sources import describe

@@ -19,7 +19,9 @@ from .messages import ABSTAINED, Outcome, Receipt, canonical_json
 MAX_DIMENSIONS = 4000
 MAX_ENTRY = 63  # quantised features are integers in -63..63
 MAX_CELLS = 4096
-BATCH_ROWS = 4096  # public rows compared with the centres at once
+BATCH_ROWS = 4096  # compared with the centres at once, if these are few
+BATCH_DISTANCES = 1 << 21  # which stay in a processor's cache
+GROUP = 32  # entries of which only the smallest is looked at first
 
 FRACTION = 16  # bits: a logit is an integer times 2^-16
 MAX_WEIGHT = 32_767
@@ -121,17 +123,30 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
     """
     wide = centers.astype(np.float32)
     nearest = np.empty((len(features), neighbours), dtype=np.int64)
-    squares = (wide * wide).sum(axis=1).astype(np.float64)  # [m]
-    for start in range(0, len(features), BATCH_ROWS):
-        batch = slice(start, start + BATCH_ROWS)
+    squares = (wide * wide).sum(axis=1).astype(np.int32)  # [m]
+    size = max(1, min(BATCH_ROWS, BATCH_DISTANCES // len(centers)))
+    for start in range(0, len(features), size):
+        batch = slice(start, start + size)
         # |x - c|^2 without |x|^2, which is the same for all centres
         products = features[batch].astype(np.float32) @ wide.T
-        distances = squares - 2 * products.astype(np.float64)
-        if neighbours == 1:
-            nearest[batch, 0] = distances.argmin(axis=1)  # the first minimum, as the stable sort
-        else:
-            nearest[batch] = np.argsort(distances, axis=1, kind="stable")[:, :neighbours]
+        nearest[batch] = smallest(squares - 2 * products.astype(np.int32), neighbours)
     return nearest
+
+
+def smallest(entries: np.ndarray, count: int) -> np.ndarray:
+    """Columns of each row's ``count`` smallest entries, in their order, ties by column: int64."""
+    rows, groups = len(entries), entries.shape[1] // GROUP
+    if count == 1:
+        return entries.argmin(axis=1)[:, np.newaxis]  # the first minimum
+    if groups < count:
+        return np.argsort(entries, axis=1, kind="stable")[:, :count]
+    # As many entries as groups have a minimum up to the bound are no larger than it
+    minima = entries[:, : GROUP * groups].reshape(rows, GROUP, groups).min(axis=1)
+    bounds = np.partition(minima, count - 1, axis=1)[:, count - 1]
+    row, column = np.nonzero(entries <= bounds[:, np.newaxis])
+    order = np.lexsort((entries[row, column], row))
+    firsts = np.searchsorted(row, np.arange(rows))
+    return np.asarray(column[order][firsts[:, np.newaxis] + np.arange(count)])
 
 
 def products(features: np.ndarray, centers: np.ndarray) -> np.ndarray:

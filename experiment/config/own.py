@@ -24,7 +24,8 @@ from ...wall.datasets.sources import describe, held_out, read_public, require_un
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
-from ..linear.measure import AXES_BY_ROWS, MAX_AXES, carried_axes
+from ..linear.measure import carried_axes
+from ..linear.tuning import AXES_BY_ROWS, MAX_AXES
 from .arguments import option
 from .groups import LEAST_RECORDS, STAGES
 from .settings import build

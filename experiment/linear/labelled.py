@@ -1,8 +1,9 @@
 """PUBLIC rows with labels: the classifier that they give alone, and what they add to private sums.
 
-All of it is post-processing of released sums and of public rows. Where all classes have labels,
-sums are asked without a look at these, which so tell how often the classifier of the sums is right.
-Elsewhere the descent begins at the labels' classifier, and sums say what that misses.
+All of it is post-processing of released sums and of public rows. If all classes have labels, sums
+are asked without a look at these, so that the labels tell how often the classifier of the sums is
+right. If some class has none, the descent begins at the labels' classifier, and sums say what that
+misses.
 """
 
 import warnings
@@ -15,11 +16,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.model_selection import StratifiedKFold
 
+from .fitted import FACTORS
 from .measure import MAX_ROWS, unit_inputs
-
-FOLDS = 4  # of the cross-validation; a class needs as many labelled rows
-PENALTIES = (1.0, 10.0, 100.0, 1000.0)  # inverse ones, of inputs of length 1
-FACTORS = 0.0, 3.0  # of logits
+from .tuning import FOLDS, PENALTIES
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,10 @@ class Labelled:
 
     Args:
         inputs: float64 [n, d + 1], of length 1.
-        labels: int64 [n], places in ``classes``.
+        labels: int64 [n], indices of ``classes``.
         classes: that have labels, int64 [k], k >= 2.
         weights: of logistic regression on these rows, float64 [d + 1, c], 0 for other classes.
-        held: what it says of each row when fitted to other ones, logits float64 [n, k].
+        held: logits of each row by a regression on other ones, float64 [n, k].
     """
 
     inputs: np.ndarray = field(repr=False)
@@ -42,15 +41,15 @@ class Labelled:
 
     @property
     def right(self) -> float:
-        """The share of the labels that these alone give, cross-validated."""
+        """Share of the labels that these alone give, cross-validated."""
         return self.given(self.held)
 
     def given(self, logits: np.ndarray) -> float:
-        """The share of the labels that ``logits``, float64 [n, k], give."""
+        """Share of the labels that ``logits``, float64 [n, k], give."""
         return float((logits.argmax(axis=1) == self.labels).mean())
 
     def odds(self, logits: np.ndarray, others: np.ndarray) -> float:
-        """That ``logits`` give more labels than ``others`` do, both float64 [n, k]."""
+        """Odds that ``logits`` give more labels than ``others`` do, both float64 [n, k]."""
         right, theirs = (each.argmax(axis=1) == self.labels for each in (logits, others))
         differ = max(int((right != theirs).sum()), 1)
         more = ndtr(np.clip((int(right.sum()) - int(theirs.sum())) / differ**0.5, -8, 8))
@@ -65,19 +64,20 @@ class Labelled:
 def labelled(
     features: np.ndarray, labels: np.ndarray | None, length: float, classes: int
 ) -> Labelled | None:
-    """Of the first MAX_ROWS of PUBLIC rows int8 [n, d], of that ``length``, that have ``labels``,
-    int64 [n], -1 for none. None where fewer than two of the ``classes`` have FOLDS labels.
+    """The labelled ones, at most MAX_ROWS, of PUBLIC rows int8 [n, d], and their classifier.
+
+    ``labels``: int64 [n], -1 for none; ``length``: of a unit vector after quantisation. None if
+    fewer than two of the ``classes`` have FOLDS labels.
     """
     if labels is None:
         return None
-    known = np.flatnonzero(labels >= 0)[:MAX_ROWS]
-    inputs, labels = unit_inputs(features[known], length), labels[known]
-    counts = np.bincount(labels, minlength=classes)
-    present = np.flatnonzero(counts >= FOLDS)
+    rows = np.flatnonzero(labels >= 0)[:MAX_ROWS]
+    inputs, labels = unit_inputs(features[rows], length), labels[rows]
+    present = np.flatnonzero(np.bincount(labels, minlength=classes) >= FOLDS)
     if len(present) < 2:
         return None
-    rows = np.flatnonzero(np.isin(labels, present))
-    x, y = inputs[rows], np.searchsorted(present, labels[rows])
+    enough = np.flatnonzero(np.isin(labels, present))
+    x, y = inputs[enough], np.searchsorted(present, labels[enough])
     model = LogisticRegressionCV(Cs=PENALTIES, cv=FOLDS, fit_intercept=False, max_iter=200)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -86,9 +86,9 @@ def labelled(
     weights[:, present] = _layer(model.coef_.T)
     (best,) = np.flatnonzero(model.Cs_ == model.C_[0])  # the same for each class
     paths = np.stack(list(model.coefs_paths_.values()), axis=-1)[:, best]
-    for path, (_, own) in zip(paths, StratifiedKFold(FOLDS).split(x, y), strict=True):
-        held[own] = x[own] @ _layer(path)
-    return Labelled(x, y, present, weights, held)
+    for path, (_, fold) in zip(paths, StratifiedKFold(FOLDS).split(x, y), strict=True):
+        held[fold] = x[fold] @ _layer(path)
+    return Labelled(inputs=x, labels=y, classes=present, weights=weights, held=held)
 
 
 def _layer(columns: np.ndarray) -> np.ndarray:
@@ -100,15 +100,13 @@ def _layer(columns: np.ndarray) -> np.ndarray:
 def better(known: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarray, float]:
     """(weights float64 [d + 1, c], the share of the labels that they give).
 
-    A mean of the released ``weights`` and those of the labels, at equal lengths of logits. Each
-    counts by the odds that it gives more labels of rows that it has not seen than the plain mean
-    does. Logits are as sure as the labels allow. ``lost``: share of the classes without labels,
-    which others than the released weights may lose.
+    They are a mean of the released ``weights`` and those of the labels, at equal lengths of logits.
+    Each counts by the odds that it gives more labels of rows that it has not seen than the plain
+    mean does. The released ``weights`` stay as they are if the labels gain no more than the share
+    ``lost``: that of the classes without labels, which a mean may lose.
     """
     released, own = _layer(weights[:, known.classes]), known.weights[:, known.classes]
-    logits, seen = known.inputs @ released, known.inputs @ own
-    if not known.complete:  # of the labels' classifier, where the descent began
-        logits += (known.held - seen) * (logits * seen).sum() / max((seen**2).sum(), 1e-9)
+    logits = _unseen(known, released, own)
     longer = np.linalg.norm(known.held) / max(float(np.linalg.norm(logits)), 1e-9)
     logits, released = longer * logits, longer * released
     both = logits + known.held
@@ -116,16 +114,41 @@ def better(known: Labelled, weights: np.ndarray, lost: float) -> tuple[np.ndarra
         return weights, known.given(logits)
     sums, labels = known.odds(logits, both), known.odds(known.held, both)
     part = (sums + 0.5) / (sums + labels + 1)
-    logits, layer = (part * a + (1 - part) * b for a, b in ((logits, known.held), (released, own)))
+    logits = part * logits + (1 - part) * known.held
+    layer = part * released + (1 - part) * own
+    return _replaced(known, weights, _sureness(known, logits) * layer), known.given(logits)
+
+
+def _unseen(known: Labelled, released: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Logits of the labelled rows by ``released`` weights, float64 [n, k].
+
+    If the descent began at the labels' classifier (``own``), its part of them is replaced by the
+    logits of a regression that has not seen the row.
+    """
+    logits, seen = known.inputs @ released, known.inputs @ own
+    if not known.complete:
+        logits += (known.held - seen) * (logits * seen).sum() / max((seen**2).sum(), 1e-9)
+    return np.asarray(logits)
+
+
+def _sureness(known: Labelled, logits: np.ndarray) -> float:
+    """Factor of the ``logits`` under which the labels are most probable."""
 
     def surprise(factor: float) -> float:
         likely = log_softmax(factor * logits, axis=1)
         return -float(likely[np.arange(len(likely)), known.labels].sum())
 
-    factor = minimize_scalar(surprise, bounds=FACTORS, method="bounded").x
+    return float(minimize_scalar(surprise, bounds=FACTORS, method="bounded").x)
+
+
+def _replaced(known: Labelled, weights: np.ndarray, layer: np.ndarray) -> np.ndarray:
+    """The ``weights`` with a new ``layer`` for the classes that have labels.
+
+    Against classes without labels these stay as likely as the sums have them.
+    """
     mixed, old = weights.copy(), weights[:, known.classes]
-    mixed[:, known.classes] = new = factor * layer + old.mean(axis=1, keepdims=True)
-    # Against classes without labels these are as likely as the sums have them
+    new = layer + old.mean(axis=1, keepdims=True)
+    mixed[:, known.classes] = new
     less = [logsumexp(known.inputs @ each, axis=1).mean() for each in (old, new)]
     mixed[-1, known.classes] += (less[0] - less[1]) / known.inputs[0, -1]
-    return mixed, known.given(logits)
+    return mixed

@@ -14,22 +14,19 @@ from ...wall.matrices import (
     longest_residual,
     residual_unit,
 )
+from .tuning import AXES_BY_STRENGTH, MAX_AXES, MIN_AXES
 
 MAX_ROWS = 10_000  # public rows that a fit looks at
-MIN_RECORDS = 1.0  # what a noisy count is at least taken for
-# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-MIN_AXES, MAX_AXES, AXES_BY_STRENGTH = 32, 512, 0.75
-MANY_STEPS = 10  # of which one may count the records
-AXES_BY_ROWS = 0.75  # of the public rows: chosen on texts and HOG of two sets of images
+MIN_RECORDS = 1.0  # least number of records that a noisy count is taken for
 
 # (step from 1, weights int16 [d + 1, c]) -> (weights that were sent, their noisy sum int64
-# [(d + 1) * c + 1], None where a cap refuses it).
+# [(d + 1) * c + 1], None if a cap refuses it).
 Ask = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """What a fit needs to know beside sums and public rows.
+    """Settings of a fit, which it needs beside sums and public rows.
 
     Args:
         labels: the label space's kind: class, attributes or value.
@@ -57,7 +54,7 @@ class FitSettings:
         return float(np.hypot(self.length, bias(self.length)))
 
     def inputs(self, features: np.ndarray) -> np.ndarray:
-        """Inputs of length 1 for rows int8 [n, d]: float64 [n, d + 1]."""
+        """Inputs of length 1, float64 [n, d + 1], of rows int8 [n, d]."""
         return unit_inputs(features, self.length)
 
 
@@ -65,10 +62,10 @@ class FitSettings:
 class Gradient:
     """One measurement.
 
-    ``weights``: of inputs of length 1, where it was taken, float64 [d + 1, c]; ``mean``: the
+    ``weights``: of inputs of length 1, at which it was taken, float64 [d + 1, c]; ``mean``: the
     records' mean gradient with noise, float64 [d + 1, c]; ``deviation``: of the noise on each of
-    its entries; ``clip``: what residuals were clipped to. At weights of 0 all residuals are equally
-    long, so that gradients are taken for unclipped ones.
+    its entries; ``clip``: length that residuals were clipped to. At weights of 0 all residuals are
+    equally long, so that gradients are taken for unclipped ones.
     """
 
     weights: np.ndarray = field(repr=False)
@@ -78,24 +75,24 @@ class Gradient:
 
 
 def carried_axes(strength: float, classes: int, most: int) -> int:
-    """How many of ``most`` axes a linear classifier learns with; the noise on each is the same.
+    """Number of axes, at most ``most``, that a linear classifier learns with.
 
-    ``strength``: the records of a class in deviations of the noise of one step that has the whole
-    budget.
+    The noise on each axis is the same. ``strength``: records per class, divided by the noise's
+    standard deviation if one step took the whole budget.
     """
     fewest = min(2 * classes, MIN_AXES)
     return int(min(max(strength * AXES_BY_STRENGTH, fewest), most, MAX_AXES))
 
 
 class Measurements:
-    """Asks for the noisy sums of one fit. ``counts``: the noisy numbers of records, one a sum."""
+    """Noisy sums of one fit, one after another. ``counts``: a noisy number of records for each."""
 
     def __init__(self, ask: Ask, settings: FitSettings) -> None:
         self._ask, self._settings = ask, settings
         self.counts: list[float] = []
 
     def at(self, weights: np.ndarray) -> Gradient | None:
-        """The gradient at weights of inputs of length 1; None where a cap refuses the sum."""
+        """Gradient at weights of inputs of length 1; None if a cap refuses the sum."""
         how = self._settings
         sent, noisy = self._ask(len(self.counts) + 1, to_integers(weights / how.unit))
         if noisy is None:
@@ -107,10 +104,10 @@ class Measurements:
         if first:
             total *= self._longest(how.clip) / self._longest(np.inf)
         return Gradient(
-            sent / 2.0**FRACTION * how.unit,
-            noisy[:-1].reshape(sent.shape) / total,
-            how.noise_multiplier * SENSITIVITY / total,
-            np.inf if first else how.clip,
+            weights=sent / 2.0**FRACTION * how.unit,
+            mean=noisy[:-1].reshape(sent.shape) / total,
+            deviation=how.noise_multiplier * SENSITIVITY / total,
+            clip=np.inf if first else how.clip,
         )
 
     def _longest(self, clip: float) -> float:
@@ -134,7 +131,7 @@ def unit_inputs(features: np.ndarray, length: float) -> np.ndarray:
 
 
 def to_integers(weights: np.ndarray) -> np.ndarray:
-    """In units of 2^-FRACTION, int16; all are shrunk alike where one is too large."""
+    """Weights in units of 2^-FRACTION, int16; all are shrunk alike if one is too large."""
     scaled = weights * 2.0**FRACTION
     largest = float(np.abs(scaled).max())
     return np.rint(scaled * min(1.0, MAX_WEIGHT / max(largest, 1.0))).astype(np.int16)

@@ -1,4 +1,4 @@
-"""Mean gradients that PUBLIC rows would have, and what explains the records' own by them."""
+"""Mean gradients that PUBLIC rows would have, beside those of the records."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +16,9 @@ LIMITS = {"maxiter": 60}
 class Moment:
     """A mean gradient of the records, float64 [d + 1, c], with noise of ``deviation``.
 
-    ``inputs``: of PUBLIC rows, float64 [n, d + 1]; ``asked``: at each of the gradient's steps what
-    the weights said of these rows, float64 [n, c], and what clipping would leave of the residual
-    for each label, float64 [n, c].
+    ``inputs``: of PUBLIC rows, float64 [n, d + 1]. ``asked`` has two entries for each of the
+    gradient's steps: the probabilities that its weights gave these rows, float64 [n, c], and the
+    factor by which clipping would shorten the residual for each label, float64 [n, c].
     """
 
     gradient: torch.Tensor = field(repr=False)
@@ -27,7 +27,7 @@ class Moment:
     asked: Sequence[tuple[torch.Tensor, torch.Tensor]] = field(repr=False)
 
     def first(self, rows: int) -> "Moment":
-        """By the first of the public rows."""
+        """The moment by the first of the public rows."""
         if rows >= len(self.inputs):
             return self
         asked = [(p[:rows], kept[:rows]) for p, kept in self.asked]
@@ -35,17 +35,17 @@ class Moment:
 
     @property
     def most(self) -> int:
-        """How many public rows slopes are computed from."""
+        """Number of public rows that slopes are computed from."""
         return max(1, MAX_ENTRIES // (self.gradient.shape[1] * len(self.asked)))
 
     @cached_property
     def slopes(self) -> torch.Tensor:
-        """A row's mean residual is this times how likely its labels are: float64 [n, c, c]."""
+        """Factors, float64 [n, c, c], of a row's labels' probabilities in its mean residual."""
         p, kept = (torch.stack(part, dim=2) for part in zip(*self.asked, strict=True))
         return (p @ kept.mT - torch.diag_embed(kept.sum(dim=2))) / len(self.asked)
 
     def residuals(self, likely: torch.Tensor) -> torch.Tensor:
-        """Mean residuals of public rows, where ``likely`` [n, c] weighs each label."""
+        """Mean residuals of public rows, if ``likely`` [n, c] weighs each label."""
         return (self.slopes * likely[:, None, :]).sum(dim=2)
 
     def missed(self, likely: torch.Tensor, precision: torch.Tensor | float = 1.0) -> torch.Tensor:
@@ -54,13 +54,13 @@ class Moment:
         return (precision * error**2).sum()
 
     def precision(self, likely: torch.Tensor) -> torch.Tensor:
-        """Of each entry, by its noise and by the chance of so many public rows: [d + 1, c]."""
+        """Precision of each entry, [d + 1, c], by its noise and the chance of so many rows."""
         chance = (self.inputs**2).T @ self.residuals(likely) ** 2 / len(likely) ** 2
         return 1 / (self.deviation**2 + chance)
 
 
 def minimised(surprise: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray) -> np.ndarray:
-    """Where ``surprise`` is least, near ``start``: float64 of its shape."""
+    """Point near ``start`` at which ``surprise`` is least: float64 of its shape."""
 
     def at(flat: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.tensor(flat.reshape(start.shape), requires_grad=True)

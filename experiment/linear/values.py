@@ -1,27 +1,26 @@
 """Linear regression from noisy moments and PUBLIC second moments: post-processing, free.
 
-The first sum, at weights of 0, is one of value times features. Ridge regression solves it: its
-penalty is the one under which the noisy moments are most probable, so that a direction counts by
-what is known of it beside the noise. A later sum is a noisy measurement of what the present weights
-miss, and moves them by its precision beside that of what is known.
+The first sum, at weights of 0, is one of value times features. Ridge regression solves it, with the
+penalty under which the noisy moments are most probable, so that a direction counts by its signal
+beside the noise. A later sum is a noisy measurement of what the present weights miss. It moves them
+by its precision beside that of the weights.
 """
 
 import numpy as np
 from scipy.linalg import solve
 from scipy.optimize import minimize_scalar
 
+from .fitted import Fitted
 from .measure import FitSettings, Gradient, Measurements
 
 ITERATIONS = 5  # of the first fit: which values are clipped follows from the fit before
 LOG_SPREADS = -12.0, 6.0  # natural logarithms of the weights' deviations that are tried
 
 
-def value_weights(
-    measure: Measurements, inputs: np.ndarray, how: FitSettings
-) -> tuple[np.ndarray, tuple[float, float]] | None:
-    """(weights of inputs of length 1, float64 [d + 1, 1]; what they explain, see ``explained``).
+def value_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Fitted | None:
+    """Weights, and what they explain; None if no sum was answered.
 
-    Values are from -1 at the lower bound to 1 at the upper. None where no sum was answered.
+    Values are from -1 at the lower bound to 1 at the upper.
     """
     weights, precision = np.zeros((inputs.shape[1], 1)), np.zeros(0)
     second = inputs.T @ inputs / len(inputs)
@@ -35,11 +34,13 @@ def value_weights(
         precision = precision + second @ second / measured.deviation**2
         evidence = -second @ measured.mean / measured.deviation**2
         weights = measured.weights + solve(precision, evidence, assume_a="pos")
-    return (weights, explained(inputs, weights[:, 0], precision)) if measure.counts else None
+    if not measure.counts:
+        return None
+    return Fitted(weights=weights, explained=explained(inputs, weights[:, 0], precision))
 
 
 def _first(inputs: np.ndarray, measured: Gradient) -> tuple[np.ndarray, np.ndarray]:
-    """(weights [d + 1, 1], their precision) by the noisy moments of value times input."""
+    """Weights [d + 1, 1] and their precision, by the noisy moments of value times input."""
     moments, lengths = -measured.mean[:, 0], np.linalg.norm(inputs, axis=1)
     weights, precision = np.zeros(inputs.shape[1]), np.zeros(0)
     for _ in range(ITERATIONS):
@@ -58,7 +59,7 @@ def _first(inputs: np.ndarray, measured: Gradient) -> tuple[np.ndarray, np.ndarr
 def explained(
     inputs: np.ndarray, weights: np.ndarray, precision: np.ndarray
 ) -> tuple[float, float]:
-    """(variance of the values of PUBLIC inputs, in half ranges squared; deviation of its noise)."""
+    """Variance of the values of PUBLIC inputs, in half ranges squared; deviation of its noise."""
     centred = inputs - inputs.mean(axis=0)
     values = centred @ weights
     slope = 2 * centred.T @ values / len(values)  # of the variance, by the weights
@@ -69,11 +70,11 @@ def explained(
 def ridge(
     second: np.ndarray, moments: np.ndarray, deviation: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(weights float64 [d], their precision [d, d]) with second @ weights near ``moments``.
+    """Weights float64 [d], for which second @ weights is near ``moments``, and their precision.
 
     ``second``: symmetric, [d, d]; ``moments``: [d], with noise of ``deviation`` on each. Weights
-    have a normal prior with one deviation, the one that makes the moments most probable (empirical
-    Bayes).
+    have a normal prior, whose deviation makes the moments most probable (empirical Bayes). The
+    precision is [d, d].
     """
     scales, axes = np.linalg.eigh(second)
     along, noise = axes.T @ moments, max(deviation, 1e-12) ** 2

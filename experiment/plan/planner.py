@@ -29,7 +29,7 @@ from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
-from ..linear.measure import MANY_STEPS
+from ..linear.tuning import MANY_STEPS
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often

@@ -23,8 +23,8 @@ from ...wall.progress import Progress
 from ..config.groups import FirstFeatures, PublicSide, Round
 from ..linear.labelled import Labelled as LabelledRows
 from ..linear.labelled import labelled
-from ..linear.measure import AXES_BY_ROWS
-from ..linear.shift import compared
+from ..linear.shift_of_counts import compared
+from ..linear.tuning import AXES_BY_ROWS
 from ..run.features import (
     MAX_ROWS,
     extractor_of_round,

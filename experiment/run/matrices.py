@@ -31,16 +31,12 @@ from ...wall.matrices import (
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Receipt
 from ..config.groups import Round
 from ..linear.labelled import Labelled
-from ..linear.measure import (
-    AXES_BY_ROWS,
-    MANY_STEPS,
-    MAX_ROWS,
-    FitSettings,
-    carried_axes,
-    unit_inputs,
-)
-from ..linear.model import SURE, LinearModel, Says, fit, stored_fit, with_neighbours
-from ..linear.shift import compared
+from ..linear.measure import MAX_ROWS, FitSettings, carried_axes, unit_inputs
+from ..linear.model import LinearModel, fit
+from ..linear.neighbours import Says, with_neighbours
+from ..linear.shift_of_counts import compared
+from ..linear.stored import stored_fit
+from ..linear.tuning import AXES_BY_ROWS, MANY_STEPS, SURE_COUNT
 from .quality import (
     FOREIGN,
     HIDDEN,
@@ -162,7 +158,7 @@ def _by_cells(
     estimate, votes = None, histogram.counts
     if votes is not None:
         votes, estimate = votes / form.parts, NOTHING_KNOWN
-        if float(votes.sum()) > SURE * noise * votes.size**0.5:
+        if float(votes.sum()) > SURE_COUNT * noise * votes.size**0.5:
             ballots = nearest_cells(features, centers, form.neighbours)
             cast = np.bincount(ballots.ravel(), minlength=cells)
             times, shares = compared(votes, noise, cast)

@@ -14,7 +14,7 @@ from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
 from ...wall.networks import build, to_safetensors
 from ..config.groups import Scoring
-from ..linear.model import as_network
+from ..linear.network import as_network
 from .asking_features import features_of
 from .public_rows import PublicRows
 from .results import PrivateScore, RoundResult, read, write

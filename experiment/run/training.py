@@ -20,7 +20,9 @@ from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
-from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
+from ..linear.network import after_features, as_network
+from ..linear.stored import stored_probabilities
+from ..linear.virtual_rows import virtual_rows
 from .asking import Asked
 from .asking_features import estimates
 from .console import Console

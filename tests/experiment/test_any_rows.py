@@ -10,7 +10,8 @@ import pytest
 import safetensors
 
 from labelwall import pipeline
-from labelwall.experiment.linear import descent, shift
+from labelwall.experiment.linear import classes, shift_of_gradients
+from labelwall.experiment.linear.shares import Shares
 from labelwall.experiment.run import training
 from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
 from labelwall.student.model import load
@@ -49,11 +50,11 @@ def test_a_wrong_guess_of_the_records_is_seen_in_the_first_sum(folder: Path, cap
 def see_foreign_rows(monkeypatch) -> None:
     """All public rows are foreign, and enough."""
 
-    def foreign(*arguments: Any) -> tuple[np.ndarray, shift.Shares]:
-        offsets, shares = shift.shifted(*arguments)
+    def foreign(*arguments: Any) -> tuple[np.ndarray, Shares]:
+        offsets, shares = shift_of_gradients.shifted(*arguments)
         return np.zeros_like(offsets), replace(shares, foreign=True)
 
-    monkeypatch.setattr(descent, "shifted", foreign)
+    monkeypatch.setattr(classes, "shifted", foreign)
     monkeypatch.setattr(training, "FEW_PUBLIC", 0)
 
 
@@ -79,11 +80,11 @@ def test_nothing_is_said_of_labels_where_a_class_has_hardly_any_records(
 ) -> None:
     """Public rows may have more of it, as noise hides. A third is an equal share."""
 
-    def rare(*arguments: Any) -> tuple[np.ndarray, shift.Shares]:
-        offsets, shares = shift.shifted(*arguments)
+    def rare(*arguments: Any) -> tuple[np.ndarray, Shares]:
+        offsets, shares = shift_of_gradients.shifted(*arguments)
         return offsets, replace(shares, private=np.array([0.5, 0.5 - share, share]), foreign=False)
 
-    monkeypatch.setattr(descent, "shifted", rare)
+    monkeypatch.setattr(classes, "shifted", rare)
     assert checks.run() == 0
     why = checks.summary()["rounds"][0]["estimate"]["why"]
     assert why.startswith("public rows may have more of a class") is unseen

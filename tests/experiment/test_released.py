@@ -8,8 +8,9 @@ import pytest
 import safetensors
 from scipy.special import softmax
 
-from labelwall.experiment.linear import model
-from labelwall.experiment.linear.model import virtual_rows, with_neighbours
+from labelwall.experiment.linear import virtual_rows as virtual
+from labelwall.experiment.linear.neighbours import with_neighbours
+from labelwall.experiment.linear.virtual_rows import virtual_rows
 from labelwall.experiment.run import training
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released
@@ -100,7 +101,7 @@ Taught = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 def taught(folder: Path, monkeypatch) -> Taught:
     """(inputs, labels, probabilities) that the training has seen."""
     tiny.configure(caps=None, rounds=[{}])
-    monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
+    monkeypatch.setattr(virtual, "VIRTUAL_ROWS", 500)
     monkeypatch.setattr(training, "FEW_PUBLIC", 0)
     found: Taught = []
     learns = training.train
@@ -142,10 +143,10 @@ def test_other_students_see_the_public_rows_alone(taught: Taught, settings: str)
 def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(monkeypatch) -> None:
     rows = np.array([[0.0, 5.0], [1.0, 5.0]], dtype=np.float32)
     found = virtual_rows(rows, 3)
-    assert (found.shape, found.dtype) == ((model.VIRTUAL_ROWS, 2), np.float32)
+    assert (found.shape, found.dtype) == ((virtual.VIRTUAL_ROWS, 2), np.float32)
     assert (found[:, 1] == 5).all()
     assert (found[:, 0].min(), found[:, 0].max()) == pytest.approx((-1, 2), abs=0.01)
     assert np.array_equal(found, virtual_rows(rows, 3))
     assert not np.array_equal(found, virtual_rows(rows, 4))
-    monkeypatch.setattr(model, "MAX_VIRTUAL", 100)
+    monkeypatch.setattr(virtual, "MAX_ENTRIES", 100)
     assert virtual_rows(rows, 3).shape == (50, 2)

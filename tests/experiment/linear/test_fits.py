@@ -9,18 +9,15 @@ from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from labelwall.experiment.linear import descent
-from labelwall.experiment.linear.descent import gaussian_classes
+from labelwall.experiment.linear import classes, descent
+from labelwall.experiment.linear.gaussian_classes import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
-from labelwall.experiment.linear.model import (
-    NEIGHBOURS,
-    SHARE,
-    LinearModel,
-    after_features,
-    as_network,
-    fit,
-    with_neighbours,
-)
+from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.neighbours import with_neighbours
+from labelwall.experiment.linear.network import after_features, as_network
+from labelwall.experiment.linear.residuals import class_probabilities
+from labelwall.experiment.linear.tuning import NEIGHBOURS
+from labelwall.experiment.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.experiment.run.features import extractor_of_round
 from labelwall.student.train import outputs
 from labelwall.teacher.mechanisms.gradient import gradient_sums
@@ -180,7 +177,7 @@ def test_public_rows_refine_classes_that_noise_hides(monkeypatch) -> None:
     """Public rows show the border, sums hardly do."""
     features, labels = far_clusters()
     refined = right_share(features, labels, 10, 1000.0)
-    monkeypatch.setattr(descent, "REFINEMENTS", 0)
+    monkeypatch.setattr(classes, "REFINEMENTS", 0)
     assert refined > right_share(features, labels, 10, 1000.0) + 0.02
 
 
@@ -214,10 +211,10 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
     assert path is not None
     truth = np.eye(2)[labels]
     residuals = np.zeros((N, 2))
-    for likely, clip in path.probabilities(lambda logits: softmax(logits, axis=1)):
-        away = likely - truth
+    for step in path.asked:
+        away = class_probabilities(path.inputs @ step.weights) - truth
         lengths = np.linalg.norm(away, axis=1, keepdims=True)
-        residuals += away * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(path.asked)
+        residuals += away * np.minimum(1, step.clip / np.maximum(lengths, 1e-9)) / len(path.asked)
     missed = (path.missed(residuals) ** 2).sum() / path.noise
     assert 0.05 < missed < 2.5
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from labelwall.experiment.linear import descent
+from labelwall.experiment.linear import classes
 from labelwall.experiment.linear.model import LinearModel, fit
 from labelwall.experiment.linear.moments import Moment
-from labelwall.experiment.linear.shift import shifted
+from labelwall.experiment.linear.shift_of_gradients import shifted
 from tests.experiment import tiny
 from tests.experiment.linear.test_fits import settings, teacher
 
@@ -73,7 +73,7 @@ def test_without_a_shift_nothing_is_lost(shares: list[float], monkeypatch) -> No
     def nothing(logits: np.ndarray, *_: object) -> tuple[np.ndarray, None]:
         return np.zeros(logits.shape[1]), None
 
-    monkeypatch.setattr(descent, "shifted", nothing)
+    monkeypatch.setattr(classes, "shifted", nothing)
     models = corrected, shifted_model(shares, shares, 5.0)
     right, before = ((m.says(features).argmax(axis=1) == labels).mean() for m in models)
     assert right > before - 0.003

@@ -8,7 +8,7 @@ import pytest
 from labelwall.experiment.config.groups import Round
 from labelwall.experiment.linear.labelled import Labelled, labelled
 from labelwall.experiment.linear.measure import unit_inputs
-from labelwall.experiment.linear.shift import compared
+from labelwall.experiment.linear.shift_of_counts import compared
 from labelwall.experiment.run.matrices import ask_matrices
 from labelwall.experiment.run.quality import FOREIGN, Estimate
 from labelwall.teacher.mechanisms.sums import ReverseKnn

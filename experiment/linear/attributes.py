@@ -1,0 +1,63 @@
+"""One logistic regression an attribute, from noisy sums: post-processing, free."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from .descent import Path, descend
+from .fitted import Fitted, best_factor
+from .measure import FitSettings, Measurements
+from .residuals import clipping_factor
+
+
+def attribute_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Fitted | None:
+    """Weights whose lengths make the probabilities of each attribute true.
+
+    Residuals of a record's attributes are clipped together. Of the other attributes an expected
+    length is taken: first one factor for all is fitted, then, with what it says of lengths, one for
+    each attribute. None if no sum was answered.
+    """
+    path = descend(measure, inputs, how)
+    if path is None:
+        return None
+    steps = [(step.weights, step.clip * np.sqrt(how.outputs)) for step in path.asked]
+    said = [(expit(path.inputs @ weights), clip) for weights, clip in steps]
+    misses = _Misses(path=path, logits=path.inputs @ path.average, said=said)
+    common = best_factor(lambda factor: float(misses.squares(factor, factor).sum())).x
+    factors = []
+    for attribute in range(how.outputs):
+
+        def missed(factor: float, attribute: int = attribute) -> float:
+            return float(misses.squares(factor, common)[:, attribute].sum())
+
+        factors.append(best_factor(missed).x)
+    return Fitted(weights=np.asarray(path.average * factors))
+
+
+@dataclass(frozen=True)
+class _Misses:
+    """Gradients that PUBLIC rows would have, less the records'.
+
+    ``logits``: of the public rows, float64 [n, c]; ``said``: at each step the probabilities of the
+    rows' attributes, float64 [n, c], and what residuals were clipped to.
+    """
+
+    path: Path
+    logits: np.ndarray
+    said: list[tuple[np.ndarray, float]]
+
+    def squares(self, factor: float, others: float) -> np.ndarray:
+        """Squared misses, float64 [d + 1, c], if logits times ``factor`` are true.
+
+        Logits times ``others`` tell the lengths of the other attributes' residuals.
+        """
+        likely, usual = expit(factor * self.logits), expit(others * self.logits)
+        residuals = np.zeros_like(likely)
+        for p, clip in self.said:
+            expected = p * p * (1 - usual) + (1 - p) ** 2 * usual
+            rest = expected.sum(axis=1, keepdims=True) - expected
+            absent = clipping_factor(rest + p * p, clip)
+            present = clipping_factor(rest + (1 - p) ** 2, clip)
+            residuals += absent * p * (1 - likely) - present * (1 - p) * likely
+        return self.path.missed(residuals / len(self.said)) ** 2

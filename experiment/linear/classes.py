@@ -1,0 +1,97 @@
+"""Softmax regression from noisy sums: post-processing, free.
+
+Weights that come out of a descent are too long, so that their probabilities are too sure. Logits
+are multiplied by the factor under which PUBLIC rows, whose labels the probabilities would give,
+have the gradients that the records had in the later half of the steps.
+
+If noise hides the classes from these gradients, PUBLIC rows tell more of them: the classifier is
+moved half the way to one of Gaussian classes, while that explains the gradients about as well. It
+is moved all the way if there was a single step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .descent import Path, descend
+from .doubt import doubt
+from .fitted import Fitted, best_factor
+from .gaussian_classes import gaussian_classes
+from .measure import FitSettings, Gradient, Measurements
+from .moments import Moment
+from .residuals import class_clipping, class_probabilities
+from .shift_of_gradients import shifted
+from .tuning import REFINED_MISS, REFINEMENTS
+
+MAX_SLOPES = 20_000_000  # entries of what tells residuals by probabilities: float64
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """``weights`` times the best ``factor``, and how far these miss the gradients, squared."""
+
+    weights: np.ndarray
+    factor: float
+    missed: float
+
+
+def class_weights(
+    measure: Measurements, inputs: np.ndarray, how: FitSettings, start: np.ndarray | None = None
+) -> Fitted | None:
+    """Weights, shares of the classes, and how sure the probabilities should be.
+
+    None if no sum was answered that a step follows. Shares are not compared if there was a single
+    sum, or if records and public rows have equal ones.
+    """
+    path = descend(measure, inputs, how, start)
+    if path is None:
+        return None
+    later = moment_of(path, path.gradient, path.deviation, path.asked)
+    descended = scaled(path.average, later)
+    refinements = REFINEMENTS if start is None else 0
+    best = refined(descended, later, path, refinements=refinements, all_the_way=how.steps == 1)
+    if path.first is path.asked[0] or how.alike:
+        return Fitted(weights=best)
+    first = moment_of(path, path.first.mean, path.first.deviation, [path.first])
+    offsets, shares = shifted(path.inputs @ best, (first, later))
+    weights = np.vstack([best[:-1], best[-1] + offsets / inputs[0, -1]])
+    return Fitted(weights=weights, shares=shares, doubt=doubt(path, descended.factor))
+
+
+def scaled(weights: np.ndarray, later: Moment) -> Scaled:
+    """The weights times the factor under which public rows have the gradients of ``later``."""
+    logits = later.inputs @ torch.tensor(weights)
+    best = best_factor(lambda factor: float(later.missed(torch.softmax(factor * logits, dim=1))))
+    return Scaled(weights=best.x * weights, factor=best.x, missed=best.fun)
+
+
+def refined(
+    descended: Scaled, later: Moment, path: Path, *, refinements: int, all_the_way: bool
+) -> np.ndarray:
+    """Weights that were moved towards Gaussian classes, while noise hides what that loses."""
+    best = descended.weights
+    for _ in range(refinements):
+        gaussian = gaussian_classes(path.inputs, class_probabilities(path.inputs @ best))
+        moved = scaled(gaussian, later)
+        if not all_the_way:
+            moved = scaled((best + moved.weights) / 2, later)
+            if moved.missed > descended.missed + REFINED_MISS * path.noise:
+                break
+        best = moved.weights
+    return best
+
+
+def moment_of(
+    path: Path, gradient: np.ndarray, deviation: float, asked: Sequence[Gradient]
+) -> Moment:
+    """A mean ``gradient`` of the records at the weights that were ``asked``."""
+    rows = path.inputs[: max(1, MAX_SLOPES // gradient.shape[1] ** 2)]
+    said = [(class_probabilities(rows @ step.weights), step.clip) for step in asked]
+    return Moment(
+        gradient=torch.tensor(gradient - gradient.mean(axis=1, keepdims=True)),
+        deviation=deviation,
+        inputs=torch.tensor(rows),
+        asked=[(torch.tensor(p), torch.tensor(class_clipping(p, clip))) for p, clip in said],
+    )

@@ -1,0 +1,125 @@
+"""Shares of the classes among records and PUBLIC rows, by released gradients: free post-processing.
+
+A classifier's probabilities imply shares of the classes. Clipped gradients change these, so that
+expectation maximisation (Saerens, Latinne and Decaestecker 2002) with the released shares goes
+astray. Here two things are unknown: the offsets of the logits under which the classifier is right
+on public rows, which give the public shares, and the records' shares. Public rows that are weighted
+by the ratio of the shares stand for the records. So they must have the gradients that the records
+had: the first, of sums of classes, and the mean of the later ones.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.special import log_softmax, softmax
+
+from .moments import Moment, minimised
+from .shares import TINY, Misfit, Shares, log
+from .tuning import FITS_OF_SHARES, PRIOR_BY_GRADIENTS, ForeignByGradients
+
+LIMITS = ForeignByGradients()
+
+
+def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, Shares]:
+    """(offsets of the logits for public rows, float64 [c]; the shares that go with them).
+
+    ``logits``: of the moments' PUBLIC rows by a classifier, float64 [n, c]. The offsets are 0 if
+    the moments tell of no shift, or if no shift explains them. A class that is rarer among public
+    rows keeps its share of the records, since it may be asked about later.
+    """
+    classes, rows = logits.shape[1], min(moment.most for moment in moments)
+    shift = _Shift(torch.tensor(logits[:rows]), [moment.first(rows) for moment in moments])
+    unshifted = np.stack([np.zeros(classes), np.log(softmax(logits[:rows], axis=1).mean(axis=0))])
+    best, precisions = shift.fitted(unshifted)
+    misfit = misfit_of_gradients(shift, unshifted, best, precisions)
+    foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
+    if foreign or not misfit.tells_of_a_shift:
+        public = softmax(logits, axis=1).mean(axis=0)
+        return np.zeros(classes), Shares(
+            private=softmax(log(public)), public=public, foreign=foreign
+        )
+    offsets = best[0] - best[0].mean()
+    public = softmax(logits + offsets, axis=1).mean(axis=0)
+    _, *fitted = (each.numpy() for each in shift.shares(torch.tensor(best)))
+    ratio = log_softmax(np.log(fitted[0]) - np.log(fitted[1]))
+    private = softmax(log(public) + ratio)
+    offsets = offsets + np.maximum(0.0, np.log(private) - log(public))
+    return offsets - offsets.mean(), Shares(private=private, public=public)
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """Gradients of public rows as a function of a point: (offsets, logarithms of private shares).
+
+    A point is float64 [2, c]. ``logits``: of the public rows, float64 [n, c].
+    """
+
+    logits: torch.Tensor
+    moments: Sequence[Moment]
+
+    def shares(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Probabilities of the public rows' labels [n, c], private and public shares [c]."""
+        likely = torch.softmax(self.logits + point[0], dim=1)
+        return likely, torch.softmax(point[1], dim=0), likely.mean(dim=0).clamp(min=TINY)
+
+    def as_records(self, point: torch.Tensor) -> torch.Tensor:
+        """How much each label of each row counts as a record, [n, c]."""
+        likely, private, public = self.shares(point)
+        return likely * private / public
+
+    def precisions(self, point: np.ndarray) -> list[torch.Tensor]:
+        """Precision of each entry of each moment, if the point is right."""
+        return [moment.precision(self.as_records(torch.tensor(point))) for moment in self.moments]
+
+    def misfit(self, point: torch.Tensor, precisions: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Squared distance of the weighted rows' gradients from the records', in variances."""
+        pairs, weights = zip(self.moments, precisions, strict=True), self.as_records(point)
+        return torch.stack([moment.missed(weights, precision) for moment, precision in pairs]).sum()
+
+    def fitted(self, start: np.ndarray) -> tuple[np.ndarray, list[torch.Tensor]]:
+        """The most probable point near ``start``, and precisions that follow from it."""
+        best, precisions = start, self.precisions(start)
+
+        def surprise(point: torch.Tensor) -> torch.Tensor:
+            _, private, public = self.shares(point)
+            away = ((public.log() - private.log()) ** 2).sum()
+            return self.misfit(point, precisions) + PRIOR_BY_GRADIENTS * away
+
+        for _ in range(FITS_OF_SHARES):
+            best = minimised(surprise, best)
+            precisions = self.precisions(best)
+        return best, precisions
+
+
+def misfit_of_gradients(
+    shift: _Shift, unshifted: np.ndarray, best: np.ndarray, precisions: Sequence[torch.Tensor]
+) -> Misfit:
+    """How far gradients miss at both points. A gradient's entries of a row add up to 0."""
+    classes = unshifted.shape[1]
+    parameters = 2 * (classes - 1)
+    entries = sum(moment.gradient.numel() for moment in shift.moments) * (1 - 1 / classes)
+    before, left = (float(shift.misfit(torch.tensor(p), precisions)) for p in (unshifted, best))
+    chance = max(entries - parameters, 1.0)
+    return Misfit(unshifted=before, left=left, chance=chance, parameters=parameters)
+
+
+def signal(moments: Sequence[Moment], precisions: Sequence[torch.Tensor]) -> float:
+    """Squared length of the records' gradients, in variances."""
+    pairs = zip(moments, precisions, strict=True)
+    return sum(float((precision * moment.gradient**2).sum()) for moment, precision in pairs)
+
+
+def is_foreign(misfit: Misfit, signal: float, limits: ForeignByGradients = LIMITS) -> bool:
+    """Whether public rows are of another source than the records.
+
+    They are if all three hold: the residual is 4.5 deviations above chance; it is 33% of the
+    gradients' ``signal`` beside chance; it is 72% of what a shift of the shares had to explain.
+    """
+    return (
+        misfit.residual > limits.deviations * math.sqrt(2 * misfit.chance)
+        and misfit.residual > limits.of_signal * signal
+        and misfit.residual > limits.of_shift * misfit.to_explain
+    )

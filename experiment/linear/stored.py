@@ -1,0 +1,59 @@
+"""The file of a classifier: safetensors, with ``weights`` float32 [d + 1, c].
+
+Logits are (features, bias) weights of the integer features of an extractor. Its hash, the bias, the
+kind of labels and the weights' precision are metadata. Probabilities are the softmax of the logits
+for classes, the sigmoid of each for attributes; a value is so many half ranges from the middle of
+its bounds.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from ...wall.matrices import bias
+from .residuals import class_probabilities
+
+
+@dataclass(frozen=True)
+class StoredFit:
+    """Weights of integer inputs, float64 [d + 1, c], and their precision, in squares of records."""
+
+    weights: np.ndarray = field(repr=False)
+    precision: float
+
+
+def to_bytes(fit: StoredFit, extractor: str, length: float, labels: str) -> bytes:
+    """The file of a ``fit`` on features of the ``extractor`` with that hash.
+
+    ``length``: of a unit vector after quantisation; ``labels``: the label space's kind.
+    """
+    metadata = {"extractor": extractor, "bias": str(bias(length)), "labels": labels}
+    metadata["precision"] = repr(fit.precision)
+    return safetensors.numpy.save({"weights": fit.weights.astype(np.float32)}, metadata)
+
+
+def stored_layer(path: Path) -> tuple[np.ndarray, float]:
+    """Weights float32 [d + 1, c] of a stored classifier, and the constant last input."""
+    with safetensors.safe_open(path, "numpy") as file:
+        return file.get_tensor("weights"), float(file.metadata()["bias"])
+
+
+def stored_fit(path: Path, extractor: str) -> StoredFit | None:
+    """A stored classifier; None if there is none, or one of another ``extractor``'s features."""
+    if not path.exists():
+        return None
+    with safetensors.safe_open(path, "numpy") as file:
+        weights, about = file.get_tensor("weights").astype(np.float64), file.metadata()
+    if about["extractor"] != extractor:
+        return None
+    return StoredFit(weights=weights, precision=float(about["precision"]))
+
+
+def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:
+    """Probabilities float32 [n, c] of rows int8 [n, d] by a stored classifier of classes."""
+    weights, constant = stored_layer(path)
+    logits = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
+    return np.asarray(class_probabilities(logits).astype(np.float32))
