@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.torch
-import torch
 
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
-from ...wall.networks import build, to_safetensors
+from ...wall.networks import to_safetensors, without_head
 from ..linear.model import as_network
 from .asking import Experiment, asking_extractor
 from .run_folder import CLASSIFIER, write_file
@@ -70,7 +69,8 @@ def private_score(experiment: Experiment, model: Scored) -> dict[str, Any] | Non
     """A model's score, as summary.json holds it; None where the run buys none, or a cap refuses it.
 
     right (share of the private records, or of their attributes, in 0..1, None where noise hides it;
-    for values 1 less the mean squared error over that of a quarter of the range), error (its
+    for values 1 less the mean squared error over that of a quarter of the range; of persons the
+    mean of each one's), error (its
     standard error, of the noise), by_class (name of a class or attribute -> [right, error], where
     counts carry them), epsilon (of all scores of the plan by themselves), least (what the guarantee
     by itself promises of ``right`` for fresh records from the same source, in the mean), rmse (of
@@ -122,11 +122,11 @@ def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
     """An extractor of a network's decisions. ``kind``: of its labels.
 
     Quantised, 63 for the class and 0 elsewhere; for attributes as large as it can be, with the
-    sign; for a value 63 times it, rounded.
+    sign; for a value 63 times it, rounded. Equal in every process, since its hash names the
+    question of a score: a killed run finds what it paid for.
     """
     name, shape, classes = DECIDED[kind] + spec.backbone, spec.input_shape, spec.num_classes
-    with torch.random.fork_rng(devices=[]):
-        network = build(name, input_shape=shape, num_classes=classes)
+    network = without_head(name, shape, classes)
     network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
     weights = to_safetensors(network)
     return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)
