@@ -88,6 +88,7 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "rounds": [{k: v for k, v in entry.items() if k != "confusion"} for entry in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
+        "lost": state.lost(),
         "private_score": best.score,
         "custodians": custodians,
         "seed": experiment.settings.seed,
@@ -100,6 +101,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     data, labels = experiment.settings.data, experiment.task.labels
     write_file(folder.student, _described(folder, best.spec, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
+    if lost := ", ".join(f"{count} {name}" for name, count in state.lost().items()):
+        experiment.console.say(f"charged by calls that ended before an answer, and lost: {lost}")
     return summary
 
 

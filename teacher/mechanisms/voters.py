@@ -50,6 +50,8 @@ class Voters:
         networks: ensembles of networks, which vote on ``inputs``.
         inputs: the batch's images, uint8 [n_queries, h, w, c].
         landmarks: features of public rows, int8 [m, d] as bytes.
+        tally: what a mechanism counted before its charge (``Mechanism.tally``), by query; None
+            where it counts as it draws.
     """
 
     index: Index = field(repr=False)
@@ -61,11 +63,12 @@ class Voters:
     networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
     inputs: np.ndarray | None = field(default=None, repr=False)
     landmarks: bytes = field(default=b"", repr=False)
+    tally: np.ndarray | None = field(default=None, repr=False)
 
     def select(self, rows: Sequence[int]) -> Voters:
         """The same voters before a part of the queries, in the order of ``rows``."""
-        inputs = None if self.inputs is None else self.inputs[list(rows)]
-        return replace(self, queries=self.queries[list(rows)], inputs=inputs)
+        inputs, tally = (None if a is None else a[list(rows)] for a in (self.inputs, self.tally))
+        return replace(self, queries=self.queries[list(rows)], inputs=inputs, tally=tally)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """For each query, what a kernel selects among hash candidates: rows of ``labels``.
@@ -76,6 +79,12 @@ class Voters:
         if isinstance(units, ByPerson):
             return [units.strongest(rows, self.index.ids, self.labels) for rows in near]
         return near
+
+    def rank(self, k: int, sample_rate: float) -> None:
+        """Search the lists that ``votes`` draws along; the index keeps those of one batch."""
+        length = min(poisson_sampling.prefix_length(k, sample_rate), len(self.index.units))
+        if len(self.queries) * length <= poisson_sampling.PREFIX_ENTRIES:
+            self.index.units.prefix(self.queries, length)
 
     def votes(
         self,
@@ -146,9 +155,13 @@ class Voters:
         release: str,
         entropy: Entropy,
     ) -> np.ndarray:
-        """``ball_votes`` of a new Poisson sample; a person's row is the nearest to each query."""
-        within = self._total(ball_votes, self.queries, squared_radii, self.num_classes)
+        """Votes of a new Poisson sample of those ``within``."""
+        within = self.within(squared_radii) if self.tally is None else self.tally
         return thinned(within, sample_rate, keys, release, entropy)
+
+    def within(self, squared_radii: np.ndarray) -> np.ndarray:
+        """``ball_votes`` where a person's row is the nearest to each query."""
+        return self._total(ball_votes, self.queries, squared_radii, self.num_classes)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
