@@ -1,6 +1,7 @@
-"""How answers are paid for: charge or reserve, draw, record; then reply.
+"""How answers are paid for: tally, charge or reserve, draw, record; then reply.
 
-Nothing is drawn before its charge is committed, and nothing is sent before it is recorded.
+Nothing is drawn before its charge is committed, and nothing is sent before it is recorded. The
+tally of the records, which takes long, comes first, so that a kill hardly ever loses a charge.
 """
 
 from collections.abc import Sequence
@@ -52,8 +53,9 @@ class Call:
         """Take distinct queries through the mechanism's releases, in the order of ``keys``.
 
         Each stage is charged, drawn and recorded in turn, for the queries that need it; its results
-        and the next stage's charge are one commit. ``serials``: int64 [n_records], the voters'
-        places among the enrolled, where prepaid. ``memory``: answers that vote on later queries.
+        and the next stage's charge are one commit. All are tallied before the first charge, unless
+        the cap refuses every one. ``serials``: int64 [n_records], the voters' places among the
+        enrolled, where prepaid. ``memory``: answers that vote on later queries.
         Raises LedgerMismatch where the ledger refuses, TeacherFailed for any other failure.
         """
         mechanism, ledger, stages = self._mechanism, self._ledger, self._mechanism.stages
@@ -61,6 +63,10 @@ class Call:
             with failures_hidden(self._directory):
                 self._settle_prepaid(mechanism, keys, voters, serials, memory)
             return
+        needed = {stage for identity in keys if (stage := self.next_stage(identity))}
+        if any(ledger.state.remaining(self._slot, stage) for stage in needed):
+            with failures_hidden(self._directory):
+                voters = replace(voters, tally=mechanism.tally(voters))
         row = {identity: position for position, identity in enumerate(keys)}
 
         def due(stage: str | None) -> list[str]:

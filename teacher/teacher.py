@@ -204,7 +204,7 @@ class Teacher:
         bound. A query whose identity is known is served from the ledger at no charge; duplicates
         inside a batch are one query. A mechanism charged by the batch takes the new queries as one.
         Raises InvalidInput before anything is charged, LedgerMismatch where the ledger refuses,
-        TeacherFailed (a constant) for any failure after a charge.
+        TeacherFailed (a constant) for any failure of private work, before or after a charge.
         """
         return self.answer_together([queries])[0]
 

@@ -3,6 +3,7 @@ mechanism's defaults where it has none."""
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,13 +18,14 @@ from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.audits.cases import ATTACKS, PROBE_DELTA, probes
 from labelwall.teacher.audits.cases import audit as run_audit
-from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
+from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES, Ensemble
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
@@ -161,6 +163,67 @@ def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> No
     again, free = ask(resumed, name, rows)
     assert again == answers
     assert not any(free.charged.values())
+
+
+class Stop(Exception):
+    """A search of the records that fails, and says how many there are."""
+
+
+def searches(monkeypatch: pytest.MonkeyPatch, seen: Callable[[], None]) -> None:
+    """Call ``seen`` before each search of the records, or vote of classifiers on them."""
+    for owner, name in (
+        (ExactIndex, "total"),
+        (ExactIndex, "_search"),
+        (ExactIndex, "similar"),
+        (Ensemble, "votes"),
+        (Ensemble, "attributes"),
+    ):
+        inner = getattr(owner, name)
+
+        def watched(*known: Any, inner: Any = inner, **more: Any) -> Any:
+            seen()
+            return inner(*known, **more)
+
+        monkeypatch.setattr(owner, name, watched)
+
+
+def test_records_are_counted_before_the_charge(tmp_path: Path, name: str, monkeypatch) -> None:
+    """Between a charge and its record are draws alone; where a radius is one, balls, too."""
+    answering, open_charges = teacher(tmp_path, name), list[bool]()
+    searches(monkeypatch, lambda: open_charges.append(bool(answering._ledger.state.lost())))
+    ask(answering, name, tiny.queries(20))
+    assert open_charges
+    radii_are_drawn = getattr(CASES[name], "conversion", "none") != "none"
+    assert any(open_charges) == radii_are_drawn
+    assert answering._ledger.state.lost() == {}
+
+
+def test_a_count_that_fails_costs_nothing_and_tells_nothing(
+    tmp_path: Path, name: str, monkeypatch
+) -> None:
+    """And where the cap refuses a call, it does so before anything is counted."""
+    answering = teacher(tmp_path, name)
+
+    def stop() -> None:
+        raise Stop("400 private rows")
+
+    with monkeypatch.context() as patched:
+        searches(patched, stop)
+        with pytest.raises(TeacherFailed) as failed:
+            ask(answering, name, tiny.queries(20))
+    assert "private rows" not in str(failed.value)
+    if getattr(CASES[name], "conversion", "none") == "none":
+        assert not any(answering._ledger.state.spent.values())
+    if CASES[name].charging is Charging.PREPAID:
+        return  # no cap
+    capped = tiny.ready(tmp_path / "capped", name, tiny.records_of(name), asked=1)
+    rows = tiny.queries(1)
+    ask(capped, name, rows)
+    searches(monkeypatch, stop)
+    first, *_ = CASES[name].stages
+    assert capped._ledger.state.remaining(0, first) == 0
+    ask(capped, name, rows + 1, seed=3)
+    assert len(capped._ledger.state.refused) == 1
 
 
 def test_duplicates_are_free(tmp_path: Path, name: str) -> None:

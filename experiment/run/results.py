@@ -92,7 +92,8 @@ class PrivateScore:
     """A model's score on the private records, which a share of the budget paid for.
 
     ``right``: share of the private records, or of their attributes, in 0..1, None where noise hides
-    it; for values 1 less the mean squared error over that of a quarter of the range. ``error``: its
+    it; for values 1 less the mean squared error over that of a quarter of the range; where persons
+    are protected the mean over persons. ``error``: its
     standard error, of the noise. ``by_class``: name of a class or attribute -> (right, error),
     where counts carry them. ``epsilon``: of all scores of the plan by themselves. ``least``: what
     the guarantee by itself promises of ``right`` for fresh records from the same source, in the
@@ -167,6 +168,7 @@ class Summary:
     rounds: tuple[RoundResult, ...]
     dataset: str
     ledger_head: str
+    lost: dict[str, int]  # releases that were charged by calls that ended before an answer
     private_score: PrivateScore | None
     custodians: tuple[CustodianRecord, ...]
     seed: int

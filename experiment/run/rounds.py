@@ -156,6 +156,7 @@ def _summarise(
         rounds=tuple(rounds),
         dataset=state.dataset,
         ledger_head=state.head,
+        lost=state.lost(),
         private_score=best.score,
         custodians=teacher.described(folder.ledger) if isinstance(teacher, Custodians) else (),
         seed=public.settings.seed,
@@ -167,6 +168,8 @@ def _summarise(
     )
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
     folder.save_summary(summary)
+    if lost := ", ".join(f"{count} {name}" for name, count in summary.lost.items()):
+        console.say(f"charged by calls that ended before an answer, and lost: {lost}")
     return summary
 
 

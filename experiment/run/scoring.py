@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors.torch
-import torch
 
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
-from ...wall.networks import build, to_safetensors
+from ...wall.networks import to_safetensors, without_head
 from ..config.groups import Scoring
 from ..linear.network import as_network
 from .asking_features import features_of
@@ -136,11 +135,11 @@ def decided(spec: ExtractorSpec, kind: str) -> ExtractorSpec:
     """An extractor of a network's decisions. ``kind``: of its labels.
 
     Quantised, 63 for the class and 0 elsewhere; for attributes as large as it can be, with the
-    sign; for a value 63 times it, rounded.
+    sign; for a value 63 times it, rounded. Equal in every process, since its hash names the
+    question of a score: a killed run finds what it paid for.
     """
     name, shape, classes = DECIDED[kind] + spec.backbone, spec.input_shape, spec.num_classes
-    with torch.random.fork_rng(devices=[]):
-        network = build(name, input_shape=shape, num_classes=classes)
+    network = without_head(name, shape, classes)
     network.trunk.get_submodule("0").load_state_dict(safetensors.torch.load(spec.weights))
     weights = to_safetensors(network)
     return ExtractorSpec(name, shape, classes, weights, spec.mean, spec.std, scale=MAX_ENTRY)

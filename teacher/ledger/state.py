@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,13 @@ class LedgerState:
     def remaining(self, slot: int, release: str) -> int:
         """Charges of a release that the plan still allows. Raises LedgerMismatch as ``release``."""
         return self.release(slot, release).cap - self.spent.get((slot, release), 0)
+
+    def lost(self) -> dict[str, int]:
+        """Releases, by name, that were charged and not recorded; none is prepaid."""
+        counts = Counter[str]()
+        for slot, name, count in self.open_charges.values():
+            counts[name] += count * (not self.release(slot, name).prepaid)
+        return dict(+counts)
 
     def release(self, slot: int, name: str) -> Release:
         """A release of the plan. Raises LedgerMismatch where the slot has none of this name."""

@@ -115,6 +115,9 @@ class PrivateKnnAttributes(AttributeVotes):
     k: int = nearest(800, MAX_VOTERS)
     sample_rate: float = sampling(0.05)
 
+    def tally(self, voters: Voters) -> None:
+        voters.rank(self.k, self.rate)
+
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         cast = ballots(voters.labels, voters.num_classes, self.tau)
         return voters.votes(self.k, self.rate, keys, COUNTS, entropy, cast)
@@ -141,8 +144,8 @@ class GnmaxAttributes(AttributeVotes):
     def needs(self) -> tuple[tuple[Literal["linear"], int]]:
         return (("linear", self.teachers),)
 
-    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
+    def tally(self, voters: Voters) -> np.ndarray:
+        votes = np.zeros((len(voters.queries), voters.num_classes), dtype=np.int64)
         for bits in voters.ensembles[self.teachers].attributes(voters.queries):
             votes += clipped(bits, self.tau)
         return votes

@@ -223,6 +223,12 @@ class Mechanism(metaclass=ABCMeta):
         Raises InvalidInput where a field is missing that ``with_noise`` fills in.
         """
 
+    def tally(self, voters: Voters) -> np.ndarray | None:
+        """What draws of all stages need of the records and no draw decides: int64 [n_queries, m],
+        None where the index keeps it. Computed before a charge: private, never stored nor sent.
+        """
+        return None
+
     def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
 

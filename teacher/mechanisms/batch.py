@@ -78,7 +78,7 @@ class BatchMechanism(Mechanism):
         """int64 [n_queries, 3]: label, clique bound and squared radius of one charged batch."""
         radii, epsilon = self.radii(voters, keys, entropy)
         sizes = clique_bounds(voters.queries, radii, self.accounting)
-        votes = voters.ball_votes(radii)
+        votes = voters.ball_votes(radii) if voters.tally is None else voters.tally
         return released(votes, sizes, radii, epsilon, self.noise, keys, entropy)
 
     def with_noise(self, level: float, asked: int) -> Self:
@@ -147,9 +147,15 @@ class RadiusNeighbours(BatchMechanism):
         le=100,
     )
 
+    def tally(self, voters: Voters) -> np.ndarray:
+        return voters.ball_votes(self._squares(len(voters.queries)))
+
     def radii(self, voters: Voters, keys: Keys, entropy: Entropy) -> tuple[np.ndarray, Fraction]:
+        return self._squares(len(keys)), Fraction(self.require("epsilon"))
+
+    def _squares(self, queries: int) -> np.ndarray:
         squared = min(round((Fraction(self.radius) * SIDE) ** 2), 1 << 26)
-        return np.full(len(keys), squared, dtype=np.int64), Fraction(self.require("epsilon"))
+        return np.full(queries, squared, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -199,6 +205,10 @@ class BatchKnn(BatchMechanism):
         if self.conversion == "grid":
             epsilon = Fraction(self.require("epsilon"))
             require_grid(dimensions, self.records, epsilon * self._shares()[1])
+
+    def tally(self, voters: Voters) -> None:
+        if self.conversion == "none":
+            voters.rank(self.k, 1.0)
 
     def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Without a conversion the clique bound is the number of queries and the radius -1.

@@ -52,9 +52,11 @@ class NoisySum(Mechanism):
     def grid(self) -> int:
         """Integers of the sum in one unit of ``noise_field``."""
 
-    @abstractmethod
     def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
-        """Sums without noise: int64 [n_queries, m]."""
+        """Sums without noise: int64 [n_queries, m]; the tally where no record is sampled."""
+        tally = self.tally(voters) if voters.tally is None else voters.tally
+        assert tally is not None
+        return tally
 
     @property
     def noise(self) -> float:
@@ -133,7 +135,7 @@ class Score(Histogram):
     def query_form(self) -> QueryForm:
         return QueryForm(centroids=0, noise=self.sigma, parts=self.grid)
 
-    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+    def tally(self, voters: Voters) -> np.ndarray:
         """Right predictions by output, then wrong ones: int64 [n_queries, 2 * outputs]."""
         return voters.right_votes(self.label_space, self.grid)
 
@@ -212,7 +214,7 @@ class ReverseKnn(Histogram):
         form = QueryForm(self.centroids, self.row_neighbours, self.margin, self.sigma)
         return replace(form, parts=self.grid, neighbours=self.neighbours)
 
-    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+    def tally(self, voters: Voters) -> np.ndarray:
         """Histograms of sets of m cells: int64 [n_queries, m * n_classes]."""
         return voters.cell_votes(self.neighbours, self.grid)
 
@@ -278,7 +280,7 @@ class LinearSums(NoisySum):
             margin=vars(self).get("margin", 0.0),
         )
 
-    def sums(self, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+    def tally(self, voters: Voters) -> np.ndarray:
         """Sums of gradients: int64 [n_queries, (d + 1) * outputs + 1]."""
         return voters.gradients(self.clip, self.label_space, self.gain or 1)
 

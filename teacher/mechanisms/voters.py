@@ -50,6 +50,8 @@ class Voters:
         networks: ensembles of networks, which vote on ``inputs``.
         inputs: the batch's images, uint8 [n_queries, h, w, c].
         landmarks: features of public rows, int8 [m, d] as bytes.
+        tally: what a mechanism counted before its charge (``Mechanism.tally``), by query; None
+            where it counts as it draws.
     """
 
     index: Index = field(repr=False)
@@ -61,11 +63,12 @@ class Voters:
     networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
     inputs: np.ndarray | None = field(default=None, repr=False)
     landmarks: bytes = field(default=b"", repr=False)
+    tally: np.ndarray | None = field(default=None, repr=False)
 
     def select(self, rows: Sequence[int]) -> Voters:
         """The same voters before a part of the queries, in the order of ``rows``."""
-        inputs = None if self.inputs is None else self.inputs[list(rows)]
-        return replace(self, queries=self.queries[list(rows)], inputs=inputs)
+        inputs, tally = (None if a is None else a[list(rows)] for a in (self.inputs, self.tally))
+        return replace(self, queries=self.queries[list(rows)], inputs=inputs, tally=tally)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """For each query, what a kernel selects among hash candidates: rows of ``labels``.
@@ -76,6 +79,12 @@ class Voters:
         if isinstance(units, ByPerson):
             return [units.strongest(rows, self.index.ids, self.labels) for rows in near]
         return near
+
+    def rank(self, k: int, sample_rate: float) -> None:
+        """Search the lists that ``votes`` draws along; the index keeps those of one batch."""
+        length = min(poisson_sampling.prefix_length(k, sample_rate), len(self.index.units))
+        if len(self.queries) * length <= poisson_sampling.PREFIX_ENTRIES:
+            self.index.units.prefix(self.queries, length)
 
     def votes(
         self,
@@ -146,9 +155,13 @@ class Voters:
         release: str,
         entropy: Entropy,
     ) -> np.ndarray:
-        """``ball_votes`` of a new Poisson sample; a person's row is the nearest to each query."""
-        within = self._total(ball_votes, self.queries, squared_radii, self.num_classes)
+        """Votes of a new Poisson sample of those ``within``."""
+        within = self.within(squared_radii) if self.tally is None else self.tally
         return thinned(within, sample_rate, keys, release, entropy)
+
+    def within(self, squared_radii: np.ndarray) -> np.ndarray:
+        """``ball_votes`` where a person's row is the nearest to each query."""
+        return self._total(ball_votes, self.queries, squared_radii, self.num_classes)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         return self._total(cell_votes, self.queries, neighbours, self.num_classes, parts)
@@ -201,7 +214,8 @@ def cell_votes(
     votes = np.zeros((len(cells), cells.shape[1] * num_classes), dtype=np.int64)
     for counts, centers in zip(votes, cells, strict=True):
         nearest = nearest_cells(index.features, centers, neighbours)
-        _cast(counts, nearest * num_classes + labels[:, None], index.persons, parts)
+        ballots = nearest * num_classes + labels[:, None]
+        np.add.at(counts, *shared_votes(ballots, index.persons, parts))
     return votes
 
 
@@ -217,34 +231,37 @@ def right_votes(
     [n_queries, 2 * outputs], a record or a person a vector no longer than ``parts``.
 
     A class is right where the nearest cell has its number, an attribute where the product with its
-    cell is positive just if it is present; ballots, as in ``cell_votes``. Of values, whose product
-    with the only cell is from -1 to 1 in 63^2, ``missed`` is wrong and the rest of ``parts`` right;
-    a person has its rows' mean, rounded down.
+    cell is positive just if it is present. Of values, whose product with the only cell is from -1
+    to 1 in 63^2, ``missed`` is wrong and the rest of ``parts`` right. A person's parts are the
+    shares of its rows, the right ones rounded down: as many in all as a record's.
 
     ``space``: a label space's kind; ``cells``: int8 [n_queries, outputs, d].
     """
     votes = np.zeros((len(cells), 2 * outputs), dtype=np.int64)
     for counts, centers in zip(votes, cells, strict=True):
-        if space == "value":
-            wrong = missed(products(index.features, centers)[:, 0], labels, parts)
-            if index.persons is not None:
-                _, person, rows = np.unique(index.persons, return_inverse=True, return_counts=True)
-                wrong = np.bincount(person, wrong).astype(np.int64) // rows
-            counts[:] = (parts - wrong).sum(), wrong.sum()
-        elif space == "attributes":
-            present = products(index.features, centers) > 0
-            ballots = (present != unpack(labels, outputs)) * outputs + np.arange(outputs)
-            _cast(counts, ballots, index.persons, parts, outputs)
-        else:
+        if space == "class":
             no = nearest_cells(index.features, centers, 1) != labels[:, None]
-            _cast(counts, no * outputs + labels[:, None], index.persons, parts)
+            ballots = no * outputs + labels[:, None]
+            np.add.at(counts, *shared_votes(ballots, index.persons, parts, roots=False))
+            continue
+        said, whole = products(index.features, centers), parts
+        if space == "attributes":
+            whole = math.isqrt(parts**2 // outputs)
+            right = whole * ((said > 0) == unpack(labels, outputs))
+        else:
+            right = parts - missed(said, labels[:, None], parts)
+        if index.persons is not None:
+            order = np.argsort(index.persons)
+            _, first, rows = np.unique(index.persons[order], return_index=True, return_counts=True)
+            right = np.add.reduceat(right[order], first, axis=0) // rows[:, None]
+        counts[:] = [*right.sum(axis=0), *(whole - right).sum(axis=0)]
     return votes
 
 
 def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
-    """Squared errors of values, int64 [n] in 0..parts, which stands for half a half range or more.
+    """Squared errors of values, in 0..parts, which stands for half a half range or more.
 
-    ``predicted``: int64 [n], half ranges from the middle in 63^2; ``steps``: int64 [n], codes.
+    ``predicted``: half ranges from the middle in 63^2; ``steps``: codes; int64, of one shape.
     """
     unit = MAX_ENTRY**2
     limit = unit * STEPS // 2  # half a half range, below 2^23; its square times parts is < 2^59
@@ -252,32 +269,30 @@ def missed(predicted: np.ndarray, steps: np.ndarray, parts: int) -> np.ndarray:
     return np.minimum(np.abs(apart), limit) ** 2 * parts // limit**2
 
 
-def _cast(
-    counts: np.ndarray, ballots: np.ndarray, persons: np.ndarray | None, parts: int, among: int = 1
-) -> None:
-    """Add the ``ballots`` of all rows, int64 [n_records, m], to ``counts``; arguments as below."""
-    cast = ballots, math.isqrt(parts**2 // among)
-    np.add.at(counts, *(cast if persons is None else shared_votes(ballots, persons, parts, among)))
-
-
 def shared_votes(
-    ballots: np.ndarray, persons: np.ndarray, parts: int, among: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ballots that persons cast, and the parts of a vote that each of these gets.
+    ballots: np.ndarray, persons: np.ndarray | None, parts: int, *, roots: bool = True
+) -> tuple[np.ndarray, np.ndarray | int]:
+    """The ballots that rows or persons cast, and the parts of a vote that each of these gets.
 
-    A ballot gets parts times the square root of the share of the person's rows that cast it,
+    A person's ballot gets parts times the square root of the share of its rows that cast it,
     rounded down: with m ballots a row the squares of a person add up to parts^2 m at most, as those
-    of a single row do, and many ballots get more together than few. ``among``: ballots of a row by
-    which these squares are divided.
+    of a single row do, and many ballots get more together than few. Without ``roots``, for one
+    ballot a row, it gets the share itself. Then the sum of the ballots up to any number is rounded
+    down, and a person gives ``parts`` in all.
 
     ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
     1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
     """
+    if persons is None:
+        return ballots, parts
     _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
     span = int(ballots.max(initial=0)) + 1
     cast, times = np.unique(person[:, np.newaxis] * span + ballots, return_counts=True)
-    # At most parts^2 <= 2^24, so that the float64 root, rounded down, is exact.
-    return cast % span, np.sqrt(times * parts**2 // (among * rows[cast // span])).astype(np.int64)
+    owner, own = cast // span, rows[cast // span]
+    if roots:  # at most parts^2 <= 2^24, so that the float64 root, rounded down, is exact
+        return cast % span, np.sqrt(times * parts**2 // own).astype(np.int64)
+    up_to = times.cumsum() - (rows.cumsum() - rows)[owner]
+    return cast % span, parts * up_to // own - parts * (up_to - times) // own
 
 
 def one_row_each(

@@ -108,6 +108,10 @@ class Screened(Mechanism):
         }
         return Release(SCREEN, "screening", screening, asked), self.answer_release(answered)
 
+    def tally(self, voters: Voters) -> np.ndarray | None:
+        voters.rank(self.max_votes, self.rate)
+        return None
+
     def draw(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         """Screening bits, or answers: int64 [n_queries]."""
         if stage != SCREEN:
@@ -254,6 +258,9 @@ class PrivateRadius(SampledVotes):
         share = min(1.0, float(f"{votes / (sample_rate * records):.4g}"))
         return cls(share=share, sample_rate=sample_rate, **fields)
 
+    def tally(self, voters: Voters) -> np.ndarray:
+        return voters.within(voters.radii(self.share))
+
     def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
         radii = voters.radii(self.share)
         return voters.sampled_ball_votes(radii, self.sample_rate, keys, stage, entropy)
@@ -297,8 +304,11 @@ class Pate(Votes):
     def needs(self) -> tuple[tuple[Literal["linear", "cnn"], int]]:
         return ((self.classifier, self.teachers),)
 
-    def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+    def tally(self, voters: Voters) -> np.ndarray:
         return voters.teacher_votes(self.teachers, self.classifier)
+
+    def votes(self, stage: str, voters: Voters, keys: Keys, entropy: Entropy) -> np.ndarray:
+        return self.tally(voters) if voters.tally is None else voters.tally
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ def made_summary(**known: Any) -> Summary:
         "rounds": (made_round(),),
         "dataset": "name",
         "ledger_head": "00",
+        "lost": {},
         "private_score": None,
         "custodians": (),
         "seed": 0,

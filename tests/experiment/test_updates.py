@@ -195,6 +195,31 @@ def test_a_score_is_bought_in_each_period(folder):
     assert all(entry["private_score"] is not None for entry in summary()["periods"])
 
 
+def test_what_a_kill_between_charge_and_record_cost_is_said(folder, capsys, monkeypatch):
+    """A score has one release: it stays unknown, and the model is none the worse."""
+    configured(evaluate={"share": 0.2})
+    record = Ledger.record
+
+    def kill(ledger, charge, *rest):
+        if ledger.state.open_charges[charge.seq][1] == "score":
+            raise KeyboardInterrupt
+        return record(ledger, charge, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record", kill)
+        assert run(*QUICK) == 130
+    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert "charged by calls that ended before an answer, and lost: 1 score" in text
+    assert summary()["lost"] == {"score": 1}
+    assert summary()["private_score"] is None
+    assert spent() == {(0, "sum"): STEPS, (1, "score"): 1}
+    assert lw.audit("out/ledger.sqlite").consistent
+    other_rows()
+    assert pipeline.main([*UPDATE]) == 0
+    assert summary()["private_score"] is not None
+    assert summary()["lost"] == {"score": 1}
+
+
 def test_rows_in_memory_are_replaced_for_an_update(folder):
     (x, y), (public, _), test = tiny.rows(200, 1), tiny.rows(40, 2), tiny.rows(30, 3)
     data = lw.Data((x, y), public, test)

@@ -1,6 +1,8 @@
 """Metrics, the private score, and what labels are worth by estimate."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from labelwall.experiment.run.results import PrivateScore, Summary, read, write
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised
 from labelwall.student.held_out import Cleaned
 from labelwall.student.train import outputs
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels, ValueLabels
@@ -25,6 +29,7 @@ from labelwall.wall.matrices import MAX_ENTRY, inherit
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import build, to_safetensors
 from tests.experiment.results import made_round, made_summary
+from tests.programs import environment
 
 
 @pytest.mark.parametrize("space", [ClassLabels.of(4), AttributeLabels.of(2)])
@@ -117,6 +122,48 @@ def test_decisions_of_attributes_and_values_are_those_of_the_student(kind: str) 
         assert (features != 0).all()
     else:
         assert np.array_equal(features[:, 0], np.rint(63 * said[:, 0].clip(-1, 1)))
+
+
+KINDS = "class", "attributes", "value"
+
+
+def test_the_question_of_a_score_is_the_same_in_another_process() -> None:
+    """Its name is the extractor's hash, so a killed run that asks again finds what it paid for."""
+    network = build("mlp", input_shape=(4,), num_classes=3)
+    student = ExtractorSpec("mlp", (4,), 3, to_safetensors(network), scale=2.0)
+    program = (
+        "import sys, torch; from labelwall.wall.messages import ExtractorSpec;"
+        "from labelwall.experiment.run.scoring import decided; torch.manual_seed(7);"
+        "spec = ExtractorSpec('mlp', (4,), 3, sys.stdin.buffer.read(), scale=2.0);"
+        f"print(*(decided(spec, kind).sha256() for kind in {KINDS}))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        input=student.weights,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    assert there.stdout.decode().split() == [decided(student, kind).sha256() for kind in KINDS]
+
+
+def test_the_score_of_persons_is_the_mean_of_their_shares_and_no_more_is_promised() -> None:
+    """Without noise, of 40 classes; 20 rows a person lose nothing to rounding but 1 / parts."""
+    rng, parts, classes = np.random.default_rng(3), 4096, 40
+    sizes = rng.integers(1, 20, 300)
+    persons, labels = np.repeat(np.arange(300), sizes), rng.integers(0, classes, sizes.sum())
+    for chance in (0.1, 0.5, 0.95):
+        good = rng.random(len(labels)) < chance
+        said = np.where(good, labels, (labels + 1) % classes)
+        features = 63 * np.eye(classes, dtype=np.int8)[said]
+        index, cells = ExactIndex(features, np.arange(len(said)), persons), 63 * np.eye(classes)
+        voters = Voters(index, labels, classes, cells.astype(np.int8)[None])
+        right, wrong = voters.right_votes("class", parts).reshape(2, classes) / parts
+        assert right.sum() + wrong.sum() == 300
+        share, _ = noisy_shares(right.sum(), wrong.sum(), 0.0)
+        truth = (np.bincount(persons, good) / sizes).mean()
+        assert truth - 1 / parts < share <= truth
+        assert promised(float(share), 0.1, 1e-5) < truth
 
 
 def test_the_promise_is_the_better_of_both_directions() -> None:

@@ -314,7 +314,7 @@ def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        voters_module, "shared_votes", lambda cast, _, parts, *rest: (cast.ravel(), parts)
+        voters_module, "shared_votes", lambda cast, _, parts, **how: (cast.ravel(), parts)
     )
 
 

@@ -29,10 +29,12 @@ def test_reopened_ledger_knows_charges_results_and_refusals(ledger, place):
     ledger.record(charge, {"a": 1, "b": 0})
     ledger.charge(0, "screen", ["c", "d"])
     again = Ledger(place)
+    assert again.state.lost() == {"screen": 2}
     assert again.state.remaining(0, "screen") == 1
-    assert again.charge(0, "screen", ["c", "d"]).granted == ("c",)
+    again.record(again.charge(0, "screen", ["c", "d"]), {"c": 1})
+    assert again.state.lost() == {"screen": 2}
     again = Ledger(place)
-    assert again.state.results == {"a": {"screen": 1}, "b": {"screen": 0}}
+    assert again.state.results == {"a": {"screen": 1}, "b": {"screen": 0}, "c": {"screen": 1}}
     assert again.state.spent == {(0, "screen"): 5}
     assert again.state.refused == {"d"}
     assert again.state.plan == plan()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction as F
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.teacher.mechanisms.voters import Voters, shared_votes
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.label_kinds import STEPS
 from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 from tests.seeded_noise import SeededNoise
 from tests.teacher.audits import faults
@@ -100,6 +102,63 @@ def test_cells(drawn, neighbours, parts):
     assert squared(moves) <= parts**2 * neighbours
     assert moves.min() >= 0
     assert moves.max() <= parts
+
+
+SPACES = {"class": (3, range(3)), "attributes": (2, range(4)), "value": (1, (0, 1000, STEPS))}
+
+
+@pytest.mark.parametrize("parts", [1, 10, sums.MAX_PARTS])
+@pytest.mark.parametrize("space", SPACES)
+def test_scores(space, parts):
+    """Every person of at most three rows, beside others or alone, adds the shares of its own rows
+    in Fractions, the right ones rounded down, and no more than a vote in length."""
+    outputs, labels = SPACES[space]
+    said = [np.array(row, dtype=np.int8) for row in product([-63, 20, 63], repeat=outputs)]
+    if space == "class":
+        said = list(63 * np.eye(3, dtype=np.int8))
+    kinds = list(product(said, labels))
+    others = [kinds[k % len(kinds)] for k in (0, 3, 4, 7)]
+    whole = math.isqrt(parts**2 // outputs) if space == "attributes" else parts
+
+    def counted(rows, persons):
+        features = np.array([row for row, _ in rows], dtype=np.int8).reshape(-1, outputs)
+        index = ExactIndex(features, np.arange(len(rows)), np.array(persons, dtype=np.int64))
+        cells = 63 * np.eye(outputs, dtype=np.int8)[None]
+        voters = Voters(index, np.array([label for _, label in rows], int), outputs, cells)
+        return voters.right_votes(space, parts)[0]
+
+    def right_and_wrong(row, label):
+        if space == "value":
+            error = (F(int(row[0]), 63) - (F(2 * label, STEPS) - 1)) ** 2 * 4
+            wrong = math.floor(min(F(1), error) * parts)
+            return [parts - wrong, wrong]
+        if space == "class":
+            right = [int(row.argmax() == label == k) for k in range(3)]
+            return [parts * r for r in (*right, *(int(label == k) - right[k] for k in range(3)))]
+        right = [(int(row[j]) > 0) == bool(label >> j & 1) for j in range(outputs)]
+        return [whole * r for r in (*right, *(not each for each in right))]
+
+    nobody = counted([], [])
+    assert not nobody.any()
+    beside = counted(others, [7, 7, 8, 9])
+    sizes = (1, 2) if len(kinds) > 9 else (1, 2, 3)
+    for rows in (own for size in sizes for own in combinations_with_replacement(kinds, size)):
+        adds = counted(rows, [5] * len(rows))
+        moved = counted([*rows, *others], [5] * len(rows) + [7, 7, 8, 9]) - beside
+        assert moved.tolist() == adds.tolist()
+        assert (adds >= 0).all()
+        assert (adds**2).sum() <= parts**2
+        exact = [
+            F(sum(column), len(rows))
+            for column in zip(*(right_and_wrong(*row) for row in rows), strict=True)
+        ]
+        assert all(abs(a - e) < 1 for a, e in zip(adds.tolist(), exact, strict=True))
+        pairs = [(sum(adds[:outputs]), sum(exact[:outputs]), sum(adds))]
+        if space == "attributes":
+            pairs = [(adds[j], exact[j], adds[j] + adds[j + outputs]) for j in range(outputs)]
+        for right, share, total in pairs:
+            assert right == math.floor(share)
+            assert total == (whole if space == "attributes" else parts)
 
 
 @few
@@ -241,6 +300,10 @@ def by_row(monkeypatch):
     monkeypatch.setattr(ExactIndex, "total", total)
 
 
+def scores_by_roots(monkeypatch):
+    monkeypatch.setattr(voters_module, "shared_votes", lambda *cast, roots: shared_votes(*cast))
+
+
 def unclipped_gain(monkeypatch):
     monkeypatch.setattr(gradient, "_boosted", lambda a, gain: (gain * a, COUNT + 0 * a[:, 0, 0]))
 
@@ -253,6 +316,8 @@ FAULTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], tuple[Callable[[],
     "a second ballot": (faults.second_ballots, (test_votes,)),
     "a ballot of each row": (by_row, (test_sampled_balls,)),
     "an unclipped histogram": (faults.unclipped_cells, (test_cells,)),
+    "a score of each row": (by_row, (lambda: test_scores("class", 10),)),
+    "a score of roots": (scores_by_roots, (lambda: test_scores("class", 10),)),
     "an unclipped gain": (unclipped_gain, (test_gradients,)),
     "an unclipped sum": (faults.unclipped_gradients, (test_gradients,)),
     "a person in two regions": (two_regions, (test_balls,)),

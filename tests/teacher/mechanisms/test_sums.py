@@ -79,8 +79,10 @@ def test_a_record_is_right_or_wrong_once_and_a_person_shares_one_vote(data):
             expected = parts * votes
         else:
             rows = ExactIndex(features[own], np.arange(own.sum()), persons[own])
-            expected = np.floor(parts * np.sqrt(votes / max(own.sum(), 1)))
-            assert np.linalg.norm(expected) <= parts
+            up_to = [math.floor(F(int(v), max(own.sum(), 1)) * parts) for v in votes.cumsum()]
+            expected = np.diff([0, *up_to])
+            assert expected.sum() == (parts if own.any() else 0)  # so no longer than a row's
+            assert (np.abs(expected - parts * votes / max(own.sum(), 1)) < 1).all()
         drawn = Voters(rows, labels[own], CLASSES, cells[None]).right_votes("class", parts)[0]
         assert drawn.tolist() == expected.tolist()
 
@@ -107,12 +109,13 @@ def test_a_score_of_attributes_or_values_moves_by_one_vector_of_length_one(data)
                 min(1, (F(int(features[r, 0]), 63) - F(int(labels[r]), STEPS) * 2 + 1) ** 2 * 4)
                 for r in rows
             ]
-            wrong = sum(math.floor(square * parts) for square in squares) // len(rows)
-            own = np.array([parts - wrong, wrong])
+            right = sum(parts - math.floor(square * parts) for square in squares) // len(rows)
+            own = np.array([right, parts - right])
         else:
             right = [[(features[r, j] > 0) == (labels[r] >> j & 1) for j in range(3)] for r in rows]
-            cast = np.concatenate([np.sum(right, axis=0), len(rows) - np.sum(right, axis=0)])
-            own = np.array([math.isqrt(k * parts**2 // (3 * len(rows))) for k in cast.tolist()])
+            whole = math.floor(parts / math.sqrt(3))
+            shares = [math.floor(F(int(k), len(rows)) * whole) for k in np.sum(right, axis=0)]
+            own = np.array([*shares, *(whole - share for share in shares)])
         assert (own**2).sum() <= parts**2
         expected += own
     index = ExactIndex(features, np.arange(n), persons)

@@ -162,7 +162,7 @@ def teacher(
 
 
 def ready(
-    directory: Path, name: str, rows: Records, shards: int = 0, unit: Unit = "row", **more: str
+    directory: Path, name: str, rows: Records, shards: int = 0, unit: Unit = "row", **more: Any
 ) -> Teacher:
     teacher_ = teacher(directory, name, rows, ScaleConfig(shards=shards), unit=unit, **more)
     teacher_.use_extractor(spec_of(name))
