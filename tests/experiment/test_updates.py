@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -212,8 +213,13 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
             student=settings,
             **arguments,
         )
+    for name in ("private.npz.part", "killed.part/private.npz"):  # as a kill leaves them
+        left = Path("custody/rows", name)
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"")
     updated = model.update(more, quiet=True)
-    assert len(np.load("custody/rows/private_y.npy")) == 300
+    assert not [*Path("custody").rglob("*.part")]
+    assert len(np.load("custody/rows/private.npz")["private_y"]) == 300
     assert [entry["period"] for entry in updated.summary["periods"]] == [1, 2]
     with pytest.raises(BudgetRefused, match="no period is left"):
         updated.update(quiet=True)
@@ -225,9 +231,28 @@ def test_no_update_and_no_run_takes_the_persons_of_other_rows(tmp_path):
     lw.Data(rows, public, person=np.arange(40) % 20).options(tmp_path)
     with pytest.raises(InvalidInput, match="these private rows"):
         lw.Data(rows, public).options(tmp_path)
-    assert (tmp_path / "private_person.npy").exists()
+    assert "private_person" in np.load(tmp_path / "private.npz")
     lw.Data(tiny.rows(40, 3), classes=["0", "1", "2"]).replace_private(tmp_path)
-    assert not (tmp_path / "private_person.npy").exists()
+    assert "private_person" not in np.load(tmp_path / "private.npz")
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tables", "texts"])
+def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
+    """Old inputs with new labels would be another data set, in which one record moves many rows."""
+    kinds = {
+        "arrays": lambda x, y: lw.Data((x, y), x, person=np.arange(len(x)) % 7),
+        "tables": lambda x, y: lw.Data((pd.DataFrame(x), y), pd.DataFrame(x)),
+        "texts": lambda x, y: lw.Data((list(map(str, x)), y), list(map(str, x))),
+    }
+    kinds[kind](*tiny.rows(40, 1)).options(tmp_path)
+    rename, renamed = Path.replace, list[Path]()
+    monkeypatch.setattr(Path, "replace", lambda self, to: renamed.append(to) or rename(self, to))
+    (file,) = tmp_path.glob("private.*")
+    old = file.read_bytes()
+    kinds[kind](*tiny.rows(30, 2)).replace_private(tmp_path)
+    assert [path for path in renamed if path.parent == tmp_path] == [file]
+    assert [*tmp_path.glob("private*")] == [file]
+    assert file.read_bytes() != old
 
 
 def test_persons_of_files_are_not_given_in_memory(tmp_path):
