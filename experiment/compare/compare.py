@@ -24,7 +24,6 @@ from ...teacher.records.sources import open_records
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
-from ...wall.files import whole
 from ...wall.labels import has_truth
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
@@ -32,10 +31,12 @@ from ..config.own import CURES
 from ..plan.search import decided
 from ..run.console import Console
 from ..run.entry import run
-from ..run.run_folder import RunFolder
+from ..run.run_folder import RunFolder, read_json, write_file
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
 from .table import plot, render, summarise
+
+RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
 
 def compare(
@@ -68,9 +69,10 @@ def compare(
         results[place] = results[place] or _result(cell, out, custodian, public, entropy, console)
         known = [result for result in results if result is not None]
         rows = summarise(known)
-        (out / "comparison.json").write_text(json.dumps({"table": rows, "cells": known}, indent=2))
-        (out / "comparison.md").write_text(f"{render(rows)}\n\n{spent(cells)}\n")
-        (out / "accuracy_by_epsilon.svg").write_bytes(plot(rows))
+        content = json.dumps({"table": rows, "cells": known}, indent=2)
+        write_file(out / "comparison.json", content)
+        write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
+        write_file(out / "accuracy_by_epsilon.svg", plot(rows))
     return rows
 
 
@@ -92,7 +94,7 @@ def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
     kept = out / cell.folder / "result.json"
     if not kept.exists():
         return None
-    stored = json.loads(kept.read_text())
+    stored = read_json(kept, RESTORE)
     if stored["cell"] != cell.settings():
         text = f"{kept.parent} holds a cell with other settings. Choose another --out."
         raise LabelwallError(text)
@@ -122,8 +124,8 @@ def _result(
     name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
     seconds = round(_cpu_seconds() - started, 1)
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
-    with whole(place / "result.json") as file:
-        file.write(json.dumps({"cell": cell.settings(), "result": result}, indent=2).encode())
+    kept = {"cell": cell.settings(), "result": result}
+    write_file(place / "result.json", json.dumps(kept, indent=2))
     return result
 
 

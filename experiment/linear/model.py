@@ -17,6 +17,7 @@ from scipy.special import expit, softmax
 
 from ...teacher.features.embedder import unit_length
 from ...teacher.search.cpu import ExactIndex
+from ...wall.files import reading
 from ...wall.label_kinds import STEPS
 from ...wall.matrices import bias
 from ...wall.messages import ABSTAINED, RELEASED, ExtractorSpec, Outcome
@@ -206,7 +207,7 @@ def as_network(path: Path, extractor: ExtractorSpec) -> ExtractorSpec | None:
     hog = extractor.backbone == "hog" and axes is not None
     if extractor.backbone.startswith(RELEASED) or not (raw or hog or extractor.weights):
         return None
-    with safetensors.safe_open(path, "numpy") as file:
+    with reading(path), safetensors.safe_open(path, "numpy") as file:
         weights, constant = file.get_tensor("weights"), float(file.metadata()["bias"])
     tensors = safetensors.numpy.load(extractor.weights) if extractor.weights else {}
     head = tensors.pop("head.weight", None)
@@ -253,14 +254,14 @@ def stored_fit(path: Path, extractor: str) -> tuple[np.ndarray, float] | None:
     """
     if not path.exists():
         return None
-    with safetensors.safe_open(path, "numpy") as file:
+    with reading(path), safetensors.safe_open(path, "numpy") as file:
         weights, about = file.get_tensor("weights").astype(np.float64), file.metadata()
     return (weights, float(about["precision"])) if about["extractor"] == extractor else None
 
 
 def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:
     """What a stored classifier of classes says of int8 [n, d]: float32 [n, c]."""
-    with safetensors.safe_open(path, "numpy") as file:
+    with reading(path), safetensors.safe_open(path, "numpy") as file:
         weights, constant = file.get_tensor("weights"), float(file.metadata()["bias"])
     logits = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
     return np.asarray(softmax(logits, axis=1).astype(np.float32))

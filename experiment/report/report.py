@@ -5,7 +5,6 @@ card has the Hugging Face Hub's form: front matter, then sections.
 """
 
 import html
-import json
 import math
 import re
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from ..config.config import Config
 from ..config.settings import load_config
 from ..run.metrics import BINS, uneven, untested
 from ..run.quality import estimate_of
-from ..run.run_folder import RunFolder, write_file
+from ..run.run_folder import RunFolder, read_json, write_file
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing
@@ -70,15 +69,15 @@ def read_run(run_dir: Path) -> FinishedRun:
     _require(run_dir, "summary.json", "config.yaml", "ledger.sqlite", "student.safetensors")
     config = load_config(folder.config)
     try:
-        summary, rounds = json.loads(folder.summary.read_text()), list[dict[str, Any]]()
+        summary, rounds = read_json(folder.summary), list[dict[str, Any]]()
         for number in range(1, len(summary["rounds"]) + 1):
             stored = f"round_{number}/metrics.json"
             _require(run_dir, stored, f"round_{number}/answers.npz")
-            metrics = json.loads((run_dir / stored).read_text())
+            metrics = read_json(run_dir / stored)
             rounds.append(metrics | {key: metrics[key] for key in ROUND_KEYS})
         finding, choice = audit(folder.ledger, expect_head=summary["ledger_head"]), None
         if folder.candidates.is_file():
-            stored_choice = json.loads(folder.candidates.read_text())
+            stored_choice = read_json(folder.candidates)
             choice = {name: str(stored_choice[name]) for name in ("reason", "source")}
         unsafe = bool(summary["unsafe"]) or finding.unsafe
         problems = [] if unsafe else finding.problems or _problems(config, summary, finding)
@@ -123,8 +122,8 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    write_file(run.folder.report, _render("report.html", _shown(run)))
     write_file(run.folder.card, card(run))
+    write_file(run.folder.report, _render("report.html", _shown(run)))  # ends a period
     return run.folder.report
 
 

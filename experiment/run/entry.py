@@ -24,8 +24,9 @@ from ..config.settings import to_yaml
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
+from .metrics import digest
 from .places import custodian_place
-from .rounds import public_digest, run_rounds
+from .rounds import run_rounds
 from .run_folder import RunFolder, resumed, write_file
 from .teachers import teacher_of
 from .training import check_student
@@ -90,19 +91,20 @@ def run(
 
 def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) -> int:
     """The last period that the folder began, of so many ``rounds`` each, or, to ``update`` one that
-    is finished, the next. Raises BudgetRefused where there is none, InvalidInput for other public
-    rows.
+    has its report, the next. Raises BudgetRefused where there is none, InvalidInput for other
+    public rows.
     """
-    finished, periods = len(folder.periods()), folder.plan().periods
-    begun = (folder.path / f"round_{finished * rounds + 1}").exists()  # and killed
-    last = finished + 1 if update or begun or not finished else finished
+    known, periods = len(folder.periods()), folder.plan().periods
+    begun = (folder.path / f"round_{known * rounds + 1}").exists()  # and killed
+    following = begun or not known or (update and folder.report.exists())
+    last = known + following
     if last > periods:
         raise BudgetRefused(
             f"no period is left of the {periods} that the plan has (budget.periods). It was "
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if last > 1 and folder.periods()[0]["public_sha256"] != public_digest(public.inputs):
+    if last > 1 and folder.periods()[0]["public_sha256"] != digest(public.inputs):
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
     return last
 

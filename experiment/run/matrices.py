@@ -15,6 +15,7 @@ import numpy as np
 from ...teacher.features.embedder import unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
+from ...wall.files import reading
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,
@@ -102,7 +103,7 @@ def _stored(
         return make()
     if not (path := folder / file).exists():
         write_arrays(path, **{name: make()})
-    with np.load(path, allow_pickle=False) as stored:
+    with reading(path), np.load(path, allow_pickle=False) as stored:
         return np.asarray(stored[name])
 
 

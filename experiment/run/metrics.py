@@ -1,5 +1,6 @@
 """What a run reports: each round's metrics.json, a line of it, and a line of the whole run."""
 
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,17 @@ def student_metrics(experiment: Experiment, outputs: np.ndarray) -> dict[str, An
         **{f"student_{key}": value for key, value in space.score(predicted, truth).items()},
         "confusion": space.confusion(truth, predicted).tolist(),
         "calibration_error": calibration_error(certainty, right),
+        "test_sha256": digest(experiment.public.test_inputs, truth),
     }
+
+
+def digest(*rows: np.ndarray) -> str:
+    """SHA-256 (hex) of PUBLIC rows in their order."""
+    content = hashlib.sha256()
+    for array in rows:
+        content.update(repr((array.dtype.str, array.shape)).encode())
+        content.update(array.tobytes())
+    return content.hexdigest()
 
 
 def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
@@ -113,16 +124,22 @@ def untested(summary: dict) -> str:
 
 
 def period_lines(summary: dict) -> list[str]:
-    """What each period of several spent and came to."""
+    """What each period of several spent and came to, and when to ask the next."""
     entries = summary["periods"]
     if len(entries) == 1 and not entries[0]["left"]:
         return []
-    return [
+    lines = [
         f"period {entry['period']}: epsilon {entry['epsilon']} up to it, {entry['left']} left, "
         + ("no test rows" if (right := entry["test_accuracy"]) is None else f"test {right:.2%}")
         + (f"; {text}" if (text := score_text(entry["private_score"])) else "")
         for entry in entries
     ]
+    if left := entries[-1]["left"]:
+        lines.append(
+            f"updates left: {left} (`labelwall update`). Ask on dates that were fixed beforehand, "
+            "whether or not rows changed"
+        )
+    return lines
 
 
 def result_line(summary: dict, run_dir: Path) -> str:

@@ -4,7 +4,6 @@ One's own data have one budget: its ledger lies where the private rows are, whos
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.errors import LedgerMismatch
 from ..config.private_side import PrivateSide
-
-SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
 
 
 def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
@@ -83,22 +80,3 @@ def reading(state: LedgerState) -> float:
     begun = max((state.plan.period_of(slot) for slot, _ in state.spent), default=1)
     allowed = certified_epsilon(state.plan.up_to(begun))
     return round_up(min(odometer(state.plan, state.counts()), allowed))
-
-
-def tell_changed_files(
-    data: DataConfig, directory: Path, say: Callable[[str], None], cure: str, asked: bool
-) -> None:
-    """Say where the private rows' file is another than when rows were last ``asked`` about.
-
-    Its size and time are for the custodian's eyes, as the directory is.
-    """
-    rows = Path(data.private or data.path or "")
-    if place_of(data) is None or not rows.exists():
-        return
-    facts = [path.lstat() for path in (rows, *(rows.rglob("*") if rows.is_dir() else ()))]
-    seen = [len(facts), sum(fact.st_size for fact in facts), max(f.st_mtime_ns for f in facts)]
-    record = directory / SEEN
-    if asked or not record.exists():
-        record.write_text(json.dumps(seen))
-    elif record.read_text() != json.dumps(seen):
-        say(f"the private files changed; this is the result of the earlier rows. {cure}")

@@ -3,7 +3,6 @@
 Each round is complete on disk before the next one starts.
 """
 
-import hashlib
 import json
 import shutil
 from datetime import UTC, datetime
@@ -15,16 +14,17 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, sm
 from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.config import DataConfig
 from ...wall.datasets.tables import encoding
+from ...wall.files import reading
 from ...wall.labels import LabelSpace
 from ...wall.messages import ExtractorSpec
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
 from .custodians import Custodians
-from .metrics import by_class, round_line
+from .metrics import by_class, digest, round_line
 from .quality import best_round, estimate_of
-from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
+from .run_folder import METRICS, TRAINING_LABELS, RunFolder, read_json, write_file
 from .scoring import STUDENT, best_scored
-from .training import retold, train_round, untaught
+from .training import UNTAUGHT, retold, train_round, untaught
 
 
 def run_rounds(experiment: Experiment) -> dict[str, object]:
@@ -37,7 +37,7 @@ def run_rounds(experiment: Experiment) -> dict[str, object]:
 
 def _round(experiment: Experiment, current: Round) -> dict:
     folder, say, number = experiment.folder, experiment.console.say, current.number
-    metrics = folder.metrics(number)
+    public, metrics = experiment.public, folder.metrics(number)
     if metrics is None:
         with experiment.console.timed("asking"):
             asked = ask(experiment, current)
@@ -47,6 +47,10 @@ def _round(experiment: Experiment, current: Round) -> dict:
             network = untaught(experiment, current, asked)
             metrics = network or train_round(experiment, current, asked)
         write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
+    elif metrics.get("test_sha256") != digest(public.test_inputs, public.test_labels):
+        say(f"round {number}: other test rows; its student is scored on them")
+        metrics |= retold(experiment, folder.load_extractor(number))
+        write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))
     shutil.rmtree(folder.round(number) / "checkpoints", ignore_errors=True)
     if current.period < experiment.rounds[-1].period:
         return metrics
@@ -67,7 +71,7 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     best = best_scored(experiment, experiment.kept(experiment.rounds[-1]))
     kept = best.number
     if best.name != STUDENT:
-        rounds[kept - 1] |= retold(experiment, best.spec)
+        rounds[kept - 1] |= retold(experiment, best.spec) | UNTAUGHT
         write_file(folder.round(kept) / METRICS, json.dumps(rounds[kept - 1], indent=2))
     experiment.teacher.export(folder.ledger)
     teacher, state, plan = experiment.teacher, folder.ledger_state(), folder.plan()
@@ -95,18 +99,14 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
         "periods": _periods(experiment, last, best.score),
         "test_rows": len(public.test_inputs),
         "held_out": public.held_out,
-        "date": json.loads(folder.summary.read_text())["date"] if finished else date,
+        "date": read_json(folder.summary)["date"] if finished else date,
     }
     data, labels = experiment.settings.data, experiment.task.labels
+    if len(folder.periods()) < len(summary["periods"]):
+        folder.report.unlink(missing_ok=True)  # the report of this period, written last, ends it
     write_file(folder.student, _described(folder, best.spec, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
     return summary
-
-
-def public_digest(rows: np.ndarray) -> str:
-    """SHA-256 (hex) of PUBLIC rows in their order."""
-    kind = repr((rows.dtype.str, rows.shape)).encode()
-    return hashlib.sha256(kind + np.ascontiguousarray(rows).tobytes()).hexdigest()
 
 
 def _periods(
@@ -123,7 +123,7 @@ def _periods(
         "test_accuracy": metrics["student_accuracy"],
         "estimate": metrics["estimate"],
         "private_score": score,
-        "public_sha256": public_digest(experiment.public.inputs),
+        "public_sha256": digest(experiment.public.inputs),
     }
     return [*known[: period - 1], own]
 
@@ -141,7 +141,9 @@ def _described(
     privacy = Privacy(certificate=smallest_certified(plan), **known)
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
-        taught = np.load(folder.round(kept) / TRAINING_LABELS, allow_pickle=False)
+        path = folder.round(kept) / TRAINING_LABELS
+        with reading(path):
+            taught = np.load(path, allow_pickle=False)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
     table = encoding(data) if data.source == "table" else None

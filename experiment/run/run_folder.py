@@ -16,7 +16,7 @@ import numpy as np
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.files import whole
+from ...wall.files import DELETE, reading, whole
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from ..config.config import Config
@@ -45,6 +45,12 @@ def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> N
     else:
         np.save(content, array)
     write_file(path, content.getvalue())
+
+
+def read_json(path: Path, cure: str = DELETE) -> dict[str, Any]:
+    """The object in a JSON file of a run. Raises as ``reading``."""
+    with reading(path, cure):
+        return dict(json.loads(path.read_text()))
 
 
 class RunFolder:
@@ -82,11 +88,11 @@ class RunFolder:
     def metrics(self, number: int) -> dict | None:
         """A finished round's metrics, None while it is not finished."""
         path = self.round(number) / METRICS
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(path) if path.exists() else None
 
     def periods(self) -> list[dict[str, Any]]:
         """What each finished period came to, as summary.json holds it."""
-        known = json.loads(self.summary.read_text()) if self.summary.exists() else {}
+        known = read_json(self.summary) if self.summary.exists() else {}
         return list(known.get("periods", ()))
 
     def ledger_state(self) -> LedgerState:
@@ -112,7 +118,8 @@ class RunFolder:
         write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
+        path = self.round(number) / "answers.npz"
+        with reading(path), np.load(path, allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
@@ -139,7 +146,8 @@ class RunFolder:
 
 
 def _extractor(path: Path) -> ExtractorSpec:
-    return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+    with reading(path):
+        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:
@@ -150,7 +158,7 @@ def resumed(config: Config, folder: RunFolder) -> Config:
     """
     if not folder.config.exists():
         return config
-    known, begun = load_config(folder.config), folder.ledger.exists()
+    known, begun = load_config(folder.config).solved(), folder.ledger.exists()
     chosen = config.chosen(known) if config.open else config
     chosen = chosen.recorded(known.plan())
     before, now = _json(known), _json(chosen)

@@ -17,6 +17,7 @@ from ...student.train import LINEAR, check, export, on_plain, outputs, statistic
 from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
+from ...wall.files import reading
 from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
@@ -128,6 +129,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         progress=partial(progress, "training the student"),
         soft=chances,
         loggers=experiment.loggers,
+        say=experiment.console.say,
     )
     student = seen.export(weights)
     folder.save_student(number, student, cleaned.labels)
@@ -166,8 +168,8 @@ def untaught(experiment: Experiment, current: Round, asked: Asked) -> dict | Non
 
 
 def retold(experiment: Experiment, network: ExtractorSpec) -> dict:
-    """Of a finished round's metrics those that change with its classifier as the student."""
-    return student_metrics(experiment, outputs(network, experiment.public.test_inputs)) | UNTAUGHT
+    """Of a finished round's metrics those that change with its student, or with the test rows."""
+    return student_metrics(experiment, outputs(network, experiment.public.test_inputs))
 
 
 def released(
@@ -186,7 +188,8 @@ def released(
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
         path = folder.round(earlier) / PROBABILITIES
-        chances = np.load(path, allow_pickle=False) if path.exists() else None
+        with reading(path):
+            chances = np.load(path, allow_pickle=False) if path.exists() else None
         counted = outcomes != Outcome.CAP_REACHED
         if earlier in worse:
             counted &= ~has_label(labels[rows])

@@ -73,23 +73,39 @@ def test_each_update_spends_its_own_part_of_one_certificate(finished, capsys):
     assert spent() == {(slot, "sum"): STEPS for slot in range(3)}
 
 
-def test_a_finished_run_says_what_to_type_where_the_private_files_changed(finished, capsys):
-    for _ in range(2):  # until somebody does
-        text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-        assert "`labelwall update --run_dir out` asks about them; it is good for 2." in text
+def test_nothing_that_a_run_says_or_does_depends_on_whether_private_files_changed(folder, capsys):
+    configured()
+    again = ("run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert run(*QUICK) == 0
+    before = shown(capsys, *again)
+    other_rows()
+    assert shown(capsys, *again) == before
+    assert "updates left: 2 (`labelwall update`). Ask on dates that were fixed" in before
     assert spent() == {(0, "sum"): STEPS}
-    assert "private files changed" not in shown(capsys, "update", "--run_dir", "out")
-    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-    assert "private files changed" not in text
+    assert "updates left: 1" in shown(capsys, "update", "--run_dir", "out")
+    assert "updates left" not in shown(capsys, "update", "--run_dir", "out")
 
 
-def test_without_periods_it_says_that_none_is_left(folder, capsys):
+def test_a_run_without_periods_has_no_update(folder, capsys):
     configured(budget={"epsilon": 8.0, "delta": 1e-5})
     assert run(*QUICK) == 0
-    other_rows()
-    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-    assert "Its plan has no further period" in text
     check_one_error([*UPDATE], "no period is left of the 1", capsys)
+
+
+def test_an_update_killed_before_its_report_is_finished_by_the_same_command(finished, monkeypatch):
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("labelwall.experiment.report.report.write_report", kill)
+        assert pipeline.main([*UPDATE]) == 130
+    two = {(0, "sum"): STEPS, (1, "sum"): STEPS}
+    assert (spent(), len(summary()["periods"])) == (two, 2)
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == two
+    assert "By period" in Path("out/report.html").read_text()
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == two | {(2, "sum"): STEPS}
 
 
 @pytest.mark.parametrize("killed_by", ["update", "run"])
