@@ -31,6 +31,7 @@ from ..config.own import CURES
 from ..plan.search import decided
 from ..run.console import Console
 from ..run.entry import run
+from ..run.features import digest
 from ..run.run_folder import RunFolder, read_json, write_file
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
@@ -58,8 +59,8 @@ def compare(
             require_affordable(cell.config.solved(console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
-    results = [_stored(cell, out) for cell in cells]  # before anything is written
     custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
+    results = [_stored(cell, out, public) for cell in cells]  # before anything is written
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
     make_private(custodian)
@@ -89,14 +90,20 @@ def spent(cells: list[Cell]) -> str:
     return f"{text}."
 
 
-def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
+def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
+    """All that decides its result, the test rows included, as JSON."""
+    tests = digest(public.test_inputs, digest(public.test_labels))
+    return cell.settings() | {"test_sha256": tests}
+
+
+def _stored(cell: Cell, out: Path, public: PublicData) -> dict[str, Any] | None:
     """A finished cell's result. Raises LabelwallError where it had other settings."""
     kept = out / cell.folder / "result.json"
     if not kept.exists():
         return None
     stored = read_json(kept, RESTORE)
-    if stored["cell"] != cell.settings():
-        text = f"{kept.parent} holds a cell with other settings. Choose another --out."
+    if stored["cell"] != _settings(cell, public):
+        text = f"{kept.parent} holds a cell with other settings or test rows. Choose another --out."
         raise LabelwallError(text)
     return dict(stored["result"])
 
@@ -124,7 +131,7 @@ def _result(
     name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
     seconds = round(_cpu_seconds() - started, 1)
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
-    kept = {"cell": cell.settings(), "result": result}
+    kept = {"cell": _settings(cell, public), "result": result}
     write_file(place / "result.json", json.dumps(kept, indent=2))
     return result
 

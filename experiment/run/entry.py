@@ -23,8 +23,7 @@ from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
 from .asking import Experiment
 from .console import Console
-from .features import PublicFeatures, first_extractor
-from .metrics import digest
+from .features import PublicFeatures, digest, first_extractor
 from .places import custodian_place
 from .rounds import run_rounds
 from .run_folder import RunFolder, resumed, write_file
@@ -96,8 +95,7 @@ def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) ->
     """
     known, periods = len(folder.periods()), folder.plan().periods
     begun = (folder.path / f"round_{known * rounds + 1}").exists()  # and killed
-    following = begun or not known or (update and folder.report.exists())
-    last = known + following
+    last = known + (begun or not known or (update and folder.report.exists()))
     if last > periods:
         raise BudgetRefused(
             f"no period is left of the {periods} that the plan has (budget.periods). It was "

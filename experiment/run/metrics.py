@@ -1,6 +1,5 @@
 """What a run reports: each round's metrics.json, a line of it, and a line of the whole run."""
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace, Score, has_label, has_truth
 from ...wall.messages import ABSTAINED, Outcome
 from .asking import Asked, Experiment
+from .features import digest
 from .places import reading
 from .quality import estimate_of
 from .scoring import score_text
@@ -56,17 +56,8 @@ def student_metrics(experiment: Experiment, outputs: np.ndarray) -> dict[str, An
         **{f"student_{key}": value for key, value in space.score(predicted, truth).items()},
         "confusion": space.confusion(truth, predicted).tolist(),
         "calibration_error": calibration_error(certainty, right),
-        "test_sha256": digest(experiment.public.test_inputs, truth),
+        "test_sha256": digest(experiment.public.test_inputs, digest(truth)),
     }
-
-
-def digest(*rows: np.ndarray) -> str:
-    """SHA-256 (hex) of PUBLIC rows in their order."""
-    content = hashlib.sha256()
-    for array in rows:
-        content.update(repr((array.dtype.str, array.shape)).encode())
-        content.update(array.tobytes())
-    return content.hexdigest()
 
 
 def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:

@@ -20,7 +20,8 @@ from ...wall.messages import ExtractorSpec
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
 from .custodians import Custodians
-from .metrics import by_class, digest, round_line
+from .features import digest
+from .metrics import by_class, round_line
 from .quality import best_round, estimate_of
 from .run_folder import METRICS, TRAINING_LABELS, RunFolder, read_json, write_file
 from .scoring import STUDENT, best_scored
@@ -47,7 +48,7 @@ def _round(experiment: Experiment, current: Round) -> dict:
             network = untaught(experiment, current, asked)
             metrics = network or train_round(experiment, current, asked)
         write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))  # ends the round
-    elif metrics.get("test_sha256") != digest(public.test_inputs, public.test_labels):
+    elif metrics.get("test_sha256") != digest(public.test_inputs, digest(public.test_labels)):
         say(f"round {number}: other test rows; its student is scored on them")
         metrics |= retold(experiment, folder.load_extractor(number))
         write_file(folder.round(number) / METRICS, json.dumps(metrics, indent=2))
@@ -141,8 +142,7 @@ def _described(
     privacy = Privacy(certificate=smallest_certified(plan), **known)
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
-        path = folder.round(kept) / TRAINING_LABELS
-        with reading(path):
+        with reading(path := folder.round(kept) / TRAINING_LABELS):
             taught = np.load(path, allow_pickle=False)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))

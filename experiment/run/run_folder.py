@@ -118,8 +118,7 @@ class RunFolder:
         write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        path = self.round(number) / "answers.npz"
-        with reading(path), np.load(path, allow_pickle=False) as stored:
+        with reading(path := self.round(number) / "answers.npz"), np.load(path) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
