@@ -20,13 +20,7 @@ from .config.own import CURES
 from .config.settings import merged
 
 ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
-PARTS = {
-    "private": ("private_x", "private_y"),
-    "public": ("public_x", "public_y"),
-    "test": ("test_x", "test_y"),
-}
-
-
+PART = ".part"  # of what is not whole there, which a kill leaves
 PERSON = "person"  # the column of texts' persons
 
 
@@ -111,19 +105,18 @@ class Data:
     def replace_private(self, place: Path) -> None:
         """Write the private rows to ``place`` instead of those that ``options`` wrote there.
 
-        Raises InvalidInput where it wrote none.
+        They are one file, so a kill leaves the old rows or the new ones. Raises InvalidInput where
+        it wrote none.
         """
-        writers = {"parquet": self._tables, "csv": self._texts, "npy": self._arrays}
-        there = {path.suffix[1:] for path in place.glob("private*")} & writers.keys()
+        writers = {"parquet": self._tables, "csv": self._texts, "npz": self._arrays}
+        there = {path.suffix[1:] for path in place.glob("private.*")} & writers.keys()
         if len(there) != 1:
             rule = "left out where the private rows are files of your own: change those"
             raise InvalidInput("private", rule, "rows in memory")
-        with TemporaryDirectory(dir=place) as part:
+        with TemporaryDirectory(PART, dir=place) as part:
             writers[there.pop()](Path(part), True)
-            # A kill leaves no rows beside others' persons: these go first and come last.
-            (place / "private_person.npy").unlink(missing_ok=True)
-            for path in sorted(Path(part).iterdir(), reverse=True):
-                path.replace(place / path.name)
+            (file,) = Path(part).glob("private.*")
+            file.replace(place / file.name)
 
     @property
     def _label(self) -> dict[str, str]:
@@ -152,11 +145,10 @@ class Data:
             rows, labels = _pair(getattr(self, name))
             if labels is None and name != "public" and rows is not None:
                 raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
-            arrays = dict(zip(PARTS[name], (rows, _codes(name, labels, names)), strict=True))
+            arrays = {f"{name}_x": rows, f"{name}_y": _codes(name, labels, names)}
             if name == "private":
                 arrays["private_person"] = self.person
-            for member, values in arrays.items():
-                _write_array(member, values, place / f"{member}.npy")
+            _write_arrays(arrays, place / f"{name}.npz")
         return {"data": str(place)}
 
     def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,19 +219,21 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else -1
 
 
-def _write_array(name: str, values: Any, path: Path) -> None:
-    if values is None:
-        if path.exists():
-            _require_public(path)
-            path.unlink()
+def _write_arrays(given: Mapping[str, Any], path: Path) -> None:
+    """An npz file of those that are not None; none where all are."""
+    arrays = {name: values for name, values in given.items() if values is not None}
+    if not arrays:
+        _require_public(path)
+        path.unlink(missing_ok=True)
         return
-    if not hasattr(values, "dtype"):  # a list's would follow from its rows
-        raise InvalidInput(name, "an array of numbers", type(values).__name__)
-    array = np.ascontiguousarray(values)
-    if array.dtype.kind not in "biufUS":
-        raise InvalidInput(name, "an array of numbers", f"dtype {array.dtype}")
+    for name, values in arrays.items():
+        if not hasattr(values, "dtype"):  # a list's would follow from its rows
+            raise InvalidInput(name, "an array of numbers", type(values).__name__)
+        arrays[name] = np.ascontiguousarray(values)
+        if arrays[name].dtype.kind not in "biufUS":
+            raise InvalidInput(name, "an array of numbers", f"dtype {arrays[name].dtype}")
     with _unless_same(path) as part, part.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        np.savez(file, **arrays)
 
 
 def _write_texts(name: str, texts: Any, labels: Any, persons: Any, path: Path) -> None:
@@ -293,7 +287,7 @@ def _unless_same(path: Path) -> Iterator[Path]:
     Private rows stay: a record is known by its place, so that another one there would have the
     former one's budget. Raises InvalidInput.
     """
-    part = path.with_name(f"{path.name}.part")
+    part = path.with_name(f"{path.name}{PART}")
     try:
         yield part
         if path.exists() and path.read_bytes() == part.read_bytes():

@@ -29,10 +29,9 @@ def train(
     """
     from ..teacher.noise.entropy import SystemEntropy
     from .plan.show import announce
-    from .run.places import custodian_place, require_budget, tell_changed_files
+    from .run.places import custodian_place, require_budget
 
     folder = RunFolder(run_dir)
-    before = len(folder.periods())
     side, apart = config.private_side(), isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
@@ -62,13 +61,6 @@ def train(
     )
     for line in period_lines(summary):
         console.say(line)
-    if not apart:
-        asked = len(folder.periods()) > before
-        left = config.budget.periods - len(folder.periods())
-        cure = "Its plan has no further period for them (budget.periods)."
-        if left:
-            cure = f"`labelwall update --run_dir {run_dir}` asks about them; it is good for {left}."
-        tell_changed_files(config.data, custodian, console.say, cure, asked)
     with console.timed("report"):
         write_report(run_dir)
     return summary
@@ -77,8 +69,9 @@ def train(
 def update(run_dir: Path, console: Console, isolate: bool = False) -> Summary:
     """Ask about the private rows as they are now, by the next period of a run's plan.
 
-    A killed update continues, and pays for nothing twice; one that is finished is followed by the
-    next, whether or not rows changed. Raises as ``train``, BudgetRefused where no period is left.
+    A killed update continues to its report, and pays for nothing twice; after its report the next
+    one follows, whether or not rows changed. Raises as ``train``, BudgetRefused where no period is
+    left.
     """
     folder = RunFolder(run_dir)
     if not folder.config.exists():

@@ -3,9 +3,10 @@ same weights.
 """
 
 import hashlib
+import io
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ import numpy as np
 import pytorch_lightning as pl
 import safetensors.torch
 import torch
+from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, WandbLogger
 from tensorboard.compat.proto.event_pb2 import Event
@@ -25,6 +27,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.multiprocessing.spawn import ProcessException
 
 from ..wall.errors import InvalidInput, LabelwallError, MissingData
+from ..wall.files import whole
 from ..wall.labels import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks import build, load, one_thread, to_safetensors
@@ -60,6 +63,7 @@ def train(
     progress: TaskProgress = no_progress,
     soft: np.ndarray | None = None,
     loggers: Sequence[Logger] = (),
+    say: Callable[[str], None] = print,
 ) -> bytes:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``: the averaged weights after the last step, as safetensors.
@@ -67,7 +71,8 @@ def train(
     ``test_x``, ``test_y``: for reported metrics alone. ``progress`` hears the steps done; of
     several devices, the first and the last. ``soft``: released probabilities of classes, float32
     [n, c], rows of NaN where there are none; with config.soft they are learned in the place of
-    these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``.
+    these rows' labels. ``loggers``: hear the metrics, beside the one of ``config``. ``say``: hears
+    of a checkpoint that does not load, without which the training starts again.
 
     Several devices have a process each, which Lightning starts anew with these arguments and
     nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
@@ -79,6 +84,7 @@ def train(
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     student = student_module(config, pool, seed)
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
+    _forget_damaged(last, say)
     batches = partial(Steps, pool, labels, config, seed, soft=soft)
     data = StudentData(batches, config.steps, test)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
@@ -97,6 +103,30 @@ def train(
             ) from error
     progress(config.steps, config.steps)
     return to_safetensors(student.average.cpu())
+
+
+def _forget_damaged(checkpoint: Path, say: Callable[[str], None]) -> None:
+    """Delete a checkpoint that does not load, as a disk that was full leaves it."""
+    try:
+        torch.load(checkpoint, map_location="cpu")
+    except FileNotFoundError:
+        return
+    except Exception:  # zipfile, pickle and torch raise many types
+        say(f"{checkpoint} is damaged, and deleted: the student's training starts again")
+        checkpoint.unlink()
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Lightning's checkpoints, which are on the disk whole or not at all."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with whole(Path(path)) as file:
+            file.write(content.getbuffer())
 
 
 def _trainer(
@@ -136,6 +166,7 @@ def _trainer(
         enable_progress_bar=False,
         enable_model_summary=False,
         strategy=SpawnedDevices(meeting) if config.devices > 1 else "auto",
+        plugins=[WholeCheckpoints()],
         use_distributed_sampler=False,  # a step's rows are divided by ``Steps``
     )
 
@@ -175,7 +206,7 @@ class History(Callback):
 
     def _write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("wb") as file:
+        with whole(self.path) as file:
             records = RecordWriter(file)
             records.write(Event(file_version="brain.Event:2").SerializeToString())
             for row in self.rows:

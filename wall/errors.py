@@ -62,9 +62,9 @@ class Refused(LabelwallError):
 
 def reason_of(error: OSError) -> str:
     """What the machine refused, in one line."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "the disk is full. Make room; the same command continues where it stopped."
     named = f"{error.filename}: " if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{named}the disk is full. Make room; the same command continues where it stopped."
     return f"{named}{error.strerror or type(error).__name__}."
 
 

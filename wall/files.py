@@ -9,7 +9,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from .errors import LabelwallError
+
 FORMAT = 1  # of ledgers, anchors, directories and runs
+DELETE = (
+    "Delete it, and metrics.json beside it if there is one: the run's command makes them again, "
+    "and pays for nothing twice."
+)
 
 
 def other_format(what: str, found: object) -> str | None:
@@ -25,15 +31,21 @@ def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """A file to write, which is at ``path`` once all of it is on the disk. A process that dies
     before leaves what was there, and a file beside it that ends in .part.
 
-    ``mode``: of a new file, less the process's mask.
+    ``mode``: of a new file, less the process's mask. An OSError names the file.
     """
     scratch = path.with_name(path.name + ".part")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except BaseException as error:
+        scratch.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_file(path: Path, content: bytes | str) -> None:
@@ -50,3 +62,14 @@ def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> N
     else:
         np.save(content, array)
     write_file(path, content.getvalue())
+
+
+@contextmanager
+def reading(path: Path, cure: str = DELETE) -> Iterator[None]:
+    """Raises LabelwallError, which names the file, where what was written whole does not load."""
+    try:
+        yield
+    except Exception as error:  # zipfile, numpy, safetensors and json raise many types
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise LabelwallError(f"{path} is damaged. {cure}") from error

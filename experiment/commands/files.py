@@ -105,8 +105,9 @@ def _attack(options: Namespace) -> int:
 
 def update(args: Sequence[str]) -> int:
     """Ask about the private rows as they are now, added and removed ones too, by the next period of
-    a run's plan (--periods). The same command continues a killed update; after a finished one it
-    spends the next period, whether or not rows changed.
+    a run's plan (--periods). That there is an update is public: ask on dates that were fixed
+    beforehand, whether or not rows changed. The same command finishes a killed update; once its
+    report is written, it spends the next period.
     """
     options = {
         "--run_dir": option("folder of a finished run", type=Path, required=True),

@@ -24,7 +24,7 @@ from ...teacher.records.sources import open_records
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
-from ...wall.files import whole
+from ...wall.files import reading, write_file
 from ...wall.labels import has_truth
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
@@ -32,10 +32,13 @@ from ..config.own import CURES
 from ..plan.search import decided
 from ..run.console import Console
 from ..run.entry import run
+from ..run.features import digest
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
 from .table import plot, render, summarise
+
+RESTORE = "Restore it: without it a baseline is trained anew, which is another release."
 
 
 def compare(
@@ -57,8 +60,8 @@ def compare(
             require_affordable(cell.config.solved(console.progress).plan())
         if isinstance(cell.baseline, PrivateClassification):
             require_diffprivlib()
-    results = [_stored(cell, out) for cell in cells]  # before anything is written
     custodian, public = Path(f"{out}.custodian"), read_public(cells[0].config.data)
+    results = [_stored(cell, out, public) for cell in cells]  # before anything is written
     if not len(public.test_labels):
         raise InvalidInput("data.test", "given: methods are compared on it", None, CURES["test"])
     make_private(custodian)
@@ -68,9 +71,10 @@ def compare(
         results[place] = results[place] or _result(cell, out, custodian, public, entropy, console)
         known = [result for result in results if result is not None]
         rows = summarise(known)
-        (out / "comparison.json").write_text(json.dumps({"table": rows, "cells": known}, indent=2))
-        (out / "comparison.md").write_text(f"{render(rows)}\n\n{spent(cells)}\n")
-        (out / "accuracy_by_epsilon.svg").write_bytes(plot(rows))
+        content = json.dumps({"table": rows, "cells": known}, indent=2)
+        write_file(out / "comparison.json", content)
+        write_file(out / "comparison.md", f"{render(rows)}\n\n{spent(cells)}\n")
+        write_file(out / "accuracy_by_epsilon.svg", plot(rows))
     return rows
 
 
@@ -87,14 +91,21 @@ def spent(cells: list[Cell]) -> str:
     return f"{text}."
 
 
-def _stored(cell: Cell, out: Path) -> dict[str, Any] | None:
+def _settings(cell: Cell, public: PublicData) -> dict[str, Any]:
+    """All that decides its result, the test rows included, as JSON."""
+    tests = digest(public.test_inputs, digest(public.test_labels))
+    return cell.settings() | {"test_sha256": tests}
+
+
+def _stored(cell: Cell, out: Path, public: PublicData) -> dict[str, Any] | None:
     """A finished cell's result. Raises LabelwallError where it had other settings."""
     kept = out / cell.folder / "result.json"
     if not kept.exists():
         return None
-    stored = json.loads(kept.read_text())
-    if stored["cell"] != cell.settings():
-        text = f"{kept.parent} holds a cell with other settings. Choose another --out."
+    with reading(kept, RESTORE):
+        stored = json.loads(kept.read_text())
+    if stored["cell"] != _settings(cell, public):
+        text = f"{kept.parent} holds a cell with other settings or test rows. Choose another --out."
         raise LabelwallError(text)
     return dict(stored["result"])
 
@@ -122,8 +133,8 @@ def _result(
     name = {"method": cell.method, "budget": cell.epsilon, "delta": cell.config.budget.delta}
     seconds = round(_cpu_seconds() - started, 1)
     result = {**name, "seed": cell.config.seed, **outcome, "cpu_seconds": seconds}
-    with whole(place / "result.json") as file:
-        file.write(json.dumps({"cell": cell.settings(), "result": result}, indent=2).encode())
+    kept = {"cell": _settings(cell, public), "result": result}
+    write_file(place / "result.json", json.dumps(kept, indent=2))
     return result
 
 

@@ -179,7 +179,7 @@ def rows_of(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any
         if not path.is_dir() and path.suffix.lower() != ".npz":
             rule = "an npz, CSV or parquet file, or a folder with private, public and test"
             raise InvalidInput("data", rule, own["data"])
-        if not path.is_dir() or list(path.glob("*.npy")):
+        if not path.is_dir() or list(path.glob("*.npy")) or (path / "public.npz").exists():
             return {"source": "arrays", **columns, "path": str(path.absolute())}
         places = {name: str(path / name) for name in SPLITS}
         if not (path / "test").exists():

@@ -13,6 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from ...wall.files import reading
 from ...wall.matrices import bias
 from .residuals import class_probabilities
 
@@ -37,7 +38,7 @@ def to_bytes(fit: StoredFit, extractor: str, length: float, labels: str) -> byte
 
 def stored_layer(path: Path) -> tuple[np.ndarray, float]:
     """Weights float32 [d + 1, c] of a stored classifier, and the constant last input."""
-    with safetensors.safe_open(path, "numpy") as file:
+    with reading(path), safetensors.safe_open(path, "numpy") as file:
         return file.get_tensor("weights"), float(file.metadata()["bias"])
 
 
@@ -45,7 +46,7 @@ def stored_fit(path: Path, extractor: str) -> StoredFit | None:
     """A stored classifier; None if there is none, or one of another ``extractor``'s features."""
     if not path.exists():
         return None
-    with safetensors.safe_open(path, "numpy") as file:
+    with reading(path), safetensors.safe_open(path, "numpy") as file:
         weights, about = file.get_tensor("weights").astype(np.float64), file.metadata()
     if about["extractor"] != extractor:
         return None

@@ -118,8 +118,8 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    write_file(run.folder.report, _render("report.html", _shown(run)))
     write_file(run.folder.card, card(run))
+    write_file(run.folder.report, _render("report.html", _shown(run)))  # ends a period
     return run.folder.report
 
 

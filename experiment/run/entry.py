@@ -22,11 +22,11 @@ from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
 from .console import Console
-from .features import PublicFeatures, first_extractor
+from .features import PublicFeatures, digest, first_extractor
 from .places import custodian_place
 from .public_rows import PublicRows
 from .results import Summary
-from .rounds import Schedule, public_digest, run_rounds
+from .rounds import Schedule, run_rounds
 from .run_folder import RunFolder, resumed
 from .teachers import teacher_of
 from .training import check_student
@@ -98,19 +98,19 @@ def run(
 
 def _period(folder: RunFolder, rounds: int, public: PublicData, update: bool) -> int:
     """The last period that the folder began, of so many ``rounds`` each, or, to ``update`` one that
-    is finished, the next. Raises BudgetRefused where there is none, InvalidInput for other public
-    rows.
+    has its report, the next. Raises BudgetRefused where there is none, InvalidInput for other
+    public rows.
     """
-    finished, periods = len(folder.periods()), folder.plan().periods
-    begun = (folder.path / f"round_{finished * rounds + 1}").exists()  # and killed
-    last = finished + 1 if update or begun or not finished else finished
+    known, periods = len(folder.periods()), folder.plan().periods
+    begun = (folder.path / f"round_{known * rounds + 1}").exists()  # and killed
+    last = known + (begun or not known or (update and folder.report.exists()))
     if last > periods:
         raise BudgetRefused(
             f"no period is left of the {periods} that the plan has (budget.periods). It was "
             "fixed before the first release; another --custodian_dir opens another budget, and "
             "both add up."
         )
-    if last > 1 and folder.periods()[0].public_sha256 != public_digest(public.inputs):
+    if last > 1 and folder.periods()[0].public_sha256 != digest(public.inputs):
         raise InvalidInput("public", "the rows of the first period, in their order", "others")
     return last
 

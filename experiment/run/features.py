@@ -43,7 +43,7 @@ _kept: dict[str, Any] = {}  # what takes long, by content: the last ones used
 
 def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
     """What ``compute`` gives of PUBLIC rows; what was computed stays for a run."""
-    name = _name(rows, *known)
+    name = digest(rows, *known)
     value: V = _kept.pop(name) if name in _kept else compute()
     _kept[name] = value
     for oldest in [*_kept][:-KEPT]:
@@ -51,7 +51,8 @@ def _once(compute: Callable[[], V], rows: np.ndarray, *known: object) -> V:
     return value
 
 
-def _name(rows: np.ndarray, *known: object) -> str:
+def digest(rows: np.ndarray, *known: object) -> str:
+    """SHA-256 (hex) of PUBLIC rows in their order, and of what else is ``known``."""
     about = repr((rows.shape, rows.dtype.str, *known)).encode()
     return hashlib.sha256(about + np.ascontiguousarray(rows).data).hexdigest()
 
@@ -69,7 +70,7 @@ def plain_features(
         return embedder.features(rows, progress)
 
     def stored() -> np.ndarray:
-        return _stored(_name(rows, network, computing.device), compute)
+        return _stored(digest(rows, network, computing.device), compute)
 
     images = spec.weights and rows.ndim == 4
     return _once(stored if images else compute, rows, network, computing.device)

@@ -15,7 +15,7 @@ import numpy as np
 from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import unit_length
-from ...wall.files import write_arrays, write_file
+from ...wall.files import reading, write_arrays, write_file
 from ...wall.label_kinds import numbered_space
 from ...wall.matrices import (
     COUNT,
@@ -99,7 +99,7 @@ def _stored(
         return make()
     if not (path := folder / file).exists():
         write_arrays(path, **{name: make()})
-    with np.load(path, allow_pickle=False) as stored:
+    with reading(path), np.load(path, allow_pickle=False) as stored:
         return np.asarray(stored[name])
 
 

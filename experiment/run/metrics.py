@@ -8,6 +8,7 @@ from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace, Score, has_truth
 from ...wall.messages import ABSTAINED
+from .features import digest
 from .public_rows import PublicRows
 from .results import PeriodResult, RoundResult, StudentScore, Summary
 
@@ -28,7 +29,13 @@ def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
         student_errors=score.get("errors"),
         confusion=space.confusion(truth, predicted).tolist(),
         calibration_error=calibration_error(certainty, right),
+        test_sha256=digest_of_tests(public),
     )
+
+
+def digest_of_tests(public: PublicRows) -> str:
+    """SHA-256 (hex) of the test rows and their labels."""
+    return digest(public.data.test_inputs, digest(public.data.test_labels))
 
 
 def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Score:
@@ -95,10 +102,17 @@ def untested(summary: Summary) -> str:
 
 
 def period_lines(summary: Summary) -> list[str]:
-    """What each period of several spent and came to."""
-    if len(summary.periods) == 1 and not summary.periods[0].left:
+    """What each period of several spent and came to, and when to ask the next."""
+    left = summary.periods[-1].left
+    if len(summary.periods) == 1 and not left:
         return []
-    return [_period_line(period) for period in summary.periods]
+    lines = [_period_line(period) for period in summary.periods]
+    if left:
+        lines.append(
+            f"updates left: {left} (`labelwall update`). Ask on dates that were fixed beforehand, "
+            "whether or not rows changed"
+        )
+    return lines
 
 
 def _period_line(period: PeriodResult) -> str:

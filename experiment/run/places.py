@@ -4,7 +4,6 @@ One's own data have one budget: its ledger lies where the private rows are, whos
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from ...teacher.ledger.state import LedgerState
 from ...wall.datasets.config import DataConfig
 from ...wall.errors import LedgerMismatch
 from ..config.private_side import PrivateSide
-
-SEEN = "private_files.json"  # of the custodian's directory: what the rows' files were like
 
 
 def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
@@ -70,12 +67,12 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         raise LedgerMismatch(f"{began}. {rule}")
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
     raise LedgerMismatch(
-        f"{began}; epsilon {reading(state):g} of it is spent. Continue with {again}. Another "
-        f"--custodian_dir opens another budget, and both add up: to {total:g}."
+        f"{began}; epsilon {odometer_reading(state):g} of it is spent. Continue with {again}. "
+        f"Another --custodian_dir opens another budget, and both add up: to {total:g}."
     )
 
 
-def reading(state: LedgerState) -> float:
+def odometer_reading(state: LedgerState) -> float:
     """Of the epsilon that was spent, rounded up; no guarantee."""
     assert state.plan is not None
     # Another certificate may be smaller than the odometer's for all that the caps of the periods so
@@ -83,22 +80,3 @@ def reading(state: LedgerState) -> float:
     begun = max((state.plan.period_of(slot) for slot, _ in state.spent), default=1)
     allowed = certified_epsilon(state.plan.up_to(begun))
     return round_up(min(odometer(state.plan, state.counts()), allowed))
-
-
-def tell_changed_files(
-    data: DataConfig, directory: Path, say: Callable[[str], None], cure: str, asked: bool
-) -> None:
-    """Say where the private rows' file is another than when rows were last ``asked`` about.
-
-    Its size and time are for the custodian's eyes, as the directory is.
-    """
-    rows = Path(data.private or data.path or "")
-    if place_of(data) is None or not rows.exists():
-        return
-    facts = [path.lstat() for path in (rows, *(rows.rglob("*") if rows.is_dir() else ()))]
-    seen = [len(facts), sum(fact.st_size for fact in facts), max(f.st_mtime_ns for f in facts)]
-    record = directory / SEEN
-    if asked or not record.exists():
-        record.write_text(json.dumps(seen))
-    elif record.read_text() != json.dumps(seen):
-        say(f"the private files changed; this is the result of the earlier rows. {cure}")

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from ...wall.errors import LabelwallError
-from ...wall.files import write_file
+from ...wall.files import DELETE, reading, write_file
 from ...wall.guarantee import Unit
 
 # What an estimate follows from
@@ -63,6 +62,7 @@ class StudentScore:
     student_errors: Errors | None = None
     confusion: list[Any]  # LabelSpace.confusion as nested lists
     calibration_error: float | None  # expected calibration error, a share in 0..1
+    test_sha256: str  # of the test rows and their labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,15 +184,10 @@ class Summary:
         return self.rounds[self.best_round - 1]
 
 
-def read(kind: type[T], path: Path) -> T:
-    """The record of a JSON file. Raises LabelwallError where the file is damaged."""
-    try:
+def read(kind: type[T], path: Path, cure: str = DELETE) -> T:
+    """The record of a JSON file. Raises LabelwallError as ``reading``."""
+    with reading(path, cure):
         return TypeAdapter(kind).validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        reason = f"{where}: {first['msg']}" if where else first["msg"]
-        raise LabelwallError(f"{path} is damaged ({reason}).") from error
 
 
 def write(record: object, path: Path) -> None:

@@ -3,7 +3,6 @@
 Each round is complete on disk before the next one starts: results so far in, next result out.
 """
 
-import hashlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...wall.datasets.tables import encoding
-from ...wall.files import write_file
+from ...wall.files import reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
 from ..config.groups import Round, Scoring
@@ -24,8 +23,9 @@ from .asking import Asked, ask, public_alone
 from .asking_features import choose_features, estimates, features_of, kept_round
 from .console import Console
 from .custodians import Custodians
-from .metrics import by_class, label_score, round_line, student_score
-from .places import reading
+from .features import digest
+from .metrics import by_class, digest_of_tests, label_score, round_line, student_score
+from .places import odometer_reading
 from .public_rows import PublicRows
 from .quality import best_round
 from .results import PeriodResult, PrivateScore, RoundResult, Summary
@@ -71,6 +71,7 @@ def run_rounds(
             learned = learn(public, planned, asked, results, folder, console)
         results = [*results, _result(public, planned, asked, learned, folder)]
         folder.save_result(planned.number, results[-1])
+    results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
     for planned in schedule.rounds:
         checkpoints = folder.round(planned.number) / "checkpoints"
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -101,9 +102,22 @@ def _result(
         taught=learned.taught,
         dropped=learned.dropped,
         seconds=learned.seconds,
-        epsilon_reading=reading(folder.ledger_state()),
+        epsilon_reading=odometer_reading(folder.ledger_state()),
         ledger_head=asked.answers.receipt.ledger_head,
     )
+
+
+def _on_these_tests(
+    number: int, result: RoundResult, public: PublicRows, folder: RunFolder, console: Console
+) -> RoundResult:
+    """A round's result on the test rows as they are now, whose labels cost nothing."""
+    if result.test_sha256 == digest_of_tests(public):
+        return result
+    console.say(f"round {number}: other test rows; its student is scored on them")
+    predicted = outputs(folder.load_extractor(number), public.data.test_inputs)
+    result = replace(result, **vars(student_score(public, predicted)))
+    folder.save_result(number, result)
+    return result
 
 
 def _say(results: Sequence[RoundResult], public: PublicRows, console: Console) -> None:
@@ -166,17 +180,13 @@ def _summarise(
         held_out=public.data.held_out,
         date=earlier.date if earlier else datetime.now(UTC).date().isoformat(),
     )
+    if len(folder.periods()) < len(summary.periods):
+        folder.report.unlink(missing_ok=True)  # the report of this period, written last, ends it
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
     folder.save_summary(summary)
     if lost := ", ".join(f"{count} {name}" for name, count in summary.lost.items()):
         console.say(f"charged by calls that ended before an answer, and lost: {lost}")
     return summary
-
-
-def public_digest(rows: np.ndarray) -> str:
-    """SHA-256 (hex) of PUBLIC rows in their order."""
-    kind = repr((rows.dtype.str, rows.shape)).encode()
-    return hashlib.sha256(kind + np.ascontiguousarray(rows).tobytes()).hexdigest()
 
 
 def _periods(
@@ -191,7 +201,7 @@ def _periods(
         test_accuracy=kept.student_accuracy,
         estimate=kept.estimate,
         private_score=score,
-        public_sha256=public_digest(public.data.inputs),
+        public_sha256=digest(public.data.inputs),
     )
     return (*folder.periods()[: kept.period - 1], last)
 
@@ -216,7 +226,8 @@ def _with_metadata(
     shares = None
     if labels.kind == "class":  # a class without a label is as if it had one
         path = folder.round(summary.best_round) / TRAINING_LABELS
-        taught = np.load(path, allow_pickle=False)
+        with reading(path):
+            taught = np.load(path, allow_pickle=False)
         counts = 1.0 + np.bincount(taught[taught >= 0], minlength=labels.outputs)
         shares = tuple(map(float, counts / counts.sum()))
     info = StudentInfo(

@@ -16,7 +16,7 @@ import numpy as np
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.files import write_arrays, write_file
+from ...wall.files import reading, write_arrays, write_file
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from ..config.config import Config
@@ -109,7 +109,7 @@ class RunFolder:
         write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
 
     def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
+        with reading(path := self.round(number) / "answers.npz"), np.load(path) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
@@ -138,7 +138,8 @@ class RunFolder:
 
 
 def _extractor(path: Path) -> ExtractorSpec:
-    return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+    with reading(path):
+        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:
@@ -149,7 +150,7 @@ def resumed(config: Config, folder: RunFolder) -> Config:
     """
     if not folder.config.exists():
         return config
-    known, begun = load_config(folder.config), folder.ledger.exists()
+    known, begun = load_config(folder.config).solved(), folder.ledger.exists()
     chosen = config.chosen(known) if config.open else config
     chosen = chosen.recorded(known.plan())
     before, now = _json(known), _json(chosen)

@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from ...wall.guarantee import POOLED, protected
 from ...wall.progress import Progress, no_progress
 from ..config.private_side import PrivateSide
 from ..config.settings import to_yaml
+from ..data import PART, ROWS
 from .console import Console
 from .custodians import Custodians
 
@@ -183,7 +185,7 @@ def custody(
     """``open_custodian`` for the private side's settings, which name the directory.
 
     The console hears of an anchor that was begun for a ledger in use: a mistyped name begins one,
-    too.
+    too. Private rows in memory that a kill left half written are deleted.
     """
     assert side.directory is not None
     custodian = open_custodian(
@@ -197,6 +199,8 @@ def custody(
         known_dataset=dataset,
         adversaries=adversaries,
     )
+    for part in (side.directory / ROWS).glob(f"*{PART}"):
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
     if console is not None and (begun := custodian.ledger.anchor_begun):
         console.say(
             f"there was no anchor of that name; one begins at entry {begun} of the ledger, "

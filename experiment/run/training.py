@@ -16,6 +16,7 @@ from ...student.train import LINEAR, check, export, on_plain, outputs, statistic
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError
 from ...wall.features.embedder import Embedder, integers
+from ...wall.files import reading
 from ...wall.labels import has_label
 from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from ...wall.preprocessing import Preprocessing
@@ -214,6 +215,7 @@ def _train(
         progress=partial(console.progress, "training the student"),
         soft=lesson.chances,
         loggers=console.loggers,
+        say=console.say,
     )
     folder.save_student(number, seen.export(weights), cleaned.labels)
     return Learned(
@@ -265,7 +267,8 @@ def released(
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
         path = folder.round(earlier) / PROBABILITIES
-        chances = np.load(path, allow_pickle=False) if path.exists() else None
+        with reading(path):
+            chances = np.load(path, allow_pickle=False) if path.exists() else None
         counted = outcomes != Outcome.CAP_REACHED
         if earlier in worse:
             counted &= ~has_label(labels[rows])

@@ -75,8 +75,8 @@ def test_no_private_label_decides_how_another_one_is_read(tmp_path: Path, odd: o
     for labels, own in (([*y[:9].tolist(), odd], test), ([*NAMES[y[:9]], odd], None)):
         named = own or (test[0], NAMES[test[1]])
         lw.Data((x[:10], labels), public, named).options(tmp_path)
-        assert np.load(tmp_path / "private_y.npy").tolist() == [*y[:9], -1]
-        (tmp_path / "private_y.npy").unlink()
+        assert np.load(tmp_path / "private.npz")["private_y"].tolist() == [*y[:9], -1]
+        (tmp_path / "private.npz").unlink()
     rows = frame(x[:10]).astype(object)
     rows.iloc[9, 0] = odd
     lw.Data((rows, labels), frame(public), (frame(test[0]), test[1])).options(tmp_path)

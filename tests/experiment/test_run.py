@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
@@ -65,6 +66,50 @@ def test_a_run_folder_is_of_one_run_and_one_data_set(folder: Path, capsys) -> No
     check_one_error([*RUN, *QUICK], "another data set", capsys)
 
 
+def test_other_test_rows_are_scored_at_no_charge_and_without_training(folder: Path, capsys) -> None:
+    assert run(*QUICK) == 0
+    before = {p: p.read_bytes() for p in folder.glob("out/round_*/*.safetensors")}
+    charges = (folder / "out/ledger.sqlite").read_bytes()
+    x, y = tiny.rows(50, 8)
+    tiny.change(test_x=x, test_y=(y + 1) % 3)
+    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert "other test rows" in text
+    assert "private" not in text
+    told = summary()
+    assert told["test_accuracy"] == pytest.approx(lw.load("out").score(x, (y + 1) % 3))
+    assert told["test_accuracy"] < 0.5
+    assert told["test_rows"] == 50
+    assert {p: p.read_bytes() for p in before} == before
+    assert (folder / "out/ledger.sqlite").read_bytes() == charges
+    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert "other test rows" not in text
+
+
+def test_a_damaged_file_is_named_and_made_again_at_no_charge(folder: Path, capsys) -> None:
+    mechanism = {"kind": "private_linear", "steps": 2}
+    tiny.configure(mechanism=mechanism, caps=None, rounds=[{}, {}])
+    assert run(*QUICK) == 0
+    entries = len(parsed(folder / "out/ledger.sqlite"))
+    kept = folder / f"out/round_{summary()['best_round']}"
+    first, last = (folder / f"out/round_{number}" for number in (1, 2))
+    files = [first / name for name in ("answers.npz", "student.safetensors", "metrics.json")]
+    files += [first / "linear.safetensors", first / "probabilities.npy", last / "weights_1.npz"]
+    for path in (folder / "out/summary.json", kept / "training_labels.npy", *files):
+        if path in files:
+            (last / "metrics.json").unlink()  # the second round is to be made, and reads the first
+        content = path.read_bytes()
+        for damaged in (b"", content[: len(content) // 2]):
+            path.write_bytes(damaged)
+            check_one_error(
+                [*RUN, *QUICK], f"{path.relative_to(folder)} is damaged. Delete", capsys
+            )
+        for each in (path, path.with_name("metrics.json")):
+            each.unlink(missing_ok=True)
+        assert run(*QUICK) == 0
+        assert len(parsed(folder / "out/ledger.sqlite")) == entries
+        assert lw.audit("out/ledger.sqlite").consistent
+
+
 @pytest.mark.parametrize("private", ["empty", "one class", "bad rows"])
 def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     (x, y), ids = tiny.rows(200, 1), np.arange(200)
@@ -79,22 +124,44 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     assert [r["asked"] for r in summary()["rounds"]] == [36, 4]
 
 
+FINISHED = {"MODEL_CARD.md", "config.yaml", "ledger.sqlite", "report.html", "student.safetensors"}
+ONE, TWO = {"0/sum": 2}, {"0/sum": 2, "1/sum": 2}
+SCORED = {"0/sum": 2, "1/score": 1}
+# By command what it charges in all, and every which change of the disk it is killed before
+SWEPT = {
+    "votes": (None, 5),
+    "auto": (ONE, 4),
+    "update": (TWO, 3),
+    "compare": (ONE, 7),
+    "fit": (SCORED, 4),
+    "replace": (SCORED | {"2/sum": 2, "3/score": 1}, 4),
+}
+
+
 @pytest.mark.slow
-def test_kill_at_every_commit(tmp_path: Path) -> None:
-    """SIGKILL at any commit boundary: the same command finishes it, and pays nothing twice."""
-    deaths = kills("run_kill_sweep", tmp_path / "runs", 1)
+@pytest.mark.parametrize("command", SWEPT)
+def test_killed_before_any_change_of_the_disk(tmp_path: Path, command: str) -> None:
+    """The same command finishes it, and pays nothing twice."""
+    charged, stride = SWEPT[command]
+    deaths = kills("run_kill_sweep", tmp_path / "runs", stride, command)
     assert deaths[-1]["status"] == 0  # the sweep went on until a run was not killed any more
     assert len(deaths) > 20
     for kill in deaths:
         assert kill["resumed"] == 0, kill
         assert kill["kept"], kill  # what was answered before the kill is the answer after it
-        assert kill["asked"] == 24, kill
-        # Nothing answered is paid again; at most the batch in flight is
-        assert kill["again"] <= 5, kill
-        assert kill["exported"], kill
-        assert kill["audited"] == 0, kill
-    assert any(kill["again"] for kill in deaths)
-    assert deaths[-1]["again"] == 0
+        assert all(kill["exported"]), kill
+        assert not any(kill["problems"]), kill
+        assert not kill["left"], kill
+        assert command == "compare" or set(kill["made"]) >= FINISHED, kill
+        if charged is not None:
+            assert kill["charged"] == charged, kill
+        if kill["rows"]:
+            rows = 70 if command == "replace" else 60
+            assert kill["rows"] == {"private_x": rows, "private_y": rows}
+    if charged is None:  # at most the batch in flight is paid again
+        total = [sum(kill["charged"].values()) - kill["answered"] for kill in deaths]
+        assert max(total) <= 5
+        assert total[-1] == 0
 
 
 IND_KNN = {"kind": "ind_knn", "threshold": 0.3, "sigma_label": 0.05}

@@ -65,7 +65,7 @@ def test_labels_are_texts_and_a_gap_publishes_no_row(frame: bool) -> None:
         stored = pd.read_parquet("custody/rows/private.parquet")
         assert (~stored["label"].isin(NAMES)).sum() == 3
     else:
-        assert (np.load("custody/rows/private_y.npy") < 0).sum() == 3
+        assert (np.load("custody/rows/private.npz")["private_y"] < 0).sum() == 3
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -72,23 +73,39 @@ def test_each_update_spends_its_own_part_of_one_certificate(finished, capsys):
     assert spent() == {(slot, "sum"): STEPS for slot in range(3)}
 
 
-def test_a_finished_run_says_what_to_type_where_the_private_files_changed(finished, capsys):
-    for _ in range(2):  # until somebody does
-        text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-        assert "`labelwall update --run_dir out` asks about them; it is good for 2." in text
+def test_nothing_that_a_run_says_or_does_depends_on_whether_private_files_changed(folder, capsys):
+    configured()
+    again = ("run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
+    assert run(*QUICK) == 0
+    before = shown(capsys, *again)
+    other_rows()
+    assert shown(capsys, *again) == before
+    assert "updates left: 2 (`labelwall update`). Ask on dates that were fixed" in before
     assert spent() == {(0, "sum"): STEPS}
-    assert "private files changed" not in shown(capsys, "update", "--run_dir", "out")
-    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-    assert "private files changed" not in text
+    assert "updates left: 1" in shown(capsys, "update", "--run_dir", "out")
+    assert "updates left" not in shown(capsys, "update", "--run_dir", "out")
 
 
-def test_without_periods_it_says_that_none_is_left(folder, capsys):
+def test_a_run_without_periods_has_no_update(folder, capsys):
     configured(budget={"epsilon": 8.0, "delta": 1e-5})
     assert run(*QUICK) == 0
-    other_rows()
-    text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-    assert "Its plan has no further period" in text
     check_one_error([*UPDATE], "no period is left of the 1", capsys)
+
+
+def test_an_update_killed_before_its_report_is_finished_by_the_same_command(finished, monkeypatch):
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("labelwall.experiment.report.report.write_report", kill)
+        assert pipeline.main([*UPDATE]) == 130
+    two = {(0, "sum"): STEPS, (1, "sum"): STEPS}
+    assert (spent(), len(summary()["periods"])) == (two, 2)
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == two
+    assert "By period" in Path("out/report.html").read_text()
+    assert pipeline.main([*UPDATE]) == 0
+    assert spent() == two | {(2, "sum"): STEPS}
 
 
 @pytest.mark.parametrize("killed_by", ["update", "run"])
@@ -237,8 +254,13 @@ def test_rows_in_memory_are_replaced_for_an_update(folder):
             student=settings,
             **arguments,
         )
+    for name in ("private.npz.part", "killed.part/private.npz"):  # as a kill leaves them
+        left = Path("custody/rows", name)
+        left.parent.mkdir(exist_ok=True)
+        left.write_bytes(b"")
     updated = model.update(more, quiet=True)
-    assert len(np.load("custody/rows/private_y.npy")) == 300
+    assert not [*Path("custody").rglob("*.part")]
+    assert len(np.load("custody/rows/private.npz")["private_y"]) == 300
     assert [entry.period for entry in updated.summary.periods] == [1, 2]
     with pytest.raises(BudgetRefused, match="no period is left"):
         updated.update(quiet=True)
@@ -250,9 +272,28 @@ def test_no_update_and_no_run_takes_the_persons_of_other_rows(tmp_path):
     lw.Data(rows, public, person=np.arange(40) % 20).options(tmp_path)
     with pytest.raises(InvalidInput, match="these private rows"):
         lw.Data(rows, public).options(tmp_path)
-    assert (tmp_path / "private_person.npy").exists()
+    assert "private_person" in np.load(tmp_path / "private.npz")
     lw.Data(tiny.rows(40, 3), classes=["0", "1", "2"]).replace_private(tmp_path)
-    assert not (tmp_path / "private_person.npy").exists()
+    assert "private_person" not in np.load(tmp_path / "private.npz")
+
+
+@pytest.mark.parametrize("kind", ["arrays", "tables", "texts"])
+def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
+    """Old inputs with new labels would be another data set, in which one record moves many rows."""
+    kinds = {
+        "arrays": lambda x, y: lw.Data((x, y), x, person=np.arange(len(x)) % 7),
+        "tables": lambda x, y: lw.Data((pd.DataFrame(x), y), pd.DataFrame(x)),
+        "texts": lambda x, y: lw.Data((list(map(str, x)), y), list(map(str, x))),
+    }
+    kinds[kind](*tiny.rows(40, 1)).options(tmp_path)
+    rename, renamed = Path.replace, list[Path]()
+    monkeypatch.setattr(Path, "replace", lambda self, to: renamed.append(to) or rename(self, to))
+    (file,) = tmp_path.glob("private.*")
+    old = file.read_bytes()
+    kinds[kind](*tiny.rows(30, 2)).replace_private(tmp_path)
+    assert [path for path in renamed if path.parent == tmp_path] == [file]
+    assert [*tmp_path.glob("private*")] == [file]
+    assert file.read_bytes() != old
 
 
 def test_persons_of_files_are_not_given_in_memory(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import sqlalchemy as sa
 import torch  # noqa: F401 - else each of the forks would load it again
 from sqlalchemy.dialects import sqlite  # noqa: F401
 
@@ -86,6 +87,28 @@ def is_finished(work: Callable[[], None]) -> bool:
     status = forked(work)
     assert status in (0, -signal.SIGKILL), status
     return status == 0
+
+
+def killed_at(point: int) -> None:
+    """SIGKILL this process before the ``point``-th change of its disk: a file that it opens for
+    writing, renames or removes, a folder that it makes, or a commit of a ledger. Never for 0.
+    """
+    count = 0
+
+    def step(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def heard(event: str, arguments: tuple) -> None:
+        written = event == "open" and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)
+        made = event == "os.mkdir" and not os.path.exists(arguments[0])
+        if written or made or event in ("os.rename", "os.remove", "os.rmdir"):
+            step()
+
+    sys.addaudithook(heard)
+    sa.event.listen(sa.Engine, "commit", step)
 
 
 @contextmanager

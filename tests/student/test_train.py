@@ -50,6 +50,17 @@ def test_a_finished_training_is_returned_as_it_ended_and_another_seed_is_another
     assert again.weights == first.weights != TASK.train(tmp_path / "other", BRIEF, 5).weights
 
 
+@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.999])
+def test_a_checkpoint_that_does_not_load_is_deleted_and_said(tmp_path: Path, share: float) -> None:
+    first, said = TASK.train(tmp_path, BRIEF), list[str]()
+    (last,) = (tmp_path / "checkpoints").iterdir()
+    content = last.read_bytes()
+    last.write_bytes(content[: int(share * len(content))])
+    assert TASK.train(tmp_path, BRIEF, say=said.append).weights == first.weights
+    assert len(said) == 1
+    assert f"{last} is damaged" in said[0]
+
+
 def test_vectors_are_learned_on_one_thread(tmp_path: Path) -> None:
     before, seen = torch.get_num_threads(), list[int]()
     torch.set_num_threads(2)

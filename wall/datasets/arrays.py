@@ -1,5 +1,6 @@
-"""Arrays of one's own in an npz file or a folder of npy files. Their dtypes and the shapes of their
-rows are public. No other array of a file is decompressed, and no other file of a folder opened.
+"""Arrays of one's own in an npz file, or a folder of npy files or of an npz file for each split.
+Their dtypes and the shapes of their rows are public. No other array of a file is decompressed, and
+no other file of a folder opened.
 """
 
 import contextlib
@@ -149,8 +150,10 @@ def member_rows(path: Path, name: str) -> int:
 
 
 def _member(path: Path, name: str) -> Path | zipfile.Path:
-    """An array as an npy file, in an npz file or a folder."""
-    folder = path if path.is_dir() else zipfile.Path(path)
+    """An array as an npy file: in an npz file, in a folder, or in a folder's npz of its split."""
+    split = path / f"{name.partition('_')[0]}.npz"
+    whole = split if split.is_file() else path
+    folder = path if whole.is_dir() else zipfile.Path(whole)
     return folder / f"{name}.npy"
 
 

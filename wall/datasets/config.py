@@ -80,9 +80,9 @@ class DataConfig:
             or a column of labels, where there are any, serve public_labels.
         test: folder with one folder of images a class, or a table with labels (path); public. When
             null, labelled public rows are held out where there are enough.
-        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x;
-            optional test_x and test_y, public_y, private_id. For table, with a split: one file with
-            all rows, of which the public side uses the others alone.
+        path: npz file, or folder of npy files or of private.npz and so on (path), for arrays:
+            private_x, private_y, public_x; optional test_x and test_y, public_y, private_id. For
+            table, with a split: one file with all rows, of which the public side uses the others.
         label: name of a table's column with the label. All other columns are features but the
             split, the id and those to ignore; the public rows' mean and deviation scale them.
         split: name of the column that says private, public or test of each row of the one file

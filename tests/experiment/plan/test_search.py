@@ -123,13 +123,21 @@ def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
     with_private(config)
     out = config.parent / "out"
     command = ["run", "--config", str(config), "--run_dir", str(out)]
-    assert pipeline.main([*command, "--expected_records", "1500"]) == 0
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:  # between the export of the ledger and config.yaml
+        patched.setattr("labelwall.experiment.run.entry.write_file", killed)
+        assert pipeline.main([*command, "--expected_records", "1500"]) == 130
+    assert (out / "ledger.sqlite").exists()
     assert "is chosen" in capsys.readouterr().err
+    monkeypatch.setattr("labelwall.experiment.plan.search.search", None)  # none is made again
+    assert pipeline.main([*command, "--expected_records", "1500"]) == 0
     recorded = load_config(out / "config.yaml")
     assert recorded.mechanism.kind in ("private_linear", "reverse_knn")
     summary = json.loads((out / "summary.json").read_text())
     assert summary["test_accuracy"] > 0.6
-    monkeypatch.setattr("labelwall.experiment.plan.search.search", None)  # none is made again
     assert pipeline.main([*command, "--quiet"]) == 0
     assert pipeline.main([*command, "--quiet", "--budget.epsilon", "3"]) == 2
     assert "other settings (budget)" in capsys.readouterr().err
