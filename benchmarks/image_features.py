@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.groups import STAGES
-from labelwall.experiment.run.features import principal_axes
+from labelwall.student.asking.features import principal_axes
+from labelwall.student.settings import STAGES
 from labelwall.wall.datasets import folders, readers
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import PUBLISHED, describe, read_public

@@ -23,8 +23,9 @@ import numpy as np
 from shift import texts
 
 import labelwall as lw
-from labelwall.experiment.linear.stored import stored_probabilities
-from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.linear.stored import stored_probabilities
+from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.features.embedder import Embedder
 
 PERIODS, EPSILON = 12, 2.0

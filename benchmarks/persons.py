@@ -37,10 +37,9 @@ import numpy as np
 from person_search import SIZE, alike
 from vote_plans import planned_votes
 
-from labelwall.experiment.config.groups import Round
 from labelwall.experiment.plan.planner import Goal
-from labelwall.experiment.run.features import linear_power, principal_axes
-from labelwall.experiment.run.matrices import ask_matrices
+from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.features import linear_power, principal_axes
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -52,6 +51,7 @@ from labelwall.wall.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.wall.guarantee import Unit
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
+from labelwall.wall.questions import Round
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise

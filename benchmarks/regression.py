@@ -22,19 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.linear.measure import FitSettings
-from labelwall.experiment.linear.model import fit
+from labelwall.student.linear.measure import FitSettings
+from labelwall.student.linear.model import fit
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.sums import SUM, PrivateLinearValue
-from labelwall.teacher.mechanisms.values import (
-    PrivateKnnMean,
-    PrivateKnnMedian,
-    Regression,
-)
+from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian, Regression
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex

@@ -31,8 +31,8 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.planner import Goal, View
 from labelwall.experiment.plan.rehearsal import on_plain
 from labelwall.experiment.plan.search import mechanisms_for, planned_config, search
-from labelwall.experiment.run.features import extractor_of_round
-from labelwall.experiment.run.matrices import ask_matrices
+from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.features import extractor_of_round
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian

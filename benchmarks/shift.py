@@ -51,9 +51,10 @@ from sklearn.linear_model import LogisticRegression
 from tables import keel
 
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.linear.stored import stored_probabilities
-from labelwall.experiment.run.features import first_extractor
-from labelwall.experiment.run.run_folder import CLASSIFIER, RunFolder
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.asking.features import first_extractor
+from labelwall.student.linear.stored import stored_probabilities
+from labelwall.student.round_files import CLASSIFIER
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import MissingData
 from labelwall.wall.features.embedder import Embedder

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.groups import PublicSide
 from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.planner import Choice, Goal, PublicRows, View
 from labelwall.experiment.plan.rehearsal import Labelled, Rehearsal
+from labelwall.student.settings import PublicSide
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.label_kinds import label_space

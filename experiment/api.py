@@ -20,6 +20,7 @@ from typing import Any
 
 from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private
+from ..wall.console import Console
 from ..wall.datasets.sources import facts
 from ..wall.errors import InvalidInput, MissingData
 from .config.config import Config
@@ -27,7 +28,6 @@ from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
 from .data import ROWS, Data
 from .model import Model, load
-from .run.console import Console
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]

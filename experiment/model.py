@@ -13,7 +13,8 @@ from ..wall.labels import code_of
 from .data import ROWS, Data, is_frame, write_table
 
 if TYPE_CHECKING:
-    from .run.results import Estimate, Summary
+    from ..student.results import Estimate
+    from .run.summary import Summary
 
 
 class Report:
@@ -72,7 +73,8 @@ class Model:
     @property
     def summary(self) -> "Summary":
         """What summary.json of the run holds. Raises MissingData for a file without its folder."""
-        from .run.results import Summary, read
+        from ..student.results import read
+        from .run.summary import Summary
 
         place = self.path / "summary.json"
         if not place.is_file():
@@ -86,9 +88,9 @@ class Model:
         ``person``; files and folders are read again. A killed call continues. Returns the new
         model. Raises as ``fit``, and BudgetRefused where no period is left.
         """
+        from ..wall.console import Console
         from ..wall.datasets.sources import describe
         from .config.settings import load_config
-        from .run.console import Console
         from .train import owner_alone, update
 
         with owner_alone():

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..wall.console import Console
 from ..wall.datasets.sources import facts
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
-from .run.console import Console
-from .run.results import Summary
 from .run.run_folder import RunFolder, resumed
+from .run.summary import Summary
 
 
 def train(
@@ -48,7 +48,7 @@ def train(
     announce(config.private_side(), resumed(config, folder), console)
     from .report.report import write_report
     from .run import entry  # as above
-    from .run.metrics import period_lines
+    from .run.lines import period_lines
 
     summary = entry.run(
         config,

@@ -144,7 +144,7 @@ def test_help_and_prices_do_not_wait_for_torch():
     code = """
 import contextlib, io, json, sys
 from labelwall import pipeline
-from labelwall.experiment.run.console import Console
+from labelwall.wall.console import Console
 # The first line of run ends it
 Console.say = lambda _, text: sys.exit(print(text.ljust(200)))  # of run, whose first line ends it
 loaded, slow = {}, {"torch", "scipy", "numba", "sklearn", "joblib", "matplotlib"}

@@ -16,7 +16,7 @@ from labelwall.experiment.commands.configured import OPTIONS, parse_cells
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.options import parse
 from labelwall.experiment.config.settings import settings_of
-from labelwall.experiment.run.metrics import result_line
+from labelwall.experiment.run.lines import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.guarantee import POOLED
 from tests.experiment.results import made_summary

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...teacher.service.config import ServiceConfig
+from ...wall.console import Console
 from ...wall.datasets.sources import facts
 from ...wall.errors import InvalidInput
 from ...wall.labels import has_label
@@ -20,7 +21,6 @@ from ..config.config import Config
 from ..config.options import parse, read
 from ..config.own import OWN, overrides
 from ..config.settings import merged, short_yaml, to_yaml
-from ..run.console import Console
 
 if TYPE_CHECKING:
     from ..compare.config import Cell
@@ -116,7 +116,7 @@ def run(args: Sequence[str]) -> int:
     run_dir = Path(rest.run_dir or Path("runs", rest.name or config.data.source))
     console = Console(quiet=rest.quiet)
     summary = train(config, run_dir, console, rest.isolate)
-    from ..run.metrics import result_line  # torch, whose import takes seconds: after the first line
+    from ..run.lines import result_line  # torch, whose import takes seconds: after the first line
 
     print(result_line(summary, run_dir))
     if rest.timing:

@@ -115,9 +115,9 @@ def update(args: Sequence[str]) -> int:
         "--isolate": flag("the teacher in a process of its own"),
     }
     parsed = _parsed(update, args, options)
-    from .. import train
-    from ..run.console import Console
-    from ..run.metrics import result_line
+    from ...experiment import train
+    from ...wall.console import Console
+    from ..run.lines import result_line
 
     summary = train.update(parsed.run_dir, Console(quiet=parsed.quiet), parsed.isolate)
     print(result_line(summary, parsed.run_dir))
@@ -150,7 +150,7 @@ def classify(args: Sequence[str]) -> int:
     if (options.images is None) == (options.vectors is None):
         raise InvalidInput("images", "given, or vectors, one of the two", options.vectors)
     from ...student.model import load
-    from ..run.console import Console
+    from ...wall.console import Console
     from ..use.classify import classify_images, classify_rows, for_shares
 
     student, console = load(options.student), Console(quiet=options.quiet)

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...student.asking.features import PublicFeatures, first_extractor, whitened
+from ...student.settings import PublicSide
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.config import AnyBaseline, GradientDescent, LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import PrivateModel, train_privately
 from ...teacher.baselines.private_classifiers import PrivateClassifier, fit_privately
 from ...teacher.records.sources import open_records
+from ...wall.console import Console
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
@@ -22,12 +25,10 @@ from ...wall.features.embedder import Embedder
 from ...wall.matrices import MAX_ENTRY
 from ...wall.preprocessing import Preprocessing
 from ...wall.progress import no_progress
-from ..config.groups import BudgetConfig, PublicSide
+from ..config.groups import BudgetConfig
 from ..config.own import MIN_ROWS
 from ..plan.rehearsal import MAX_LABELLED, labelled_rows
 from ..plan.search import by_features
-from ..run.console import Console
-from ..run.features import PublicFeatures, first_extractor, whitened
 
 RATES = (0.25, 1.0, 4.0)  # of the default learning rate, that are rehearsed
 # Inputs of a model, and which of the rows are finite

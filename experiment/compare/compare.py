@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...student.asking.features import digest
 from ...student.data import Pool
 from ...student.devices import require_devices
 from ...student.train import LINEAR, outputs, statistics, train
@@ -21,6 +22,7 @@ from ...teacher.baselines.private_classifiers import require_diffprivlib
 from ...teacher.noise.entropy import Entropy
 from ...teacher.private_files import make_private
 from ...teacher.records.sources import open_records
+from ...wall.console import Console
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, LabelwallError
@@ -30,9 +32,7 @@ from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
 from ..config.own import CURES
 from ..plan.search import decided
-from ..run.console import Console
 from ..run.entry import run
-from ..run.features import digest
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from ...teacher.baselines.config import AnyBaseline
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
+from ...wall.computing import Computing
 from ...wall.errors import InvalidInput
 from ..config.config import Config
-from ..config.groups import Computing
 from ..config.settings import build, config_of, merged
 
 Reference = Literal["non_private", "true_labels"]

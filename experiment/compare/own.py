@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ...student.settings import STAGES
 from ...teacher.baselines.config import BASELINES, AnyBaseline, GradientDescent
 from ...teacher.mechanisms.registry import AUTO, mechanism_class
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.config import Config
-from ..config.groups import STAGES
 from ..config.options import settings_by
 from ..config.own import MIN_ROWS
 from ..config.private_side import solved_numbers

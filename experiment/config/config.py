@@ -3,8 +3,8 @@
 from dataclasses import dataclass, fields, replace
 from typing import Self, TypeVar
 
+from ...student.settings import FirstFeatures, PublicSide
 from ...wall.datasets.texts import HASHED
-from .groups import FirstFeatures, PublicSide
 from .private_side import PrivateSide
 
 Part = TypeVar("Part", bound="PrivateSide | PublicSide")

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ...student.linear.measure import carried_axes
+from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
+from ...student.settings import LEAST_RECORDS, STAGES
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
 from ...teacher.mechanisms.registry import AUTO
@@ -24,10 +27,7 @@ from ...wall.datasets.sources import describe, held_out, read_public, require_un
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
-from ..linear.measure import carried_axes
-from ..linear.tuning import AXES_BY_ROWS, MAX_AXES
 from .arguments import option
-from .groups import LEAST_RECORDS, STAGES
 from .settings import build
 
 # Settings under data that say what rows mean

@@ -11,24 +11,17 @@ from typing import Self
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced, QueryForm
+from ...teacher.mechanisms.base import Charging, Priced
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from ...teacher.mechanisms.sums import LinearSums, Score, ScoreAttributes, ScoreValue
 from ...teacher.mechanisms.votes import PrivateKnn
 from ...teacher.shards.config import ScaleConfig
+from ...wall.computing import Computing
 from ...wall.datasets.config import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
-from .groups import (
-    BudgetConfig,
-    CapsConfig,
-    Computing,
-    EvaluateConfig,
-    PrivacyConfig,
-    Round,
-    RoundConfig,
-    Scoring,
-)
+from ...wall.questions import QueryForm, Round, Scoring
+from .groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 
 MOST_ROUNDS = 1_000
 SCORES = {known.label_space: known for known in (Score, ScoreAttributes, ScoreValue)}

@@ -19,6 +19,7 @@ from typing import Any, Generic
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ...student.linear.tuning import MANY_STEPS
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import epsilon_from_rdp
 from ...teacher.accounting.curves import ORDERS, l2_sensitivity, screening_rdp
@@ -29,7 +30,6 @@ from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.guarantee import Unit
 from ...wall.progress import Progress
-from ..linear.tuning import MANY_STEPS
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 HALVED = 32  # candidates that are the best in one rehearsal, and are rehearsed more often

@@ -11,7 +11,21 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.mechanisms.base import Mechanism, QueryForm
+from ...student.asking.ask_matrices import ask_matrices, cluster
+from ...student.asking.features import (
+    MAX_ROWS,
+    extractor_of_round,
+    first_extractor,
+    plain_features,
+    principal_axes,
+    whitened,
+)
+from ...student.linear.labelled import Labelled as LabelledRows
+from ...student.linear.labelled import labelled
+from ...student.linear.shift_of_counts import compared
+from ...student.linear.tuning import AXES_BY_ROWS
+from ...student.settings import FirstFeatures, PublicSide
+from ...teacher.mechanisms.base import Mechanism
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.config import PublicData, Task
@@ -20,20 +34,7 @@ from ...wall.labels import has_truth
 from ...wall.matrices import nearest_cells
 from ...wall.messages import ABSTAINED, ExtractorSpec
 from ...wall.progress import Progress
-from ..config.groups import FirstFeatures, PublicSide, Round
-from ..linear.labelled import Labelled as LabelledRows
-from ..linear.labelled import labelled
-from ..linear.shift_of_counts import compared
-from ..linear.tuning import AXES_BY_ROWS
-from ..run.features import (
-    MAX_ROWS,
-    extractor_of_round,
-    first_extractor,
-    plain_features,
-    principal_axes,
-    whitened,
-)
-from ..run.matrices import ask_matrices, cluster
+from ...wall.questions import QueryForm, Round
 from .planner import Goal, Score, View
 from .stand_ins import RehearsingTeacher, ScaledVoters, StandInNoise, conversations
 

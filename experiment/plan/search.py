@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from ...student.asking.features import first_extractor
+from ...student.learning import check_student
+from ...student.settings import STAGES, PublicSide
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism
 from ...teacher.mechanisms.registry import MECHANISMS, from_slot
 from ...teacher.mechanisms.sums import NoisySum, Score
 from ...teacher.private_files import make_private
+from ...wall.console import Console
 from ...wall.datasets.config import PublicData, Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.datasets.texts import HASHED
@@ -29,32 +33,14 @@ from ...wall.errors import BudgetRefused, InvalidInput, LedgerMismatch
 from ...wall.files import write_file
 from ...wall.progress import Progress
 from ..config.config import Config
-from ..config.groups import (
-    STAGES,
-    BudgetConfig,
-    CapsConfig,
-    EvaluateConfig,
-    PrivacyConfig,
-    PublicSide,
-    RoundConfig,
-)
+from ..config.groups import BudgetConfig, CapsConfig, EvaluateConfig, PrivacyConfig, RoundConfig
 from ..config.own import MIN_ROWS, SCORE
 from ..config.settings import to_yaml
-from ..run.console import Console
-from ..run.features import first_extractor
 from ..run.run_folder import RunFolder, resumed
 from ..run.teachers import service_plan
-from ..run.training import check_student
 from .candidates import PLANNERS
 from .planner import Choice, Goal, Optimum, PublicRows
-from .rehearsal import (
-    MAX_LABELLED,
-    MAX_NETWORK,
-    MAX_PUBLIC,
-    Rehearsal,
-    labelled_rows,
-    public_box,
-)
+from .rehearsal import MAX_LABELLED, MAX_NETWORK, MAX_PUBLIC, Rehearsal, labelled_rows, public_box
 from .show import choices_table, describe_candidates, reason
 
 RELEASING = (

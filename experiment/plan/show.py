@@ -4,16 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...teacher.accounting.accountant import (
-    certificates,
-    certified_epsilon,
-    require_affordable,
-)
+from ...teacher.accounting.accountant import certificates, certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
+from ...wall.console import Console
 from ...wall.guarantee import for_unit, protected
 from ..config.private_side import PrivateSide, solved_line, solved_numbers
-from ..run.console import Console
 from .planner import Choice, Optimum
 
 WEAK = 10.0  # epsilon above which a guarantee means little

@@ -17,6 +17,8 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from ...student.model import StudentInfo, unpack
+from ...student.results import read
+from ...student.scores import BINS
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
 from ...teacher.ledger.auditor.auditor import Finding, audit
@@ -26,9 +28,9 @@ from ...wall.guarantee import POOLED
 from ...wall.labels import LabelSpace
 from ..config.config import Config
 from ..config.settings import load_config
-from ..run.metrics import BINS, uneven, untested
-from ..run.results import Summary, read
+from ..run.lines import uneven, untested
 from ..run.run_folder import RunFolder
+from ..run.summary import Summary
 
 EPSILON_DIGITS = 3
 MOST_SPELLED = 10.0  # epsilon up to which e^epsilon is spelled out; a larger one says nothing

@@ -24,7 +24,7 @@ from ...wall.errors import LabelwallError, Refused, TeacherFailed
 from ...wall.files import write_file
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
-from .results import CustodianRecord
+from .summary import CustodianRecord
 
 T = TypeVar("T")
 

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import torch
 
+from ...student.asking.features import PublicFeatures, digest, first_extractor
+from ...student.asking.public_rows import PublicRows
 from ...student.devices import require_devices
+from ...student.learning import check_student
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
+from ...wall.console import Console
 from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput, listed
@@ -21,15 +25,11 @@ from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
-from .console import Console
-from .features import PublicFeatures, digest, first_extractor
 from .places import custodian_place
-from .public_rows import PublicRows
-from .results import Summary
 from .rounds import Schedule, run_rounds
 from .run_folder import RunFolder, resumed
+from .summary import Summary
 from .teachers import teacher_of
-from .training import check_student
 
 
 def run(

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...student.asking.ask import ask
+from ...student.asking.features import PublicFeatures, extractor_of_round, first_extractor, whitened
+from ...student.asking.public_rows import PublicRows
+from ...student.settings import PublicSide
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.noise.entropy import Entropy
+from ...wall.console import Console
 from ...wall.datasets import arrays
 from ...wall.datasets.config import Task
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.files import write_arrays
 from ...wall.messages import Answers, Queries
-from ..config.groups import PublicSide
 from ..config.private_side import PrivateSide
-from .asking import ask
-from .console import Console
-from .features import PublicFeatures, extractor_of_round, first_extractor, whitened
-from .public_rows import PublicRows
 from .run_folder import NOT_IDENTITY, RunFolder
 from .teachers import teacher_of
 

@@ -18,13 +18,13 @@ from ...teacher.records.inspect import BANNER, bad_rows
 from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from ...teacher.records.sources import ingest_more
 from ...teacher.teacher import Teacher
+from ...wall.console import Console
 from ...wall.datasets import folders
 from ...wall.datasets.config import Task, require_apart
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.guarantee import EACH, POOLED, Unit
 from ..config.private_side import PrivateSide
-from .console import Console
 from .teachers import local_teacher
 
 

@@ -10,29 +10,32 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from ...student.asking.ask import Asked, ask, public_alone
+from ...student.asking.asking_features import choose_features, estimates, features_of, kept_round
+from ...student.asking.estimates import best_round
+from ...student.asking.features import digest
+from ...student.asking.public_rows import PublicRows
+from ...student.learning import Learned, learn
 from ...student.model import Privacy, StudentInfo, pack
+from ...student.results import RoundResult
+from ...student.round_files import TRAINING_LABELS
+from ...student.scores import digest_of_tests, label_score, student_score
 from ...student.train import outputs
 from ...teacher.accounting.accountant import certificates, certified_epsilon, smallest_certified
 from ...teacher.accounting.conversion import round_up
+from ...wall.answering import Answering
+from ...wall.console import Console
 from ...wall.datasets.tables import encoding
 from ...wall.files import reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
-from ..config.groups import Round, Scoring
-from .asking import Asked, ask, public_alone
-from .asking_features import choose_features, estimates, features_of, kept_round
-from .console import Console
+from ...wall.questions import Round, Scoring
 from .custodians import Custodians
-from .features import digest
-from .metrics import by_class, digest_of_tests, label_score, round_line, student_score
+from .lines import by_class, round_line
 from .places import odometer_reading
-from .public_rows import PublicRows
-from .quality import best_round
-from .results import PeriodResult, PrivateScore, RoundResult, Summary
-from .run_folder import TRAINING_LABELS, RunFolder
+from .run_folder import RunFolder
 from .scoring import STUDENT, best_scored
-from .teachers import Answering
-from .training import Learned, learn
+from .summary import PeriodResult, PrivateScore, Summary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,44 +3,32 @@
 Nothing private enters it.
 """
 
-import itertools
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ...student.results import read, write
+from ...student.round_files import RoundFiles
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.state import LedgerState
+from ...wall.computing import Computing
 from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.files import reading, write_arrays, write_file
-from ...wall.messages import ExtractorSpec
-from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor
 from ..config.config import Config
-from ..config.groups import Computing
 from ..config.settings import load_config
-from .results import PeriodResult, RoundResult, Summary, read, write
+from .summary import PeriodResult, Summary
 
-METRICS, TRAINING_LABELS = "metrics.json", "training_labels.npy"  # files of a round's folder
-CLASSIFIER = "linear.safetensors"
-PROBABILITIES = "probabilities.npy"  # float32 [n, c], in the order of the answers
-FEATURES, COUNTED = "features.safetensors", "counted.safetensors"
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
 NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
 
 
-class RunFolder:
-    """Paths, and what lies there.
-
-    Rounds are counted from 1. One is finished once its metrics.json exists, which is written last.
-    """
+class RunFolder(RoundFiles):
+    """Paths, and what lies there."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.config = path / "config.yaml"  # resolved
         self.ledger = path / "ledger.sqlite"
         self.left_out = path / "left_out.json"  # of several custodians
@@ -59,20 +47,6 @@ class RunFolder:
             writable = False
         if not writable:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
-
-    def round(self, number: int) -> Path:
-        folder = self.path / f"round_{number}"
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def results(self, rounds: int) -> list[RoundResult]:
-        """What the finished rounds of the first ``rounds`` came to, in order."""
-        files = [self.path / f"round_{number}" / METRICS for number in range(1, rounds + 1)]
-        return [read(RoundResult, file) for file in itertools.takewhile(Path.exists, files)]
-
-    def save_result(self, number: int, result: RoundResult) -> None:
-        """Store what a round came to, which finishes it."""
-        write(result, self.round(number) / METRICS)
 
     def save_summary(self, summary: Summary) -> None:
         """Store what the run came to."""
@@ -96,50 +70,6 @@ class RunFolder:
         plan = self.ledger_state().plan
         assert plan is not None
         return plan
-
-    def save_answers(
-        self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray
-    ) -> None:
-        """Store released answers.
-
-        ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n], or [n, c] for
-        attributes; ``outcomes``: uint8 [n].
-        """
-        path = self.round(number) / "answers.npz"
-        write_arrays(path, rows=rows, labels=labels, outcomes=outcomes)
-
-    def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        with reading(path := self.round(number) / "answers.npz"), np.load(path) as stored:
-            return stored["rows"], stored["labels"], stored["outcomes"]
-
-    def save_student(self, number: int, spec: ExtractorSpec, labels: np.ndarray) -> None:
-        """Store a round's student, and the ``labels`` that it is trained on, int64 [n_public], or
-        [n, c].
-        """
-        write_file(self.round(number) / "student.safetensors", encode_extractor(spec))
-        write_arrays(self.round(number) / TRAINING_LABELS, labels)
-
-    def load_extractor(self, number: int) -> ExtractorSpec:
-        return _extractor(self.round(number) / "student.safetensors")
-
-    def extractor(self, file: str) -> ExtractorSpec:
-        """The extractor in a file of the run folder."""
-        return _extractor(self.path / file)
-
-    def features(self, file: str, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
-        """The extractor in a file of the run folder, which is built once: a resumed run asks with
-        the same one, to the last bit.
-        """
-        path = self.path / file
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            write_file(path, encode_extractor(build()))
-        return _extractor(path)
-
-
-def _extractor(path: Path) -> ExtractorSpec:
-    with reading(path):
-        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
 
 def resumed(config: Config, folder: RunFolder) -> Config:

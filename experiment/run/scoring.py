@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import safetensors.torch
 
+from ...student.asking.asking_features import features_of
+from ...student.asking.public_rows import PublicRows
+from ...student.linear.network import as_network
+from ...student.results import RoundResult, read, write
+from ...student.round_files import CLASSIFIER
 from ...teacher.accounting.accountant import certified_epsilon
 from ...teacher.accounting.conversion import round_up
+from ...wall.answering import Answering
 from ...wall.matrices import MAX_ENTRY, Cells
 from ...wall.messages import DECIDED, ExtractorSpec
 from ...wall.networks import to_safetensors, without_head
-from ..config.groups import Scoring
-from ..linear.network import as_network
-from .asking_features import features_of
-from .public_rows import PublicRows
-from .results import PrivateScore, RoundResult, read, write
-from .run_folder import CLASSIFIER, RunFolder
-from .teachers import Answering
+from ...wall.questions import Scoring
+from .run_folder import RunFolder
+from .summary import PrivateScore
 
 STUDENT = "student"
 DOUBT = 0.1  # standard error of a share above which it says nothing

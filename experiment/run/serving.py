@@ -18,11 +18,11 @@ from ...teacher.service.config import ServiceConfig, Settings
 from ...teacher.service.keys import Key, Keys, digest_of
 from ...teacher.service.server import address, listen, server
 from ...teacher.service.service import build_service
+from ...wall.console import Console
 from ...wall.datasets.sources import describe
 from ...wall.errors import InvalidInput
 from ...wall.guarantee import EACH, POOLED
 from ..config.private_side import PrivateSide
-from .console import Console
 from .teachers import CHILD, custody, teacher_factory
 
 LOADING = threading.Lock()  # one thread loads torch, whose modules import each other

@@ -20,7 +20,9 @@ from ...teacher.noise.entropy import Entropy
 from ...teacher.records.sources import open_records, stream_records
 from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
+from ...wall.answering import Answering
 from ...wall.client import RETRIED, RemoteTeacher
+from ...wall.console import Console
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch, Refused
 from ...wall.guarantee import POOLED, protected
@@ -28,15 +30,12 @@ from ...wall.progress import Progress, no_progress
 from ..config.private_side import PrivateSide
 from ..config.settings import to_yaml
 from ..data import PART, ROWS
-from .console import Console
 from .custodians import Custodians
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
 CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
 PROGRAM = "labelwall.pipeline"
-# What a round asks, wherever it runs
-Answering = Teacher | RemoteTeacher | Custodians
 
 
 @contextmanager

@@ -12,8 +12,9 @@ import numpy as np
 from ...wall.errors import InvalidInput
 from ...wall.matrices import MAX_CELLS, MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Value
+from ...wall.questions import QueryForm
 from ..accounting.plan import Release
-from .base import Mechanism, QueryForm
+from .base import Mechanism
 from .fields import count, more_noise, noise_scale, param
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ import numpy as np
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import Value
+from ...wall.questions import QueryForm
 from ..accounting.plan import Release
 from ..classifiers.linear_ensemble import MAX_TEACHERS
-from .base import Mechanism, QueryForm
+from .base import Mechanism
 from .fields import count, more_noise, nearest, noise_scale, param, ratio, sampling
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from labelwall.experiment.run.results import RoundResult, Summary
+from labelwall.experiment.run.summary import Summary
+from labelwall.student.results import RoundResult
 
 
 def made_round(**known: Any) -> RoundResult:

@@ -10,11 +10,12 @@ import pytest
 import safetensors
 
 from labelwall import pipeline
-from labelwall.experiment.linear import classes, shift_of_gradients
-from labelwall.experiment.linear.shares import Shares
-from labelwall.experiment.run import training
-from labelwall.experiment.run.run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student import learning as training
+from labelwall.student.linear import classes, shift_of_gradients
+from labelwall.student.linear.shares import Shares
 from labelwall.student.model import load
+from labelwall.student.round_files import CLASSIFIER, COUNTED, FEATURES
 from tests.experiment import checks, tiny
 
 LINEAR = {"kind": "private_linear", "steps": 12, "noise_multiplier": 14.0, "axes": 3}

@@ -20,13 +20,13 @@ import httpx
 import pytest
 
 from labelwall.experiment.config.options import parse
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.serving import app_of
 from labelwall.experiment.run.teachers import custody
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.shards.pools import require_locked
+from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput
 from tests import ledgers
 from tests.experiment import shard_services as services

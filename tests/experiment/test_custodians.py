@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import labelwall as lw
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.custodians import Custodians
 from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.run_folder import RunFolder
@@ -26,6 +25,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.matrices import Matrix, NoisyCounts
 from tests.experiment import tiny

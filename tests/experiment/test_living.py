@@ -15,7 +15,6 @@ from labelwall import pipeline
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.groups import RoundConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.records_cli import add_records, ids_of
 from labelwall.experiment.run.teachers import custody, local_teacher
 from labelwall.teacher.analysts import open_analyst
@@ -23,6 +22,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.teacher import Teacher
+from labelwall.wall.console import Console
 from labelwall.wall.datasets import folders
 from labelwall.wall.datasets.config import DataConfig
 from labelwall.wall.datasets.sources import describe

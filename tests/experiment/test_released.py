@@ -8,12 +8,12 @@ import pytest
 import safetensors
 from scipy.special import softmax
 
-from labelwall.experiment.linear import virtual_rows as virtual
-from labelwall.experiment.linear.neighbours import with_neighbours
-from labelwall.experiment.linear.virtual_rows import virtual_rows
-from labelwall.experiment.run import training
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.training import released
+from labelwall.student import learning as training
+from labelwall.student.learning import released
+from labelwall.student.linear import virtual_rows as virtual
+from labelwall.student.linear.neighbours import with_neighbours
+from labelwall.student.linear.virtual_rows import virtual_rows
 from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers

@@ -14,9 +14,9 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.groups import CapsConfig
 from labelwall.experiment.config.settings import to_yaml
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.entry import run
 from labelwall.experiment.run.teachers import KEY, child, custody
+from labelwall.wall.console import Console
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests import ledgers
 from tests.experiment import tiny

@@ -11,8 +11,8 @@ import torch
 
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.entry import run
+from labelwall.wall.console import Console
 from tests.seeded_noise import SeededNoise
 
 

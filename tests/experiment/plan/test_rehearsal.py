@@ -17,7 +17,7 @@ from labelwall.experiment.plan.stand_ins import (
     ScaledVoters,
     StandInNoise,
 )
-from labelwall.experiment.run.matrices import ask_matrices
+from labelwall.student.asking.ask_matrices import ask_matrices
 from labelwall.teacher.mechanisms import sums
 from labelwall.teacher.mechanisms.values import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters

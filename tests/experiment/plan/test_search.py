@@ -15,10 +15,10 @@ from labelwall.experiment.plan import search as auto
 from labelwall.experiment.plan.planner import Goal
 from labelwall.experiment.plan.search import decided
 from labelwall.experiment.plan.show import expected
-from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder, resumed
 from labelwall.teacher.mechanisms.registry import Auto
 from labelwall.teacher.mechanisms.sums import PrivateLinear
+from labelwall.wall.console import Console
 from labelwall.wall.datasets.config import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.label_kinds import label_space

@@ -15,10 +15,12 @@ from torchmetrics.functional.classification import (
     multiclass_calibration_error,
 )
 
-from labelwall.experiment.run import metrics, quality
-from labelwall.experiment.run.results import PrivateScore, Summary, read, write
+from labelwall.experiment.run import lines as metrics
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised
+from labelwall.experiment.run.summary import PrivateScore, Summary
+from labelwall.student.asking import estimates as quality
 from labelwall.student.held_out import Cleaned
+from labelwall.student.results import read, write
 from labelwall.student.train import outputs
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex

@@ -14,11 +14,7 @@ from scipy.optimize import brentq
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import gaussian_delta, gaussian_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.accounting.pld import (
-    LOG_ERROR,
-    pld_epsilon,
-    rounding_variance,
-)
+from labelwall.teacher.accounting.pld import LOG_ERROR, pld_epsilon, rounding_variance
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):

@@ -10,12 +10,7 @@ import pytest
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import batch
-from labelwall.teacher.mechanisms.batch import (
-    BATCH,
-    LABEL_NOISE,
-    BatchKnn,
-    RadiusNeighbours,
-)
+from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, BatchKnn, RadiusNeighbours
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy

@@ -9,29 +9,29 @@ from functools import partial
 
 import numpy as np
 
-from ...student.config import StudentConfig
-from ...student.data import Pool, has_soft
-from ...student.held_out import drop_doubtful
-from ...student.train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
-from ...wall.datasets.config import Task
-from ...wall.errors import InvalidInput, LabelwallError
-from ...wall.features.embedder import Embedder, integers
-from ...wall.files import reading
-from ...wall.labels import has_label
-from ...wall.messages import ABSTAINED, ExtractorSpec, Outcome
-from ...wall.preprocessing import Preprocessing
-from ..config.groups import Round
-from ..linear.network import after_features, as_network
-from ..linear.stored import stored_probabilities
-from ..linear.virtual_rows import virtual_rows
-from .asking import Asked
-from .asking_features import estimates
-from .console import Console
-from .metrics import student_score
-from .public_rows import PublicRows
-from .quality import FOREIGN, by_agreement, worse_rounds
+from ..wall.console import Console
+from ..wall.datasets.config import Task
+from ..wall.errors import InvalidInput, LabelwallError
+from ..wall.features.embedder import Embedder, integers
+from ..wall.files import reading
+from ..wall.labels import has_label
+from ..wall.messages import ABSTAINED, ExtractorSpec, Outcome
+from ..wall.preprocessing import Preprocessing
+from ..wall.questions import Round
+from .asking.ask import Asked
+from .asking.asking_features import estimates
+from .asking.estimates import FOREIGN, by_agreement, worse_rounds
+from .asking.public_rows import PublicRows
+from .config import StudentConfig
+from .data import Pool, has_soft
+from .held_out import drop_doubtful
+from .linear.network import after_features, as_network
+from .linear.stored import stored_probabilities
+from .linear.virtual_rows import virtual_rows
 from .results import Estimate, RoundResult, StudentScore
-from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
+from .round_files import CLASSIFIER, PROBABILITIES, RoundFiles
+from .scores import student_score
+from .train import LINEAR, check, export, on_plain, outputs, statistics, train, with_head
 
 # Students of fewer rows are behind the classifier: of docstrings' vectors by 4 points with 50, 0.9
 # with 100, 0.7 with 400. So are linear ones of fewer rows than features: of 1,500 photographs by
@@ -130,7 +130,7 @@ def learn(
     planned: Round,
     asked: Asked,
     results: Sequence[RoundResult],
-    folder: RunFolder,
+    folder: RoundFiles,
     console: Console,
 ) -> Learned:
     """Train a round's student on all labels released so far, and store it.
@@ -171,7 +171,7 @@ def _train(
     planned: Round,
     asked: Asked,
     known: Sequence[Estimate | None],
-    folder: RunFolder,
+    folder: RoundFiles,
     console: Console,
 ) -> Learned:
     """``learn`` by training. ``known``: the estimates of all rounds up to this one."""
@@ -233,7 +233,7 @@ def _with_virtual_rows(
     asked: Asked,
     seen: TrainingRows,
     planned: Round,
-    folder: RunFolder,
+    folder: RoundFiles,
 ) -> Lesson:
     """With what the round's classifier says of virtual rows.
 
@@ -252,7 +252,7 @@ def _with_virtual_rows(
 
 
 def released(
-    folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
+    folder: RoundFiles, number: int, size: int, worse: Collection[int] = ()
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """(labels, class probabilities) that rounds up to ``number`` released, for each public row.
 

@@ -16,7 +16,7 @@ import numpy as np
 import safetensors.numpy
 from threadpoolctl import threadpool_limits
 
-from ...teacher.mechanisms.base import QueryForm
+from ...wall.computing import Computing
 from ...wall.datasets.config import Task
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import RAW_UNIT, Embedder, integers, quantise_box, unit_length
@@ -24,7 +24,8 @@ from ...wall.files import whole
 from ...wall.matrices import MAX_ENTRY
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
-from ..config.groups import STAGES, TIMM, Computing, FirstFeatures
+from ...wall.questions import QueryForm
+from ..settings import STAGES, TIMM, FirstFeatures
 
 FOURIER, FOURIER_FEATURES = "fourier", 1024  # as wall.networks has them
 KEPT = 8  # two kinds of rows by two networks, and the axes of both

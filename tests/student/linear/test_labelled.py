@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.experiment.linear.labelled import labelled
-from labelwall.experiment.linear.model import fit
+from labelwall.student.linear.labelled import labelled
+from labelwall.student.linear.model import fit
 from tests.experiment import tiny
-from tests.experiment.linear.test_fits import N, far_clusters, settings, teacher
+from tests.student.linear.test_fits import N, far_clusters, settings, teacher
 
 
 def test_labelled_public_rows_are_learned_beside_the_sums() -> None:

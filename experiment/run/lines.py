@@ -1,60 +1,17 @@
-"""How good a round's labels and student are, and the lines that a run says of them."""
+"""The lines that a run says of its results."""
 
 from pathlib import Path
 
 import numpy as np
 
+from ...student.results import RoundResult, StudentScore
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors
-from ...wall.labels import LabelSpace, Score, has_truth
-from ...wall.messages import ABSTAINED
-from .features import digest
-from .public_rows import PublicRows
-from .results import PeriodResult, RoundResult, StudentScore, Summary
+from ...wall.labels import LabelSpace
+from .summary import PeriodResult, Summary
 
-BINS = 15  # of equal width, for the expected calibration error
 UNEVEN = 0.02  # by which balanced accuracy differs from accuracy, to be named
 SELDOM = 0.5  # share of right rows of a class below which it is named
-
-
-def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
-    """How good a student is. ``outputs``: its for the test rows, float32 [n, c]."""
-    space, truth = public.task.labels, public.data.test_labels
-    predicted = space.predict(outputs)
-    certainty = space.certainty(space.probabilities(outputs))
-    right = predicted == truth if certainty.size else certainty
-    score = space.score(predicted, truth)
-    return StudentScore(
-        student_accuracy=score["accuracy"],
-        student_errors=score.get("errors"),
-        confusion=space.confusion(truth, predicted).tolist(),
-        calibration_error=calibration_error(certainty, right),
-        test_sha256=digest_of_tests(public),
-    )
-
-
-def digest_of_tests(public: PublicRows) -> str:
-    """SHA-256 (hex) of the test rows and their labels."""
-    return digest(public.data.test_inputs, digest(public.data.test_labels))
-
-
-def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Score:
-    """How good released ``labels`` of public ``rows`` are, where these have true ones."""
-    space = public.task.labels
-    if public.data.labels is None:
-        return {"accuracy": None}
-    truth = public.data.labels[rows]
-    known = has_truth(truth)
-    return space.score(space.decode(labels[known]), truth[known], labels[known] != ABSTAINED)
-
-
-def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
-    """The expected calibration error over BINS, a share in 0..1 (Guo et al. 2017, equation 3); None
-    without answers. ``certainty``: float64 in 0..1; ``right``: bool of the same shape.
-    """
-    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
-    gaps = np.abs(np.bincount(place, (certainty - right).ravel()))
-    return float(gaps.sum()) / certainty.size if certainty.size else None
 
 
 def round_line(number: int, result: RoundResult, space: LabelSpace) -> str:

@@ -7,8 +7,8 @@ import numpy as np
 from ...wall.datasets.config import PublicData, Task
 from ...wall.features.embedder import unit_length
 from ...wall.messages import ExtractorSpec
-from ..config.groups import PublicSide
 from ..linear.labelled import Labelled, labelled
+from ..settings import PublicSide
 from .features import PublicFeatures
 
 

@@ -9,16 +9,16 @@ from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from labelwall.experiment.linear import classes, descent
-from labelwall.experiment.linear.gaussian_classes import gaussian_classes
-from labelwall.experiment.linear.measure import FitSettings, Measurements
-from labelwall.experiment.linear.model import LinearModel, fit
-from labelwall.experiment.linear.neighbours import with_neighbours
-from labelwall.experiment.linear.network import after_features, as_network
-from labelwall.experiment.linear.residuals import class_probabilities
-from labelwall.experiment.linear.tuning import NEIGHBOURS
-from labelwall.experiment.linear.tuning import NEIGHBOURS_SHARE as SHARE
-from labelwall.experiment.run.features import extractor_of_round
+from labelwall.student.asking.features import extractor_of_round
+from labelwall.student.linear import classes, descent
+from labelwall.student.linear.gaussian_classes import gaussian_classes
+from labelwall.student.linear.measure import FitSettings, Measurements
+from labelwall.student.linear.model import LinearModel, fit
+from labelwall.student.linear.neighbours import with_neighbours
+from labelwall.student.linear.network import after_features, as_network
+from labelwall.student.linear.residuals import class_probabilities
+from labelwall.student.linear.tuning import NEIGHBOURS
+from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.student.train import outputs
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear

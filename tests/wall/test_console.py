@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from labelwall.experiment.run.console import Console
+from labelwall.wall.console import Console
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.groups import Computing, FirstFeatures
-from labelwall.experiment.run import asking_features, features
-from labelwall.experiment.run.features import (
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.asking import asking_features, features
+from labelwall.student.asking.ask_matrices import cluster
+from labelwall.student.asking.features import (
     PublicFeatures,
     box_extractor,
     first_extractor,
@@ -16,9 +17,10 @@ from labelwall.experiment.run.features import (
     principal_axes,
     whitened,
 )
-from labelwall.experiment.run.matrices import cluster
-from labelwall.experiment.run.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
-from labelwall.experiment.run.run_folder import FEATURES, RunFolder
+from labelwall.student.asking.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
+from labelwall.student.round_files import FEATURES
+from labelwall.student.settings import FirstFeatures
+from labelwall.wall.computing import Computing
 from labelwall.wall.datasets.config import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder

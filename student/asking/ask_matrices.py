@@ -1,7 +1,7 @@
 """A round on the public side that asks by matrices: fit to noisy sums, then label any rows.
 
 Reverse kNN clusters the PUBLIC rows and asks for one histogram, whose labels the rows inherit.
-A linear model asks for one noisy gradient after another (experiment/linear).
+A linear model asks for one noisy gradient after another (student/linear).
 """
 
 import math
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.mechanisms.base import QueryForm
 from ...wall.errors import InvalidInput
 from ...wall.features.embedder import unit_length
 from ...wall.files import reading, write_arrays, write_file
@@ -29,7 +28,7 @@ from ...wall.matrices import (
     nearest_cells,
 )
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Receipt
-from ..config.groups import Round
+from ...wall.questions import QueryForm, Round
 from ..linear.labelled import Labelled
 from ..linear.measure import MAX_ROWS, FitSettings, carried_axes, unit_inputs
 from ..linear.model import LinearModel, fit
@@ -37,7 +36,8 @@ from ..linear.neighbours import Says, with_neighbours
 from ..linear.shift_of_counts import compared
 from ..linear.stored import stored_fit
 from ..linear.tuning import AXES_BY_ROWS, MANY_STEPS, SURE_COUNT
-from .quality import (
+from ..round_files import CLASSIFIER, PROBABILITIES
+from .estimates import (
     FOREIGN,
     HIDDEN,
     MOST_ERROR,
@@ -49,7 +49,6 @@ from .quality import (
     by_probabilities,
 )
 from .query_selection import k_means
-from .run_folder import CLASSIFIER, PROBABILITIES
 
 SIMILAR = 1.5  # numbers of axes are as good that differ by less
 OFF = 2.0  # a guess of the records is wrong where it is so many times too large or too small

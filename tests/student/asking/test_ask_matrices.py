@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.groups import Round
-from labelwall.experiment.linear import measure
-from labelwall.experiment.run.matrices import ask_matrices, axes_by_count
-from labelwall.experiment.run.quality import UNKNOWN, Estimate
-from labelwall.teacher.mechanisms.base import QueryForm
+from labelwall.student.asking.ask_matrices import ask_matrices, axes_by_count
+from labelwall.student.asking.estimates import UNKNOWN, Estimate
+from labelwall.student.linear import measure
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
+from labelwall.wall.questions import QueryForm, Round
 from tests.experiment import tiny
 
 LINEAR = PrivateLinear(steps=3, noise_multiplier=0.5).query_form

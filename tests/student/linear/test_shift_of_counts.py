@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.config.groups import Round
-from labelwall.experiment.linear.labelled import Labelled, labelled
-from labelwall.experiment.linear.measure import unit_inputs
-from labelwall.experiment.linear.shift_of_counts import compared
-from labelwall.experiment.run.matrices import ask_matrices
-from labelwall.experiment.run.quality import FOREIGN, Estimate
+from labelwall.student.asking.ask_matrices import ask_matrices
+from labelwall.student.asking.estimates import FOREIGN, Estimate
+from labelwall.student.linear.labelled import Labelled, labelled
+from labelwall.student.linear.measure import unit_inputs
+from labelwall.student.linear.shift_of_counts import compared
 from labelwall.teacher.mechanisms.sums import ReverseKnn
 from labelwall.wall.features.embedder import unit_length
 from labelwall.wall.matrices import Matrix, NoisyCounts, nearest_cells
 from labelwall.wall.messages import ExtractorSpec, Receipt
+from labelwall.wall.questions import Round
 
 CLASSES, CELLS = 3, 30
 FORM = ReverseKnn(centroids=CELLS, neighbours=2, row_neighbours=2, sigma=5.0).query_form

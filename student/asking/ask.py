@@ -6,24 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ...wall.answering import Answering
+from ...wall.console import Console
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ..config.groups import Round
-from .asking_features import (
-    AskingFeatures,
-    choose_features,
-    features_on_axes,
-    kept_round,
-    repeats,
-)
-from .console import Console
-from .matrices import ask_matrices, axes_by_count
+from ...wall.questions import Round
+from ..results import UNKNOWN, Estimate, RoundResult
+from ..round_files import CLASSIFIER, COUNTED, RoundFiles
+from .ask_matrices import ask_matrices, axes_by_count
+from .asking_features import AskingFeatures, choose_features, features_on_axes, kept_round, repeats
+from .estimates import FOREIGN
 from .public_rows import PublicRows
-from .quality import FOREIGN
 from .query_selection import choose_queries
-from .results import UNKNOWN, Estimate, RoundResult
-from .run_folder import CLASSIFIER, COUNTED, RunFolder
-from .teachers import Answering
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +51,7 @@ def ask(
     public: PublicRows,
     planned: Round,
     results: Sequence[RoundResult],
-    folder: RunFolder,
+    folder: RoundFiles,
     console: Console,
     others: str | None = None,
 ) -> Asked:
@@ -96,7 +90,7 @@ def ask(
 
 
 def _last_classifier(
-    planned: Round, results: Sequence[RoundResult], folder: RunFolder
+    planned: Round, results: Sequence[RoundResult], folder: RoundFiles
 ) -> Path | None:
     """The file of an earlier classifier of the same features, which is averaged with the round's
     own; None where there is none.
@@ -114,7 +108,7 @@ def _by_count(
     planned: Round,
     results: Sequence[RoundResult],
     features: AskingFeatures,
-    folder: RunFolder,
+    folder: RoundFiles,
     console: Console,
 ) -> tuple[Round, AskingFeatures]:
     """The round and its features, after its first sum has counted the records."""
@@ -158,7 +152,7 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
 
 
 def _choose(
-    public: PublicRows, planned: Round, extractor: ExtractorSpec, folder: RunFolder, count: int
+    public: PublicRows, planned: Round, extractor: ExtractorSpec, folder: RoundFiles, count: int
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
     status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None

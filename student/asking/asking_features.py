@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...wall.messages import ExtractorSpec
-from ..config.groups import Round
+from ...wall.questions import Round
+from ..results import Estimate, RoundResult
+from ..round_files import COUNTED, FEATURES, RoundFiles
+from .estimates import best_round
 from .features import extractor_of_round, whitened
 from .public_rows import PublicRows
-from .quality import best_round
-from .results import Estimate, RoundResult
-from .run_folder import COUNTED, FEATURES, RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ def repeats(planned: Round, results: Sequence[RoundResult]) -> bool:
 
 
 def choose_features(
-    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RunFolder
+    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RoundFiles
 ) -> AskingFeatures:
     """The features that a round asks with. ``results``: of all earlier rounds.
 
@@ -63,7 +63,7 @@ def features_on_axes(
     public: PublicRows,
     planned: Round,
     results: Sequence[RoundResult],
-    folder: RunFolder,
+    folder: RoundFiles,
     axes: int | None,
     file: str,
 ) -> AskingFeatures:
@@ -77,14 +77,14 @@ def features_on_axes(
     return AskingFeatures(spec=folder.features(file, build), file=file, of=plain.of)
 
 
-def features_of(public: PublicRows, result: RoundResult, folder: RunFolder) -> AskingFeatures:
+def features_of(public: PublicRows, result: RoundResult, folder: RoundFiles) -> AskingFeatures:
     """The features that a finished round asked with."""
     spec = folder.extractor(result.features) if result.features else public.first
     return AskingFeatures(spec=spec, file=result.features, of=result.features_of)
 
 
 def _plain_features(
-    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RunFolder
+    public: PublicRows, planned: Round, results: Sequence[RoundResult], folder: RoundFiles
 ) -> AskingFeatures:
     """Features before axes: those of the previous round's student, or what the best round asked
     with if the previous round's own features made its labels worse.

@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from labelwall.experiment.linear import classes
-from labelwall.experiment.linear.model import LinearModel, fit
-from labelwall.experiment.linear.moments import Moment
-from labelwall.experiment.linear.shift_of_gradients import shifted
+from labelwall.student.linear import classes
+from labelwall.student.linear.model import LinearModel, fit
+from labelwall.student.linear.moments import Moment
+from labelwall.student.linear.shift_of_gradients import shifted
 from tests.experiment import tiny
-from tests.experiment.linear.test_fits import settings, teacher
+from tests.student.linear.test_fits import settings, teacher
 
 CENTRES = 2.0 * np.eye(3, 12)
 EQUAL, SKEWED, RARE, TWO = [1 / 3] * 3, [0.7, 0.2, 0.1], [0.475, 0.475, 0.05], [0.5, 0.5, 0.0]

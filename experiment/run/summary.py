@@ -1,0 +1,103 @@
+"""What a run came to: the record in summary.json. All of it is public."""
+
+from dataclasses import dataclass
+
+from ...student.results import Errors, Estimate, RoundResult
+from ...wall.guarantee import Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScore:
+    """A model's score on the private records, which a share of the budget paid for.
+
+    ``right``: share of the private records, or of their attributes, in 0..1, None where noise hides
+    it; for values 1 less the mean squared error over that of a quarter of the range; where persons
+    are protected the mean over persons. ``error``: its
+    standard error, of the noise. ``by_class``: name of a class or attribute -> (right, error),
+    where counts carry them. ``epsilon``: of all scores of the plan by themselves. ``least``: what
+    the guarantee by itself promises of ``right`` for fresh records from the same source, in the
+    mean. ``rmse``: of values, in their unit: it, its standard error, and the largest for fresh
+    records.
+    """
+
+    right: float | None
+    error: float | None
+    by_class: dict[str, tuple[float, float]]
+    epsilon: float
+    least: float | None
+    rmse: tuple[float, float, float] | None = None
+
+    def text(self) -> str:
+        """For a reader."""
+        bought = f"(released at epsilon {self.epsilon})"
+        if self.right is None or self.error is None or self.least is None:
+            return f"on the private records: unknown, the noise hides it {bought}"
+        if self.rmse is not None:
+            rmse, error, most = self.rmse
+            return (
+                f"on the private records: RMSE {rmse:.4g} +- {error:.2g}, on fresh ones at most "
+                f"{most:.4g} {bought}"
+            )
+        right, error, least = 100 * self.right, 100 * self.error, 100 * self.least
+        return (
+            f"on the private records: {right:.1f}% +- {error:.1f} right, at most "
+            f"{right - least:.1f} points more than on fresh ones {bought}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeriodResult:
+    """A finished period of a plan."""
+
+    period: int  # from 1
+    epsilon: float  # certified, up to this period
+    left: int  # periods
+    test_accuracy: float | None
+    estimate: Estimate | None
+    private_score: PrivateScore | None
+    public_sha256: str  # of the public rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustodianRecord:
+    """One of several custodians, by the last copy of its ledger that was seen."""
+
+    teacher: str  # URL
+    dataset: str | None = None
+    ledger_head: str | None = None
+    epsilon: float | None = None  # certified; None where nothing is
+    left_out: str | None = None  # why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A finished run: what its summary.json holds."""
+
+    epsilon: float | None  # certified; None where the noise is unsafe
+    delta: float
+    unsafe: bool
+    adversary: str
+    unit: Unit
+    certificates: dict[str, float]
+    best_round: int  # the round whose student is the result, from 1
+    test_accuracy: float | None
+    test_errors: Errors | None = None
+    balanced_accuracy: float | None = None
+    worst_class: float | None = None
+    rounds: tuple[RoundResult, ...]
+    dataset: str
+    ledger_head: str
+    lost: dict[str, int]  # releases that were charged by calls that ended before an answer
+    private_score: PrivateScore | None
+    custodians: tuple[CustodianRecord, ...]
+    seed: int
+    public_rows: int
+    periods: tuple[PeriodResult, ...]
+    test_rows: int
+    held_out: bool  # whether the test rows are public rows held out
+    date: str  # ISO, of the day on which it was first finished
+
+    @property
+    def kept(self) -> RoundResult:
+        """The round whose student is the result."""
+        return self.rounds[self.best_round - 1]

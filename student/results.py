@@ -1,0 +1,97 @@
+"""What a round came to: the record in metrics.json; the reader and the writer of such records.
+
+Everything here is public: computed from what was released, and from public rows.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
+
+from ..wall.files import DELETE, reading, write_file
+
+# What an estimate follows from
+COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
+MOMENTS = "noisy moments"
+UNKNOWN = "nothing"  # the released counts do not tell the records from none
+
+T = TypeVar("T")
+Errors = dict[str, float]  # of values, by measure: rmse, mae, r2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How many of a round's labels are right, from released values alone.
+
+    ``right``: estimated share of right labels, in [0, 1]; ``error``: its standard error.
+
+    ``by``: COUNTS, PROBABILITIES, or AGREEMENT, which tells whether labels agree with one another.
+    By MOMENTS ``right`` is the variance of values that a regression explains, in squares of half
+    the range, which has a place among rounds and is no share of right labels.
+    """
+
+    right: float
+    error: float
+    by: str
+    why: str = ""  # it is unknown
+    few: dict[str, int] = field(default_factory=dict)  # classes with few records: about how many
+
+    @property
+    def known(self) -> bool:
+        return not self.why and self.by != UNKNOWN
+
+    def text(self) -> str:
+        """For a reader, where nothing else is known of the labels."""
+        if not self.known:
+            return f"unknown ({self.why})" if self.why else "unknown"
+        if self.by == MOMENTS:
+            deviation = math.sqrt(max(self.right, 0.0))
+            return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
+        name = "consistent" if self.by == AGREEMENT else "right"
+        return f"about {100 * self.right:.0f}% {name} by {self.by}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentScore:
+    """How good a student is on the test rows; None, and no counts, where there are none."""
+
+    student_accuracy: float | None
+    student_errors: Errors | None = None
+    confusion: list[Any]  # LabelSpace.confusion as nested lists
+    calibration_error: float | None  # expected calibration error, a share in 0..1
+    test_sha256: str  # of the test rows and their labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundResult(StudentScore):
+    """A finished round: what its metrics.json holds."""
+
+    period: int  # of the plan, from 1
+    asked: int  # public rows
+    answered: int
+    abstained: int
+    cap_reached: int
+    label_accuracy: float | None  # of released labels, where public rows have true ones
+    label_errors: Errors | None = None
+    estimate: Estimate | None
+    extractor: str  # backbone of the features that it asked with
+    features: str  # file of these features in the run folder; "" where the settings name them
+    features_of: int  # the round whose student computes them, before axes; 0: the first features
+    taught: bool  # False: its released classifier is taken for the student
+    dropped: int  # doubtful labels that the student was not trained on
+    seconds: float  # of the training
+    epsilon_reading: float  # of the budget spent so far; no guarantee
+    ledger_head: str
+
+
+def read(kind: type[T], path: Path, cure: str = DELETE) -> T:
+    """The record of a JSON file. Raises LabelwallError as ``reading``."""
+    with reading(path, cure):
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+
+
+def write(record: object, path: Path) -> None:
+    """Write a record as a JSON file, atomically."""
+    write_file(path, TypeAdapter(type(record)).dump_json(record, indent=2))

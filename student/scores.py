@@ -1,0 +1,51 @@
+"""How good a round's labels and its student are."""
+
+import numpy as np
+
+from ..wall.labels import Score, has_truth
+from ..wall.messages import ABSTAINED
+from .asking.features import digest
+from .asking.public_rows import PublicRows
+from .results import StudentScore
+
+BINS = 15  # of equal width, for the expected calibration error
+
+
+def student_score(public: PublicRows, outputs: np.ndarray) -> StudentScore:
+    """How good a student is. ``outputs``: its for the test rows, float32 [n, c]."""
+    space, truth = public.task.labels, public.data.test_labels
+    predicted = space.predict(outputs)
+    certainty = space.certainty(space.probabilities(outputs))
+    right = predicted == truth if certainty.size else certainty
+    score = space.score(predicted, truth)
+    return StudentScore(
+        student_accuracy=score["accuracy"],
+        student_errors=score.get("errors"),
+        confusion=space.confusion(truth, predicted).tolist(),
+        calibration_error=calibration_error(certainty, right),
+        test_sha256=digest_of_tests(public),
+    )
+
+
+def digest_of_tests(public: PublicRows) -> str:
+    """SHA-256 (hex) of the test rows and their labels."""
+    return digest(public.data.test_inputs, digest(public.data.test_labels))
+
+
+def label_score(public: PublicRows, rows: np.ndarray, labels: np.ndarray) -> Score:
+    """How good released ``labels`` of public ``rows`` are, where these have true ones."""
+    space = public.task.labels
+    if public.data.labels is None:
+        return {"accuracy": None}
+    truth = public.data.labels[rows]
+    known = has_truth(truth)
+    return space.score(space.decode(labels[known]), truth[known], labels[known] != ABSTAINED)
+
+
+def calibration_error(certainty: np.ndarray, right: np.ndarray) -> float | None:
+    """The expected calibration error over BINS, a share in 0..1 (Guo et al. 2017, equation 3); None
+    without answers. ``certainty``: float64 in 0..1; ``right``: bool of the same shape.
+    """
+    place = np.minimum((certainty.ravel() * BINS).astype(np.int64), BINS - 1)
+    gaps = np.abs(np.bincount(place, (certainty - right).ravel()))
+    return float(gaps.sum()) / certainty.size if certainty.size else None

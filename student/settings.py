@@ -1,0 +1,101 @@
+"""The public side's settings."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..wall.computing import Computing, Count
+from ..wall.datasets.config import SOURCES, DataConfig
+from ..wall.errors import InvalidInput
+from .config import StudentConfig
+
+# The least guess, however few public rows there are: for 50 records every method seems hopeless.
+# KEEL's letter and penbased, 50 public rows, epsilon 1: 45 and 68% became 70 and 96.
+LEAST_RECORDS = 1_000
+STAGES = "efficientnet_lite0_stages"
+FEATURES = ("auto", "hog", "raw", "fourier", "efficientnet_lite0", STAGES, "box")
+TIMM = "timm/"  # with a model's name: further features
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstFeatures:
+    """Which features the first round asks with.
+
+    Args:
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
+            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
+            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
+            images are unlike ImageNet's,
+            "timm/NAME" for images by a timm model with its published weights, "box" for feature
+            vectors in a declared box, "fourier" for 1,024 random Fourier features of few columns of
+            deviation about 1, as a table's are: classes with curved borders.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
+            null.
+        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
+            high] for each dimension, or one for all of them.
+        whiten: number of principal axes of the public rows onto which the first round's features
+            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
+            are better ones where a few directions hold most of the spread.
+    """
+
+    features: str = "auto"
+    weights: str | None = None
+    box: list[list[float]] = field(default_factory=list)
+    whiten: Annotated[int, Field(ge=0)] = 0
+
+    def __post_init__(self) -> None:
+        name, box = self.features, self.box
+        if name not in FEATURES and not name.startswith(TIMM):
+            raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", name)
+        if self.weights is not None and not name.startswith(TIMM):
+            raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", self.weights)
+        if (name == "box") != bool(box):
+            raise InvalidInput("box", "given with features: box, and with nothing else", box)
+        for side in box:
+            if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
+                raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
+        if self.whiten and name == "box":
+            raise InvalidInput("whiten", "0 with features: box", self.whiten)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicSide(FirstFeatures, Computing):
+    """What asking and training need; of the private side nothing but how many records a guess has.
+
+    Args:
+        data: where private, public and test rows come from.
+        choice: which public rows are asked: typical ones (dense rows of every cluster of the
+            round's features), or random ones.
+        student: the public-side network and its training.
+        public_labels: what labels of public rows serve, where these have classes: reported metrics
+            and the choice of a method alone (metrics), or training as well (train, the default for
+            one's own data): private_linear's sums then say what a classifier of these labels
+            misses, and the student learns them beside the released labels.
+        seed: public randomness alone (which queries, network initialisation, batches); never the
+            noise.
+        expected_records: a PUBLIC guess of the number of private records (a count), for plans and
+            warnings, those of several custodians together; the published split's or the public
+            rows' when null.
+    """
+
+    data: DataConfig
+    choice: Literal["typical", "random"] = "typical"
+    student: StudentConfig = field(default_factory=StudentConfig)
+    public_labels: Literal["metrics", "train"] = "metrics"
+    seed: int = 0
+    expected_records: Count | None = None
+
+    @property
+    def taught(self) -> bool:
+        return self.public_labels == "train" and self.data.labels == "class"
+
+    @property
+    def known_records(self) -> int | None:
+        """The number of private records, as far as it is public; None where nobody guessed it."""
+        return self.expected_records or SOURCES[self.data.source].private_records
+
+    def records(self, public: int) -> int:
+        """The same, or a guess where so many rows are ``public``."""
+        return self.known_records or max(public, LEAST_RECORDS)
