@@ -281,7 +281,7 @@ def test_no_update_and_no_run_takes_the_persons_of_other_rows(tmp_path):
 def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
     """Old inputs with new labels would be another data set, in which one record moves many rows."""
     kinds = {
-        "arrays": lambda x, y: lw.Data((x, y), x, person=np.arange(len(x)) % 7),
+        "arrays": lambda x, y: lw.Data((x, y), x.copy(), person=np.arange(len(x)) % 7),
         "tables": lambda x, y: lw.Data((pd.DataFrame(x), y), pd.DataFrame(x)),
         "texts": lambda x, y: lw.Data((list(map(str, x)), y), list(map(str, x))),
     }

@@ -18,7 +18,7 @@ from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
 from . import arrays, readers, tables
-from .config import SPLITS, DataConfig, Labels, PublicData, Task
+from .config import DataConfig, Labels, PublicData, Task
 from .folders import constant_order, walk
 from .readers import read_images
 
@@ -262,8 +262,7 @@ def describe(config: DataConfig) -> Task:
 
 def require_unlinked(config: DataConfig) -> None:
     """Raise InvalidInput where a link in a PUBLIC folder leads to the private rows."""
-    for split in SPLITS[1:]:
-        root = getattr(config, split)
+    for split, root in (("public", config.public), ("test", config.test)):
         for folder, folders, files in walk(Path(root)) if root and os.path.isdir(root) else ():
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
                 config.require_public(f"a link in data.{split}", name)

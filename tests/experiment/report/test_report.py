@@ -123,7 +123,7 @@ def test_it_opens_the_run_folder_alone(copied: Path, image_folders: dict[str, st
         ),
         ("summary.json", "{", "damaged"),
         ("candidates.json", "{}", "is damaged"),
-        ("summary.json", "{}", "is damaged .epsilon: Field required"),
+        ("summary.json", "{}", "is damaged. Delete it"),
     ],
 )
 def test_an_unfinished_or_damaged_run_is_refused_in_one_line(

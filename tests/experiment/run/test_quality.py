@@ -251,6 +251,6 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     write(summary, path := tmp_path / "summary.json")
     assert read(Summary, path) == summary
     path.write_text(path.read_text().replace('"asked": 10', '"asked": "many"', 1))
-    with pytest.raises(LabelwallError, match=r"summary.json is damaged \(rounds.0.asked: "):
+    with pytest.raises(LabelwallError, match=r"summary.json is damaged\. Delete it"):
         read(Summary, path)
     assert quality.by_agreement(Cleaned(np.zeros(3))) is None

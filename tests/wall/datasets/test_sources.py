@@ -154,7 +154,6 @@ def test_only_the_teachers_records_ask_for_private_rows():
     }
     assert asking.pop("wall/datasets/sources.py") == {"_one_side"}
     assert asking.pop("experiment/run/places.py") == {"config.private"}
-    assert asking.pop("experiment/data.py") == {"private_x", "private_y"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
     for code in (
         "PUBLISHED[source]._one_side(config, private)",
