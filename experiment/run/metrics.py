@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...teacher.accounting.conversion import round_up
+from ...teacher.ledger.state import LedgerState
 from ...wall.guarantee import POOLED, for_unit
 from ...wall.label_kinds import format_errors
 from ...wall.labels import LabelSpace, Score, has_label, has_truth
@@ -123,6 +124,12 @@ def period_lines(summary: dict) -> list[str]:
         + (f"; {text}" if (text := score_text(entry["private_score"])) else "")
         for entry in entries
     ]
+
+
+def lost_line(state: LedgerState) -> str:
+    """What kills lost, in a line; empty where they lost nothing."""
+    lost = ", ".join(f"{count} {name}" for name, count in state.lost().items())
+    return lost and f"charged and never answered, as a call was cut off: {lost}"
 
 
 def result_line(summary: dict, run_dir: Path) -> str:

@@ -20,7 +20,7 @@ from ...wall.messages import ExtractorSpec
 from ..config.groups import Round
 from .asking import Experiment, ask, public_alone
 from .custodians import Custodians
-from .metrics import by_class, round_line
+from .metrics import by_class, lost_line, round_line
 from .quality import best_round, estimate_of
 from .run_folder import METRICS, TRAINING_LABELS, RunFolder, write_file
 from .scoring import STUDENT, best_scored
@@ -101,8 +101,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     data, labels = experiment.settings.data, experiment.task.labels
     write_file(folder.student, _described(folder, best.spec, data, labels, summary))
     write_file(folder.summary, json.dumps(summary, indent=2))
-    if lost := ", ".join(f"{count} {name}" for name, count in state.lost().items()):
-        experiment.console.say(f"charged by calls that ended before an answer, and lost: {lost}")
+    if lost := lost_line(state):
+        experiment.console.say(lost)
     return summary
 
 

@@ -23,7 +23,7 @@ from ...wall.preprocessing import Preprocessing
 from ..config.groups import Round
 from ..linear.model import after_features, as_network, stored_probabilities, virtual_rows
 from .asking import Asked, Experiment, asking_extractor
-from .metrics import round_metrics, student_metrics
+from .metrics import lost_line, round_metrics, student_metrics
 from .quality import FOREIGN, by_agreement, worse_rounds
 from .run_folder import CLASSIFIER, PROBABILITIES, RunFolder
 
@@ -101,6 +101,7 @@ def train_round(experiment: Experiment, current: Round, asked: Asked) -> dict:
         cure = "Lower the threshold or ask more queries."
         if (asked.answers.outcomes == Outcome.CAP_REACHED).all():
             cure = "The budget of these records is spent; only what spent it is answered again."
+            cure += f" ({lost})" if (lost := lost_line(folder.ledger_state())) else ""
         raise LabelwallError(f"no query was answered, so there is nothing to train on. {cure}")
     seen, progress, judges = TrainingRows(experiment), experiment.console.progress, settings.student
     sure = has_soft(soft if judges.soft else None, len(labels))
