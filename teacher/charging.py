@@ -63,8 +63,7 @@ class Call:
             with failures_hidden(self._directory):
                 self._settle_prepaid(mechanism, keys, voters, serials, memory)
             return
-        needed = {stage for identity in keys if (stage := self.next_stage(identity))}
-        if any(ledger.state.remaining(self._slot, stage) for stage in needed):
+        if any(ledger.state.remaining(self._slot, s) for s in map(self.next_stage, keys) if s):
             with failures_hidden(self._directory):
                 voters = replace(voters, tally=mechanism.tally(voters))
         row = {identity: position for position, identity in enumerate(keys)}

@@ -1,5 +1,6 @@
 """The lines that a run says of its results."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,12 @@ def _period_line(period: PeriodResult) -> str:
     text = f"period {period.period}: epsilon {period.epsilon} up to it, {period.left} left, "
     text += "no test rows" if right is None else f"test {right:.2%}"
     return text if period.private_score is None else f"{text}; {period.private_score.text()}"
+
+
+def lost_line(lost: Mapping[str, int]) -> str:
+    """What kills lost, by release, in a line; empty where they lost nothing."""
+    text = ", ".join(f"{count} {name}" for name, count in lost.items())
+    return text and f"charged and never answered, as a call was cut off: {text}"
 
 
 def result_line(summary: Summary, run_dir: Path) -> str:

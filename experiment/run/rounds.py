@@ -26,12 +26,13 @@ from ...teacher.accounting.conversion import round_up
 from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.datasets.tables import encoding
+from ...wall.errors import LabelwallError
 from ...wall.files import reading, write_file
 from ...wall.labels import has_label
 from ...wall.messages import ExtractorSpec, Outcome
 from ...wall.questions import Round, Scoring
 from .custodians import Custodians
-from .lines import by_class, round_line
+from .lines import by_class, lost_line, round_line
 from .places import odometer_reading
 from .run_folder import RunFolder
 from .scoring import STUDENT, best_scored
@@ -70,8 +71,13 @@ def run_rounds(
         answers = asked.answers
         folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
         teacher.export(folder.ledger)
-        with console.timed("training"):
-            learned = learn(public, planned, asked, results, folder, console)
+        try:
+            with console.timed("training"):
+                learned = learn(public, planned, asked, results, folder, console)
+        except LabelwallError as error:
+            if lost := lost_line(folder.ledger_state().lost()):
+                raise LabelwallError(f"{error} ({lost})") from error
+            raise
         results = [*results, _result(public, planned, asked, learned, folder)]
         folder.save_result(planned.number, results[-1])
     results = [_on_these_tests(n, r, public, folder, console) for n, r in enumerate(results, 1)]
@@ -187,8 +193,8 @@ def _summarise(
         folder.report.unlink(missing_ok=True)  # the report of this period, written last, ends it
     write_file(folder.student, _with_metadata(best.spec, public, summary, folder))
     folder.save_summary(summary)
-    if lost := ", ".join(f"{count} {name}" for name, count in summary.lost.items()):
-        console.say(f"charged by calls that ended before an answer, and lost: {lost}")
+    if lost := lost_line(summary.lost):
+        console.say(lost)
     return summary
 
 

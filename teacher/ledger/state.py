@@ -66,10 +66,8 @@ class LedgerState:
 
     def lost(self) -> dict[str, int]:
         """Releases, by name, that were charged and not recorded; none is prepaid."""
-        counts = Counter[str]()
-        for slot, name, count in self.open_charges.values():
-            counts[name] += count * (not self.release(slot, name).prepaid)
-        return dict(+counts)
+        paid = (c for c in self.open_charges.values() if not self.release(*c[:2]).prepaid)
+        return dict(Counter(name for _, name, count in paid for _ in range(count)))
 
     def release(self, slot: int, name: str) -> Release:
         """A release of the plan. Raises LedgerMismatch where the slot has none of this name."""

@@ -226,7 +226,7 @@ def test_what_a_kill_between_charge_and_record_cost_is_said(folder, capsys, monk
         patched.setattr(Ledger, "record", kill)
         assert run(*QUICK) == 130
     text = shown(capsys, "run", "--config", "config.yaml", "--run_dir", "out", *QUICK)
-    assert "charged by calls that ended before an answer, and lost: 1 score" in text
+    assert "charged and never answered, as a call was cut off: 1 score" in text
     assert summary()["lost"] == {"score": 1}
     assert summary()["private_score"] is None
     assert spent() == {(0, "sum"): STEPS, (1, "score"): 1}
@@ -235,6 +235,19 @@ def test_what_a_kill_between_charge_and_record_cost_is_said(folder, capsys, monk
     assert pipeline.main([*UPDATE]) == 0
     assert summary()["private_score"] is not None
     assert summary()["lost"] == {"score": 1}
+
+
+def test_where_a_kill_lost_the_only_release_the_error_says_it(folder, capsys, monkeypatch):
+    configured(mechanism={"kind": "private_linear", "steps": 1}, budget={"epsilon": 8.0})
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "record", kill)
+        assert run(*QUICK) == 130
+    command = ["run", "--config", "config.yaml", "--run_dir", "out", *QUICK]
+    check_one_error(command, "never answered, as a call was cut off: 1 sum", capsys)
 
 
 def test_rows_in_memory_are_replaced_for_an_update(folder):
