@@ -13,6 +13,7 @@ import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,8 +25,9 @@ from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
 from .data import ROWS, Data
-from .model import Model, load
+from .model import LABELS, Model, load
 from .run.console import Console
+from .run.run_folder import write_file
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
@@ -36,6 +38,9 @@ def _configured(
 ) -> Config:
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
+    for name in budget.keys() & own.keys():
+        if not isinstance(own[name], Real):
+            raise InvalidInput(name, "a number", own[name])
     named = data.named(settings)
     columns = {name: value for name, value in named.get("data", {}).items() if name in COLUMNS}
     return config_of(merged(own_settings(own, columns), named))
@@ -100,6 +105,7 @@ def fit(
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config = _configured(data, place, settings, not teachers, periods=periods, **budget)
         train(config, run_dir, Console(quiet=quiet), isolate, loggers)
+        write_file(run_dir / LABELS, data.label_type())
     return load(run_dir)
 
 

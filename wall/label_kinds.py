@@ -34,7 +34,7 @@ class ClassLabels(LabelSpace):
         return len(self.names)
 
     def fits(self, truth: np.ndarray) -> bool:
-        return truth.dtype.kind in "iu" and truth.ndim == 1
+        return truth.dtype.kind in "biuf" and truth.ndim == 1
 
     def numbered(self, truth: np.ndarray) -> "ClassLabels":
         return self if self.names else self.of(max(2, 1 + int(truth.max())))
@@ -103,7 +103,7 @@ class AttributeLabels(LabelSpace):
         return 1 << len(self.names)
 
     def fits(self, truth: np.ndarray) -> bool:
-        if truth.dtype.kind not in "iu" or truth.ndim != 2:
+        if truth.dtype.kind not in "biuf" or truth.ndim != 2:
             return False
         return truth.shape[1] == len(self.names) if self.names else truth.shape[1] > 1
 

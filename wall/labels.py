@@ -54,9 +54,13 @@ class LabelSpace(ABC):
         """Whether an array has the dtype and the columns of truth, as ``form`` says."""
 
     def canonical(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """``truth`` as int64 or float64. Raises InvalidInput, without the number of rows."""
+        """``truth`` as int64, -1 for a float that is not whole, or float64. Raises InvalidInput,
+        without the number of rows.
+        """
         if not self.fits(truth):
             raise InvalidInput(name, self.form, shape_text(truth))
+        if self.kind != "value" and truth.dtype.kind == "f":
+            truth = np.where((truth % 1 == 0) & (abs(truth) < 2**53), truth, -1)
         return truth.astype(np.float64 if self.kind == "value" else np.int64)
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import contextlib
 import csv
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     if not path:
         raise InvalidInput(field, "a CSV or parquet file", path)
     file = Path(path)
-    if not file.exists():
+    if not file.is_dir() and not file.is_file():
         text = f"`{field}` must be an existing CSV or parquet file. Found {str(path)!r}."
         raise MissingData(text)
     if (file / SAVED).is_file() or file.suffix.lower() in PARQUET:
@@ -85,6 +85,36 @@ def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
     separator = max(SEPARATORS, key=header.count)
     names = [name.strip() for name in _cells(header, separator)]
     return names, [_cells(line, separator) for line in lines]
+
+
+def read_records(
+    field: str, path: str | Path, features: Sequence[str]
+) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
+    """(columns of a table to be labelled, of the rows that fit; which of all rows these are, bool).
+
+    A row of a CSV file is a record as RFC 4180 has it, with line breaks within quotes; it fits with
+    a cell for each name in the header. Raises InvalidInput, MissingData.
+    """
+    if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
+        table = read_table(field, path)
+        return table.columns, np.ones(len(table.places), dtype=bool)
+    cells, fits, limit = list[list[str]](), list[bool](), csv.field_size_limit(1 << 30)
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="backslashreplace", newline="") as lines:
+            separator = max(SEPARATORS, key=lines.readline().count)
+            lines.seek(0)
+            records = filter(None, csv.reader(lines, delimiter=separator))  # no empty lines
+            names = [name.strip() for name in next(records, [])]
+            if absent := [name for name in features if names.count(name) != 1]:
+                raise InvalidInput(field, f"a table with one column {absent[0]}", str(path))
+            places = [names.index(name) for name in features]
+            for record in records:
+                fits.append(len(record) == len(names))
+                cells += [[record[place] for place in places]] if fits[-1] else []
+    finally:
+        csv.field_size_limit(limit)
+    rows = np.array(cells, dtype=object).reshape(len(cells), len(features))
+    return {name: rows[:, at] for at, name in enumerate(features)}, np.array(fits, dtype=bool)
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -134,11 +164,11 @@ def _arrow(field: str, path: Path) -> TableFile:
     except (OSError, ValueError) as error:  # damaged
         rule = "a readable folder of datasets" if path.is_dir() else "a readable parquet file"
         raise InvalidInput(field, rule, str(path)) from error
-    columns = zip(table.column_names, map(_arrow_column, table.columns), strict=True)
+    columns = zip(table.column_names, map(arrow_column, table.columns), strict=True)
     return TableFile(dict(columns), np.arange(table.num_rows))
 
 
-def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
+def arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
     """Cells by the schema's type of a column: whether some are missing changes no other."""
     import pyarrow
     from pyarrow import types
