@@ -106,7 +106,7 @@ def read_records(
             records = filter(None, csv.reader(lines, delimiter=separator))  # no empty lines
             names = [name.strip() for name in next(records, [])]
             if absent := [name for name in features if names.count(name) != 1]:
-                raise InvalidInput(field, f"a table with one column {absent[0]}", str(path))
+                raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
             places = [names.index(name) for name in features]
             for record in records:
                 fits.append(len(record) == len(names))
