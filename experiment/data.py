@@ -153,12 +153,8 @@ class Data:
         frame, labels = _pair(getattr(self, name))
         named = self.person if isinstance(self.person, str) else PERSON
         persons = self.person if name == SPLITS[0] and named is not self.person else None
-        table = read_frame(name, frame, (self.label, named, ID), kinds)
-        for column, cells in _beside(name, frame, **{self.label: labels, named: persons}).items():
-            if column in table:
-                raise InvalidInput(name, f"a frame without the column {column}", "one")
-            table[column] = np.array(texts(cells), dtype=object)
-        return table
+        beside = _beside(name, frame, **{self.label: labels, named: persons})
+        return read_frame(name, frame, (self.label, named, ID), kinds, beside)
 
     def _given(self) -> list[str]:
         """The splits that there are; private rows may be elsewhere, where nobody writes them."""

@@ -8,6 +8,7 @@ is none of them is missing, and nothing that a cell holds is an error.
 import numbers
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -90,9 +91,13 @@ def _listed(cell: Any) -> list[float] | None:
 
 
 def read_frame(
-    name: str, frame: Any, plain: Collection[str] = (), kinds: Mapping[str, Kind] | None = None
+    name: str,
+    frame: Any,
+    plain: Collection[str],
+    kinds: Mapping[str, Kind] | None = None,
+    beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, np.ndarray]:
-    """The columns of a frame, as ``TableFile`` has them.
+    """The columns of a frame, and those ``beside`` it, as ``TableFile`` has them.
 
     ``kinds``: of the PUBLIC columns, for private rows; others are of text. Without them the rows
     are PUBLIC, and say themselves; ``plain``: those of text, whatever they hold. Raises
@@ -109,6 +114,7 @@ def read_frame(
         given = list(zip(table.column_names, map(arrow_column, table.columns), strict=True))
     else:
         raise InvalidInput(name, "a data frame, as the others are", type(frame).__name__)
+    given += beside.items()
     keys = [key for key, _ in given]
     if repeated := [key for key in keys if keys.count(key) > 1]:
         raise InvalidInput(name, "a frame of columns with different names", repeated[0])

@@ -136,10 +136,10 @@ class Model:
         if self.student.info.labels.kind == "value":
             return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
         if self.student.info.labels.kind == "class":
-            names = list(self.student.classes)
-            codes = {text: code for code, text in enumerate(texts(self.classes_))}
-            codes |= {name: code for code, name in enumerate(names)}
-            cells = texts(truth)
+            names, cells = self.student.classes, texts(truth)
+            codes = dict(
+                zip([*texts(self.classes_), *names], [*range(len(names))] * 2, strict=True)
+            )
             if unknown := [text for text in cells if text not in codes]:
                 raise InvalidInput("labels", f"labels of {', '.join(names[:12])}", unknown[0])
             truth = np.array([codes[text] for text in cells])

@@ -166,7 +166,10 @@ MISTAKES: dict[str, tuple[lw.Data, str]] = {
     "too few labels": (lw.Data((X, [0, 1]), X, (X, [0, 1] * 3)), "one label for each row"),
     "labels of a frame": (lw.Data((FRAME[["u"]], [0]), FRAME, FRAME), "one label for each row"),
     "one label": (lw.Data((X, 1), X, (X, [0, 1] * 3)), "one label for each row"),
-    "labels twice": (lw.Data((FRAME, list("ababab")), FRAME, FRAME), "without the column label"),
+    "labels twice": (
+        lw.Data((FRAME, list("ababab")), FRAME, FRAME),
+        "with different names. Found 'label'",
+    ),
     "persons": (lw.Data(FRAME, FRAME, FRAME, person=[1, 2]), "one person for each row"),
     "a column of arrays": (lw.Data((X, [0, 1] * 3), X, (X, [0, 1] * 3), person="u"), "an id for"),
     "ids of paths": (lw.Data("a.csv", "b.csv", person=[1, 2]), "the name of a column"),

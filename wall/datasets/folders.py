@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,11 @@ def list_files(root: Path) -> list[str]:
     return sorted(paths)
 
 
-def _identity(folder: str | Path) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
+def _identity(folder: str | Path) -> tuple[int, int] | None:
+    with suppress(OSError):  # which would quote a name
+        status = os.stat(folder)
+        return status.st_dev, status.st_ino
+    return None
 
 
 def text_files(root: Path) -> list[str]:
