@@ -14,6 +14,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,11 +24,12 @@ from ..teacher.private_files import make_private
 from ..wall.console import Console
 from ..wall.datasets.sources import facts
 from ..wall.errors import InvalidInput, MissingData
+from ..wall.files import write_file
 from .config.config import Config
 from .config.own import COLUMNS, OWN, own_settings
 from .config.settings import config_of, merged
 from .data import ROWS, Data
-from .model import Model, load
+from .model import LABELS, Model, load
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
@@ -38,6 +40,9 @@ def _configured(
 ) -> Config:
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
+    for name in budget.keys() & own.keys():
+        if not isinstance(own[name], Real):
+            raise InvalidInput(name, "a number", own[name])
     named = data.named(settings)
     columns = {name: value for name, value in named.get("data", {}).items() if name in COLUMNS}
     return config_of(merged(own_settings(own, columns), named))
@@ -102,6 +107,7 @@ def fit(
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
         config = _configured(data, place, settings, not teachers, periods=periods, **budget)
         train(config, run_dir, Console(quiet=quiet, loggers=loggers), isolate)
+        write_file(run_dir / LABELS, data.label_type())
     return load(run_dir)
 
 

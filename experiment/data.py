@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,15 +14,27 @@ from typing import Any
 import numpy as np
 
 from ..wall.datasets.config import SPLITS
+from ..wall.datasets.tables import ID, read_table
 from ..wall.datasets.texts import HASHED, cleaned
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
+from .frames import (
+    Kind,
+    as_array,
+    cell_text,
+    is_frame,
+    kind_of,
+    kinds_of,
+    read_frame,
+    texts,
+    write_table,
+)
 
 ROWS = "rows"  # the folder of a custodian's directory with rows that were given in memory
 PART = ".part"  # of what is not whole there, which a kill leaves
-PERSON = "person"  # the column of texts' persons
+PERSON = "person"  # the column of persons that are given beside texts or a frame
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,11 +55,16 @@ class Data:
 
     ``private`` is None where others have these rows (``fit``'s ``teachers``).
 
+    A cell of a frame or a list is read by itself, as the public column has numbers, lists of
+    numbers, or texts; a private one that is none of these is missing, and a row without a label is
+    dropped. Of whole numbers beyond 2^53, which pandas rounds where one is missing, all are
+    rounded: give such ids as texts. The dtype of an array is public.
+
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
-    labels, in order; those of the test split where it is empty. ``person``: of each private row in
-    arrays or a list the id of its person; persons are protected then, unless ``privacy`` says
-    otherwise. ``text_features``: what makes numbers of texts, "sentence/" and the name or folder of
-    a sentence model, or n-grams by default.
+    labels, in order; those of the test split where it is empty. ``person``: the name of the column
+    with the id of each private row's person (of paths also as ``data.person``), or these ids;
+    persons are protected then, unless ``privacy`` says otherwise. ``text_features``: what makes
+    numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
     """
 
     private: Any
@@ -80,9 +98,10 @@ class Data:
         holds the same rows stays as it is. Raises InvalidInput, MissingData.
         """
         frames = any(is_frame(_rows_of(getattr(self, name))) for name in SPLITS)
-        if self.person is not None and (frames or not self.in_memory):
-            rule = 'left out where data={"person": ...} can name a column or a file'
-            raise InvalidInput("person", rule, "given")
+        named = isinstance(self.person, str)
+        if self.person is not None and not frames and named == self.in_memory:
+            rule = "the name of a column or a file for paths, an id for each row for others"
+            raise InvalidInput("person", rule, type(self.person).__name__)
         if not self.in_memory:
             given = {
                 name: getattr(self, name) for name in SPLITS if getattr(self, name) is not None
@@ -108,7 +127,8 @@ class Data:
         They are one file, so a kill leaves the old rows or the new ones. Raises InvalidInput where
         it wrote none.
         """
-        writers = {"parquet": self._tables, "csv": self._texts, "npz": self._arrays}
+        tables: Any = partial(self._tables, public=place)
+        writers = {"parquet": tables, "csv": self._texts, "npz": self._arrays}
         there = {path.suffix[1:] for path in place.glob("private.*")} & writers.keys()
         if len(there) != 1:
             rule = "left out where the private rows are files of your own: change those"
@@ -122,11 +142,23 @@ class Data:
     def _label(self) -> dict[str, str]:
         return {} if self.label == "label" else {"label": self.label}
 
-    def _tables(self, place: Path, private: bool) -> dict[str, Any]:
-        given = self._given()
+    def _tables(self, place: Path, private: bool, public: Path | None = None) -> dict[str, Any]:
+        """``public``: where the public rows lie already."""
+        given, stored = self._given(), public and public / "public.parquet"
+        known = read_table("public", stored).columns if stored else self._columns("public")
         for name in given[0 if private else 1 :]:
-            write_table(name, getattr(self, name), self.label, place / f"{name}.parquet")
+            table = known if name == "public" else self._columns(name, kinds_of(known))
+            with _unless_same(place / f"{name}.parquet") as part:
+                write_table(table, part)
         return {name: str(place / f"{name}.parquet") for name in given} | self._label
+
+    def _columns(self, name: str, kinds: Mapping[str, Kind] | None = None) -> dict[str, np.ndarray]:
+        """A frame with its labels and persons; ``kinds``: as of ``read_frame``."""
+        frame, labels = _pair(getattr(self, name))
+        named = self.person if isinstance(self.person, str) else PERSON
+        persons = self.person if name == SPLITS[0] and named is not self.person else None
+        beside = _beside(name, frame, **{self.label: labels, named: persons})
+        return read_frame(name, frame, (self.label, named, ID), kinds, beside)
 
     def _given(self) -> list[str]:
         """The splits that there are; private rows may be elsewhere, where nobody writes them."""
@@ -145,44 +177,66 @@ class Data:
             rows, labels = _pair(getattr(self, name))
             if labels is None and name != "public" and rows is not None:
                 raise InvalidInput(name, "a pair: rows and their labels", "rows alone")
+            persons = self.person if name == "private" else None
+            beside = _beside(name, rows, **{"label": labels, PERSON: persons})
             arrays = {f"{name}_x": rows, f"{name}_y": _codes(name, labels, names)}
-            if name == "private":
-                arrays["private_person"] = self.person
+            if (ids := beside.get(PERSON)) is not None:
+                whole = isinstance(ids, np.ndarray) and ids.dtype.kind in "iu"
+                arrays["private_person"] = ids if whole else np.array(texts(ids), dtype=str)
             _write_arrays(arrays, place / f"{name}.npz")
         return {"data": str(place)}
 
     def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """Settings with the classes' names, where they are known, and persons, where given."""
         known: dict[str, Any] = {"classes": names} if (names := self.names()) else {}
-        if self.person is not None and self.in_memory and is_texts(_rows_of(self.public)):
+        if isinstance(self.person, str):
+            known["person"] = self.person
+        elif self.person is not None and (
+            is_frame(_rows_of(self.public)) or is_texts(_rows_of(self.public))
+        ):
             known["person"] = PERSON
         if self.text_features != HASHED:
             known["text_features"] = self.text_features
         unit: dict[str, Any] = {"privacy": {"unit": "person"}} if self.person is not None else {}
         return merged({"data": known, **unit}, settings) if known or unit else settings
 
+    def label_type(self) -> str:
+        """What the public labels in memory are: int, float, bool or str; empty where none is."""
+        rows, labels = _pair(self.public if self.test is None else self.test)
+        if labels is None and is_frame(rows) and self.label in getattr(rows, "column_names", rows):
+            labels = rows[self.label]
+        there = [cell for cell in (() if labels is None else labels) if cell_text(cell) is not None]
+        kinds = {"i": "int", "u": "int", "f": "float", "b": "bool", "U": "str", "T": "str"}
+        return kinds.get(np.asarray(there or [None]).dtype.kind, "")
+
     def names(self) -> list[str]:
         """The classes' names, which labels in memory have where they are texts; else none."""
         labels = _pair(self.public if self.test is None else self.test)[1]
         if len(self.classes) or labels is None:
             return list(map(str, self.classes))
-        if np.asarray(labels).dtype.kind not in "UOT":
+        if kind_of(labels) != "text":
             return []
         more = None if self.test is None else _pair(self.public)[1]
         return class_names(labels, [] if more is None else more)
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
-    return given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    """Rows and their labels, if there are any; tensors as arrays."""
+    rows, labels = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    return as_array(rows), as_array(labels)
 
 
 def _rows_of(given: Any) -> Any:
     return _pair(given)[0]
 
 
-def is_frame(rows: Any) -> bool:
-    """Whether rows have named columns: pandas, polars, ``datasets``."""
-    return hasattr(rows, "columns") or hasattr(rows, "column_names")
+def _beside(name: str, rows: Any, **more: Any) -> dict[str, Any]:
+    """Labels and persons of rows, where there are any. Raises InvalidInput."""
+    given = {column: as_array(cells) for column, cells in more.items() if cells is not None}
+    for column, cells in given.items():
+        if not hasattr(cells, "__len__") or len(cells) != len(rows):
+            raise InvalidInput(name, f"one {column} for each row", "another count")
+    return given
 
 
 def is_texts(rows: Any) -> bool:
@@ -196,23 +250,18 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     An array of numbers stays as it is: its dtype is public. Other cells are read one by one, so
     that no row decides what another one's label is.
     """
-    if labels is None or (isinstance(labels, np.ndarray) and labels.dtype.kind in "biuf"):
+    if labels is None or (isinstance(labels, np.ndarray) and labels.dtype.kind in "iuf"):
         return labels
-    texts = list(map(written, labels))
-    codes = list(map(code_of(names) if names else _whole, texts))
-    wrong = [text for text, code in zip(texts, codes, strict=True) if code < 0]
+    if isinstance(labels, np.ndarray) and labels.ndim > 1:  # attributes
+        return labels
+    cells = list(map(written, texts(labels)))
+    codes = list(map(code_of(names) if names else _whole, cells))
+    wrong = [text for text, code in zip(cells, codes, strict=True) if code < 0]
     may = {"private": wrong, "public": [t for t in wrong if t.lower() in NO_LABEL], "test": []}
     if unknown := [text for text in wrong if text not in may[name]]:
         rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
         raise InvalidInput(name, rule, unknown[0])
     return np.array(codes, dtype=np.int64)
-
-
-def cell_text(cell: Any) -> str | None:
-    """A cell as text, whole numbers as such; None where it is missing."""
-    if cell is None or cell != cell:
-        return None
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def _whole(text: str) -> int:
@@ -236,48 +285,17 @@ def _write_arrays(given: Mapping[str, Any], path: Path) -> None:
         np.savez(file, **arrays)
 
 
-def _write_texts(name: str, texts: Any, labels: Any, persons: Any, path: Path) -> None:
+def _write_texts(name: str, rows: Any, labels: Any, persons: Any, path: Path) -> None:
     """A CSV file, a line for each row: a text's own line breaks become spaces."""
     if labels is None and name != "public":
         raise InvalidInput(name, "a pair: texts and their labels", "texts alone")
-    given: dict[str, list[Any]] = {"text": list(cleaned(texts))}
-    more = {"label": labels, PERSON: persons}
-    given |= {column: list(cells) for column, cells in more.items() if cells is not None}
-    for column, known in given.items():
-        if len(known) != len(given["text"]):
-            raise InvalidInput(name, f"one {column} for each text", "another count")
-    with _unless_same(path) as part, part.open("w", encoding="utf-8", errors="replace") as file:
+    more = _beside(name, rows, **{"label": labels, PERSON: persons})
+    given = {"text": cleaned(texts(rows)), **{key: texts(cells) for key, cells in more.items()}}
+    with _unless_same(path) as part, part.open("w", encoding="utf-8") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(given)
         for cells in zip(*given.values(), strict=True):
-            writer.writerow(re.sub(r"[\r\n]", " ", cell_text(cell) or "") for cell in cells)
-
-
-def write_table(name: str, given: Any, label: str, path: Path) -> None:
-    """A frame as a parquet file; ``given``: with its labels, or a pair of both."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        text = "data frames need another package: pip install 'labelwall[tables]'."
-        raise MissingData(text) from error
-    frame, labels = _pair(given)
-    if hasattr(frame, "with_format"):  # of `datasets`
-        table = frame.with_format("arrow")[:]
-    elif hasattr(frame, "to_arrow"):
-        table = frame.to_arrow()
-    elif hasattr(frame, "to_dict"):  # a column of Python's objects may hold anything: cell by cell
-        mixed = {key: frame[key].map(cell_text) for key in frame if frame[key].dtype == object}
-        table = pyarrow.Table.from_pandas(frame.assign(**mixed), preserve_index=False)
-    else:
-        raise InvalidInput(name, "a data frame, as the others are", type(frame).__name__)
-    if labels is not None:
-        table = table.append_column(
-            label, pyarrow.array([cell_text(cell) for cell in labels], pyarrow.string())
-        )
-    table = table.replace_schema_metadata(None)
-    with _unless_same(path) as part:
-        parquet.write_table(table, part)
+            writer.writerow(re.sub(r"[\r\n]", " ", cell) for cell in cells)
 
 
 @contextmanager

@@ -1,16 +1,20 @@
 """What a run leaves, in Python: its model, its report, its ledger's audit."""
 
 import html
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..teacher.ledger.auditor.auditor import Finding
-from ..wall.errors import MissingData
+from ..wall.datasets import readers
+from ..wall.errors import InvalidInput, MissingData
 from ..wall.labels import code_of
-from .data import ROWS, Data, is_frame, write_table
+from .data import ROWS, Data
+from .frames import as_array, is_frame, read_frame, texts
+
+LABELS = "labels.txt"  # what type the labels had in memory, in a run folder
 
 if TYPE_CHECKING:
     from ..student.results import Estimate
@@ -34,8 +38,9 @@ class Report:
 class Model:
     """A student, from the folder of a finished run or from its file. Using it costs no privacy.
 
-    ``classes_``: the labels, in the order of ``predict_proba``'s columns: int64 where they are the
-    numbers from 0 on, else texts; attributes' names. ``student``: the network with its
+    ``classes_``: the labels, in the order of ``predict_proba``'s columns: integers, floating
+    numbers, truth values or texts, as ``fit`` was given them in memory; else int64 where all are
+    whole numbers, and texts; attributes' names. ``student``: the network with its
     preprocessing (``student.module``, a torch module) and all that its file says.
     """
 
@@ -43,9 +48,15 @@ class Model:
         from ..student.model import load as load_student
 
         self.path, self.student = Path(path), load_student(path)
-        names = self.student.classes
-        numbered = list(names) == [str(number) for number in range(len(names))]
-        self.classes_ = np.arange(len(names)) if numbered else np.array(names)
+        known, names = self.path / LABELS, self.student.classes
+        kind = known.read_text() if known.is_file() else ""
+        kind = kind or ("int" if all(name.isdecimal() for name in names) else "str")
+        self.classes_ = np.array(names)
+        if kind == "bool" and self.student.info.labels.kind == "class":
+            self.classes_ = np.isin(names, ["1", "True"])
+        elif kind in ("int", "float"):
+            with suppress(ValueError):  # names of attributes
+                self.classes_ = self.classes_.astype(kind)
 
     def __repr__(self) -> str:
         return f"Model({self.student.info.backbone}, epsilon={self.epsilon_})"
@@ -120,15 +131,21 @@ class Model:
         return self.student.probabilities(self._inputs(rows))
 
     def score(self, rows: Any, labels: Any) -> float:
-        """The share of right labels; for values R^2."""
-        predicted, truth = self.predict(rows), np.asarray(labels)
+        """The share of right labels; for values R^2. Raises InvalidInput for a label of no class,
+        and another number of labels than of rows.
+        """
+        predicted, truth = self.student.predict(self._inputs(rows)), np.asarray(as_array(labels))
+        if predicted.shape != truth.shape:
+            raise InvalidInput("labels", f"of the shape {predicted.shape}", truth.shape)
         if self.student.info.labels.kind == "value":
             return float(1 - ((truth - predicted) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
         if self.student.info.labels.kind == "class":
             code = code_of(self.student.classes)
-            return float(
-                np.mean([code(a) == code(b) for a, b in zip(predicted, labels, strict=True)])
-            )
+            cells = texts(truth)
+            if unknown := [text for text in cells if code(text) < 0]:
+                rule = f"labels of {', '.join(self.student.classes[:12])}"
+                raise InvalidInput("labels", rule, unknown[0])
+            truth = np.array([*map(code, cells)])
         return float((predicted == truth).mean())
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -139,11 +156,18 @@ class Model:
 
     def _inputs(self, rows: Any) -> Any:
         if not is_frame(rows) or self.student.info.table is None:
-            return rows if isinstance(rows, str | Path | np.ndarray | list) else np.asarray(rows)
-        with TemporaryDirectory() as scratch:
-            path = Path(scratch) / "rows.parquet"
-            write_table("rows", rows, "label", path)
-            return self.student.rows(path)
+            if isinstance(rows, str | Path | np.ndarray):
+                return rows
+            first = rows[0] if isinstance(rows, list) and rows else None
+            if hasattr(first, "convert"):  # images of Pillow
+                self.student.read([])  # raises but for a student of images
+                side, *_, channels = self.student.info.input_shape
+                white = self.student.info.white
+                images = [readers.pixels_of(row.copy(), side, channels, white) for row in rows]
+                return np.stack(images)
+            return rows if isinstance(first, str | Path) else np.asarray(as_array(rows))
+        plain = [c.name for c in self.student.info.table.columns if c.kind != "number"]
+        return self.student.info.table.entries("rows", read_frame("rows", rows, plain))
 
 
 def load(path: str | Path) -> Model:

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..wall.errors import InvalidInput
 from .api import fit
-from .data import Data, cell_text, is_frame
+from .data import Data
+from .frames import cell_text, is_frame
 
 PUBLIC = "-1"  # the mark of a public row, as a text
 

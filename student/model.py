@@ -23,7 +23,7 @@ from ..wall import networks
 from ..wall.datasets import arrays, readers
 from ..wall.datasets.columns import Encoding
 from ..wall.datasets.folders import is_text_folder
-from ..wall.datasets.tables import is_table, read_table
+from ..wall.datasets.tables import is_table, read_records
 from ..wall.errors import InvalidInput, MissingData, shape_text
 from ..wall.guarantee import Unit
 from ..wall.label_kinds import label_space
@@ -254,15 +254,20 @@ class StudentModel:
         columns; of an array the columns are ``info.table``'s entries, not scaled: the numbers
         themselves, where all columns are of numbers. A student of texts takes a list or an array of
         them. Images are cut, resized and converted as a run's public rows are. Raises InvalidInput
-        for vectors of another width, images for a student of vectors and the other way round, a
-        table without one of the columns, and a file that is no readable image, which it names;
-        MissingData without the sentence model that a student of texts needs.
+        for vectors of another width, a row of a table that does not fit, one that is not finite,
+        images for a student of vectors and the other way round, a table without one of the columns,
+        and a file that is no readable image; MissingData without the sentence model that a student
+        of texts needs.
         """
         shape, table = self.info.input_shape, self.info.table
         if isinstance(inputs, str | Path):
             if table is None or not reads_table(Path(inputs)):
                 return self.rows([inputs])
-            return self.rows(table.entries("inputs", read_table("inputs", inputs).columns))
+            rows, fits = self.records(inputs)
+            if not fits.all():
+                rule = "a table whose rows have a cell for each column"
+                raise InvalidInput("inputs", rule, f"another count in row {int(np.argmin(fits))}")
+            return rows
         if table and table.of_text and np.asarray(inputs).dtype.kind in "UOT":
             cells = np.asarray(inputs, dtype=object)
             return self.rows(table.entries("inputs", {table.features[0]: cells}))
@@ -280,8 +285,17 @@ class StudentModel:
             rule = f"{kind} [n, {', '.join(map(str, shape))}], as the student was trained on"
             raise InvalidInput("inputs", rule, shape_text(rows))
         if not np.isfinite(rows).all():
-            raise InvalidInput("inputs", "finite", "NaN, or a number beyond float32")
+            row = int(np.argmin(np.isfinite(rows).all(axis=1)))
+            raise InvalidInput("inputs", "finite", f"NaN, or a number beyond float32, in row {row}")
         return rows
+
+    def records(self, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+        """(inputs float32 [n, d] of those rows of a table that fit, as of ``rows``; which of all
+        rows these are, bool).
+        """
+        assert self.info.table is not None
+        columns, fits = read_records("inputs", path, self.info.table.features)
+        return self.rows(self.info.table.entries("inputs", columns)), fits
 
     def read(self, paths: Sequence[str]) -> readers.Images:
         """Image files as the student's inputs; one that can not be read is marked so.

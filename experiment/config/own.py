@@ -279,13 +279,8 @@ def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) ->
     else:
         labelled -= held_out(labelled)
     kind = "grey" if modes <= GREY_MODES else "colour"
-    return Findings(kind, tuple(classes), len(paths), side, 0, labelled, _white(deep))
-
-
-def _white(brightest: Sequence[float]) -> float | None:
-    """What is white in images with these brightest greys: 1, or all bits of the fewest, at least
-    8; None where there are none.
-    """
-    most = max(brightest, default=0.0)
-    bits = max(8, math.floor(most).bit_length())
-    return None if not brightest else 1.0 if most <= 1 else 2.0**bits - 1
+    most = max(deep, default=0.0)  # white is 1, or all bits of the fewest that hold it
+    white = 2.0 ** max(8, int(most).bit_length()) - 1 if most > 1 else 1.0
+    return Findings(
+        kind, tuple(classes), len(paths), side, labelled=labelled, white=white if deep else None
+    )

@@ -17,6 +17,7 @@ from ..run.run_folder import RunFolder
 
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
+LARGEST = 1 << 29  # bytes of an array in an npz file, once it is unpacked
 COLUMNS = 12  # names of a table's columns that an error shows
 FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
 Classified = tuple[int, list[str]]  # rows that were answered; files that hold no readable image
@@ -47,18 +48,29 @@ def classify_rows(
     """Write the student's answer for each row of an array to ``out``.
 
     ``file``: npy, or npz with the array x, of vectors [n, d] or images uint8 [n, h, w, c]; for a
-    student of a table another one, or a folder of texts, too. Raises MissingData, InvalidInput;
-    then ``out`` is as it was.
+    student of a table another one, or a folder of texts, too. A row that does not fit, or is not
+    finite, has a line without an answer. Raises MissingData, InvalidInput; then ``out`` is as it
+    was.
     """
     if reads_table(file) and student.info.table is None:
         raise InvalidInput("vectors", "an array: this student was trained on no table", str(file))
-    rows = student.rows(file) if reads_table(file) else _array(file)
-    student.rows(rows[:1])  # refused before a line is written
+    table = reads_table(file)
+    rows, fits = (
+        student.records(file) if table else (array := _array(file), np.ones(len(array)) > 0)
+    )
+    student.rows(rows[:0])  # refused before a line is written, and before a row is read
+    fitting = np.cumsum(fits) - fits  # how many came before each row
 
     def read(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        return rows[part], np.ones(len(rows[part]), dtype=bool)
+        fine = fits[part].copy()
+        inputs = rows[fitting[part.start] :][: fine.sum()]
+        if inputs.ndim == 2:
+            finite = np.isfinite(arrays.canonical_rows("vectors", inputs)).all(axis=1)
+            inputs, fine[fine] = inputs[finite], finite
+        return inputs, fine
 
-    return _write(student, "row", [str(row) for row in range(len(rows))], read, out, progress)
+    names = [str(row) for row in range(len(fits))]
+    return _write(student, "row", names, read, out, progress)
 
 
 def for_shares(
@@ -112,7 +124,8 @@ def _write(
                 unreadable += [] if fine else [name]
             progress(f"classifying {what}s", min(start + BLOCK, len(names)), len(names))
         if unreadable and len(unreadable) == len(names):
-            raise InvalidInput("images", "readable image files", unreadable[0])
+            rule = "readable image files" if what == "file" else "rows that fit, of finite numbers"
+            raise InvalidInput("inputs", rule, f"{what} {unreadable[0]}")
     return len(names) - len(unreadable), unreadable
 
 
@@ -191,7 +204,11 @@ def _array(file: Path) -> np.ndarray:
         raise InvalidInput("vectors", rule, str(file)) from error
     rows: np.ndarray | None = stored
     if not isinstance(stored, np.ndarray):
+        sizes = [entry.file_size for entry in stored.zip.infolist() if entry.filename == "x.npy"]
         stored.close()
+        if max(sizes, default=0) > LARGEST:
+            cure = "An npy file may be larger."
+            raise InvalidInput("vectors", f"of at most {LARGEST} bytes in an npz", sizes[0], cure)
         rows = arrays.read_member(file, "x")
     if rows is None or rows.ndim == 0:
         raise InvalidInput("vectors", rule, str(file))

@@ -124,8 +124,8 @@ def test_a_run_by_a_sentence_model(capsys) -> None:
     ("change", "message"),
     [
         ({"private": TEXTS}, "private.*a pair: texts and their labels"),
-        ({"private": (TEXTS, KINDS[1:])}, "private.*one label for each text"),
-        ({"private": (TEXTS, KINDS), "person": KINDS[1:]}, "private.*one person for each text"),
+        ({"private": (TEXTS, KINDS[1:])}, "private.*one label for each row"),
+        ({"private": (TEXTS, KINDS), "person": KINDS[1:]}, "private.*one person for each row"),
     ],
 )
 def test_bad_lists_are_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -130,11 +130,18 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once. Raises
-    InvalidInput as ``member_rows`` does, and for an array that ends early.
+    """Rows of an array from row ``start`` on, in blocks of ``size``; the file is read once, and one
+    that is stored by columns whole. Raises InvalidInput as ``member_rows`` does, and for an array
+    that ends early.
     """
     with _numbers(name), _member(path, name).open("rb") as member:
-        dtype, shape = _header(member)
+        dtype, shape, by_columns = _header(member)
+        if by_columns:
+            whole = required_member(path, name)
+            yield from (
+                whole[first : first + size].copy() for first in range(start, len(whole), size)
+            )
+            return
         width = dtype.itemsize * math.prod(shape[1:])
         member.seek(start * width, os.SEEK_CUR)
         for first in range(start, shape[0], size):
@@ -144,7 +151,7 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
 
 
 def member_rows(path: Path, name: str) -> int:
-    """How many rows an array has. Raises InvalidInput, also for one that is not stored by rows."""
+    """How many rows an array has. Raises InvalidInput, also for one that is not of numbers."""
     with _numbers(name), _member(require_arrays(path), name).open("rb") as member:
         return _header(member)[1][0]
 
@@ -157,17 +164,17 @@ def _member(path: Path, name: str) -> Path | zipfile.Path:
     return folder / f"{name}.npy"
 
 
-def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
-    """Dtype and shape of the array that follows. Raises ValueError unless it is rows of numbers or
-    texts.
+def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...], bool]:
+    """Dtype and shape of the array that follows, and whether it is stored by columns. Raises
+    ValueError unless it is rows of numbers or texts.
     """
     layout = np.lib.format
     old = layout.read_magic(member) == (1, 0)
     read = layout.read_array_header_1_0 if old else layout.read_array_header_2_0
     shape, by_columns, dtype = read(member)
-    if dtype.hasobject or by_columns or min(shape, default=-1) < 0:
+    if dtype.hasobject or min(shape, default=-1) < 0:
         raise ValueError("not rows of numbers")
-    return dtype, shape
+    return dtype, shape, by_columns
 
 
 @contextlib.contextmanager

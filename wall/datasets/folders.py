@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,11 @@ def walk(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
         yield folder, folders, files
 
 
-def _identity(folder: str | Path) -> tuple[int, int]:
-    status = os.stat(folder)
-    return status.st_dev, status.st_ino
+def _identity(folder: str | Path) -> tuple[int, int] | None:
+    with suppress(OSError):  # which would quote a name
+        status = os.stat(folder)
+        return status.st_dev, status.st_ino
+    return None
 
 
 def text_files(root: Path) -> list[str]:

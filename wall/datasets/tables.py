@@ -113,6 +113,36 @@ def _fitted(cells: list[str], count: int) -> list[str]:
     return cells[:count] if len(cells) == count + 1 and not cells[-1] else cells
 
 
+def read_records(
+    field: str, path: str | Path, features: Sequence[str]
+) -> tuple[Mapping[str, np.ndarray], np.ndarray]:
+    """(columns of a table to be labelled, of the rows that fit; which of all rows these are, bool).
+
+    A row of a CSV file is a record as RFC 4180 has it, with line breaks within quotes; it fits with
+    a cell for each name in the header. Raises InvalidInput, MissingData.
+    """
+    if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
+        table = read_table(field, path)
+        return table.columns, np.ones(len(table.places), dtype=bool)
+    cells, fits, limit = list[list[str]](), list[bool](), csv.field_size_limit(1 << 30)
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="backslashreplace", newline="") as lines:
+            separator = max(SEPARATORS, key=lines.readline().count)
+            lines.seek(0)
+            records = filter(None, csv.reader(lines, delimiter=separator))  # no empty lines
+            names = [name.strip() for name in next(records, [])]
+            if absent := [name for name in features if names.count(name) != 1]:
+                raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
+            places = [names.index(name) for name in features]
+            for record in records:
+                fits.append(len(record) == len(names))
+                cells += [[record[place] for place in places]] if fits[-1] else []
+    finally:
+        csv.field_size_limit(limit)
+    rows = np.array(cells, dtype=object).reshape(len(cells), len(features))
+    return {name: rows[:, at] for at, name in enumerate(features)}, np.array(fits, dtype=bool)
+
+
 def _cells(line: str, separator: str) -> list[str]:
     with contextlib.suppress(csv.Error):
         return next(csv.reader([line], delimiter=separator), [])
@@ -175,11 +205,11 @@ def _arrow(field: str, path: Path) -> TableFile:
         raise InvalidInput(field, rule, str(path)) from error
     names = [unicodedata.normalize("NFC", name) for name in table.column_names]
     named = _columns(field, names)
-    columns = {name: _arrow_column(table.column(at)) for name, at in named.items()}
+    columns = {name: arrow_column(table.column(at)) for name, at in named.items()}
     return TableFile(columns, np.arange(table.num_rows))
 
 
-def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
+def arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
     """Cells by the schema's type of a column: whether some are missing changes no other."""
     import pyarrow
     from pyarrow import types

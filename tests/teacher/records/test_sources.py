@@ -79,6 +79,20 @@ def test_a_misfit_is_named_without_the_number_of_rows(tmp_path, labels, x, y, id
     assert not any(count in str(caught.value) for count in ("16", "17", "18"))
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_blocks_of_arrays_that_are_stored_by_columns(tmp_path, folder):
+    x, y = np.arange(22.0).reshape(11, 2), np.array([0, 1, 2, np.nan, 1.5, 1] * 2)[:11]
+    if folder:
+        np.save(tmp_path / "private_x.npy", np.asfortranarray(x))
+        np.save(tmp_path / "private_y.npy", y)
+        config = DataConfig("arrays", path=str(tmp_path))
+    else:
+        config = private(tmp_path, np.asfortranarray(x), y)
+    parts = [rows for _, _, rows in stream_records(config, VECTORS, 4, start=2)]
+    assert np.concatenate([part.inputs for part in parts]).tolist() == x[[2, 5, 6, 7, 8]].tolist()
+    assert np.concatenate([part.labels for part in parts]).tolist() == [2, 1, 0, 1, 2]
+
+
 def test_records_and_what_was_read_do_not_print_their_rows(tmp_path):
     x, ids = np.full((3, 2), 123.0), np.array([777, 778, 779])
     config = private(tmp_path, x, [0, 1, 2], ids)

@@ -85,6 +85,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("class", {"test_y": np.zeros(4, dtype=int)}, "test_y"),
     ("class", {"test_y": np.full(6, 0.5)}, "test_y"),
     ("class", {"test_y": np.full(6, 2**40)}, "data.classes"),
+    ("class", {"test_y": np.array([0, 1, np.nan, 0, 0, 0])}, "test_y"),
     ("class", {"test_y": np.array([0, -1, 1, 0, 0, 0])}, "test_y"),
     ("class", {"test_y": None}, "data.path"),
     ("attributes", {"test_y": np.zeros(6, dtype=np.int64)}, "test_y"),
