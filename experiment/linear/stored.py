@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from ...wall.matrices import bias
-from .residuals import class_probabilities
+from .moments import class_probabilities
 
 
 @dataclass(frozen=True)

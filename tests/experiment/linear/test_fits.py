@@ -10,12 +10,12 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from labelwall.experiment.linear import classes, descent
-from labelwall.experiment.linear.gaussian_classes import gaussian_classes
+from labelwall.experiment.linear.classes import gaussian_classes
 from labelwall.experiment.linear.measure import FitSettings, Measurements
 from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.moments import class_probabilities
 from labelwall.experiment.linear.neighbours import with_neighbours
 from labelwall.experiment.linear.network import after_features, as_network
-from labelwall.experiment.linear.residuals import class_probabilities
 from labelwall.experiment.linear.tuning import NEIGHBOURS
 from labelwall.experiment.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.experiment.run.features import extractor_of_round
