@@ -1,4 +1,4 @@
-"""How sure the probabilities of classes should be, by gradients that the weights had not seen."""
+"""Sureness of the probabilities of classes, by gradients that the weights had not seen."""
 
 import math
 

@@ -66,7 +66,7 @@ class _Shift:
         return likely, torch.softmax(point[1], dim=0), likely.mean(dim=0).clamp(min=TINY)
 
     def as_records(self, point: torch.Tensor) -> torch.Tensor:
-        """How much each label of each row counts as a record, [n, c]."""
+        """Weight of each label of each row in the place of a record, [n, c]."""
         likely, private, public = self.shares(point)
         return likely * private / public
 
@@ -97,7 +97,7 @@ class _Shift:
 def misfit_of_gradients(
     shift: _Shift, unshifted: np.ndarray, best: np.ndarray, precisions: Sequence[torch.Tensor]
 ) -> Misfit:
-    """How far gradients miss at both points. A gradient's entries of a row add up to 0."""
+    """Misfits at both points. A gradient's entries of a row add up to 0."""
     classes = unshifted.shape[1]
     parameters = 2 * (classes - 1)
     entries = sum(moment.gradient.numel() for moment in shift.moments) * (1 - 1 / classes)
