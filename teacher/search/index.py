@@ -1,4 +1,4 @@
-"""Questions of mechanisms to an index of nearest neighbours; persons ranked by their nearest rows."""
+"""Questions of mechanisms to an index of nearest neighbours; persons by their nearest rows."""
 
 import weakref
 from abc import ABC, abstractmethod
