@@ -31,16 +31,16 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     rows keeps its share of the records, since it may be asked about later.
     """
     classes, rows = logits.shape[1], min(moment.most for moment in moments)
-    shift = _Shift(torch.tensor(logits[:rows]), [moment.first(rows) for moment in moments])
+    first = [moment.first(rows) for moment in moments]
+    shift = _Shift(logits=torch.tensor(logits[:rows]), moments=first)
     unshifted = np.stack([np.zeros(classes), np.log(softmax(logits[:rows], axis=1).mean(axis=0))])
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
     foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
     if foreign or not misfit.tells_of_a_shift:
         public = softmax(logits, axis=1).mean(axis=0)
-        return np.zeros(classes), Shares(
-            private=softmax(log(public)), public=public, foreign=foreign
-        )
+        private = softmax(log(public))
+        return np.zeros(classes), Shares(private=private, public=public, foreign=foreign)
     offsets = best[0] - best[0].mean()
     public = softmax(logits + offsets, axis=1).mean(axis=0)
     _, *fitted = (each.numpy() for each in shift.shares(torch.tensor(best)))

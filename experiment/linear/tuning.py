@@ -92,10 +92,8 @@ class ForeignByGradients:
     of foreign rows, has 94%. A model that is not quite right misses by many times chance, but by a
     small part of the signal.
 
-    Args:
-        deviations: of the residual above chance.
-        of_signal: the residual's share of what the gradients tell beside chance.
-        of_shift: the residual's share of what a shift had to explain.
+    The residual counts in ``deviations`` above chance, as its share ``of_signal``, which gradients
+    tell beside chance, and ``of_shift``, of what a shift had to explain.
     """
 
     deviations: float = 4.5
@@ -110,11 +108,9 @@ class ForeignByCounts:
     They were chosen on MNIST's HOG with 10 to 160 cells: 1,800 and 400 alike rows, classes that are
     rare or lacking on one side, and digits of another scanner (2c6345f3, 2a3dc31b).
 
-    Args:
-        times_chance: the misfit in multiples of what chance leaves.
-        unexplained: part of the ballots that no shares explain; alike rows leave 0.4 at most.
-        of_shift: the residual's share of what a shift had to explain. It is passed, too, if more
-            than twice ``unexplained`` is left.
+    ``times_chance``: the misfit in multiples of what chance leaves; ``unexplained``: part of the
+    ballots that no shares explain, at most 0.4 of alike rows; ``of_shift``: the residual's share of
+    what a shift had to explain, or twice ``unexplained`` in its place.
     """
 
     times_chance: float = 2.5
