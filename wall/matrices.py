@@ -150,7 +150,7 @@ def smallest(entries: np.ndarray, count: int) -> np.ndarray:
 
 
 def products(features: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    """Of each row, int8 [n, d], with each centre, int8 [m, d]: int64 [n, m], exact as above."""
+    """Products of rows, int8 [n, d], with centres, int8 [m, d]: int64 [n, m], exact as above."""
     wide, found = centers.T.astype(np.float32), np.empty((len(features), len(centers)), np.int64)
     for start in range(0, len(features), BATCH_ROWS):
         batch = slice(start, start + BATCH_ROWS)

@@ -8,7 +8,7 @@ from scipy.special import expit
 from .descent import Path, descend
 from .fitted import Fitted, best_factor
 from .measure import FitSettings, Measurements
-from .residuals import clipping_factor
+from .moments import clipping_factor
 
 
 def attribute_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Fitted | None:

@@ -1,12 +1,7 @@
-"""Gradient descent along noisy sums: post-processing, free.
-
-``Schedule`` says how long a step is and which steps count, ``Momentum`` is the step itself, and
-``descend`` asks for one sum after another.
-"""
+"""Gradient descent along noisy sums: post-processing, free."""
 
 import math
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -32,13 +27,12 @@ class Schedule:
 
     def rate(self, deviation: float) -> float:
         """Factor of a gradient whose entries have noise of that ``deviation``."""
-        noise = math.sqrt(self.steps) * deviation
-        return min(LOGIT_NOISE * (1 - MOMENTUM) / noise, MAX_RATE)
+        return min(LOGIT_NOISE * (1 - MOMENTUM) / (math.sqrt(self.steps) * deviation), MAX_RATE)
 
     def forgets(self, step: int) -> bool:
-        """Whether no step before this one counts, from 0: the later half counts.
+        """Whether no step before this one, from 0, counts: the later half does.
 
-        The first step, at weights of 0, counts if there are at most two.
+        The first step, at weights of 0, counts if there is no other.
         """
         return 2 * step < max(self.steps - 1, 3)
 
@@ -64,44 +58,20 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class Followed:
-    """A step: what was ``measured``, the ``gradient`` that was followed, the ``weights`` after."""
-
-    measured: Gradient
-    gradient: np.ndarray = field(repr=False)
-    weights: np.ndarray = field(repr=False)
-
-
-@dataclass(frozen=True)
 class Path:
-    """The first measurement and the steps that count.
+    """The first measurement, and those of the steps that count: ``asked``.
 
-    ``inputs``: of PUBLIC rows, by which gradients are explained, float64 [n, d + 1].
+    ``average``: of the weights after these, float64 [d + 1, c]; ``gradient``: the mean of those
+    that they followed, with noise of ``deviation`` on every entry; ``inputs``: of the PUBLIC rows
+    that explain it, float64 [n, d + 1].
     """
 
     first: Gradient
-    steps: tuple[Followed, ...]
+    asked: list[Gradient]
+    average: np.ndarray = field(repr=False)
+    gradient: np.ndarray = field(repr=False)
+    deviation: float
     inputs: np.ndarray = field(repr=False)
-
-    @property
-    def asked(self) -> list[Gradient]:
-        """Measurements of the steps that count."""
-        return [step.measured for step in self.steps]
-
-    @cached_property
-    def average(self) -> np.ndarray:
-        """Mean of the weights after these steps, float64 [d + 1, c]."""
-        return np.asarray(np.mean([step.weights for step in self.steps], axis=0))
-
-    @cached_property
-    def gradient(self) -> np.ndarray:
-        """Mean of the gradients of these steps, float64 [d + 1, c]."""
-        return np.asarray(np.mean([step.gradient for step in self.steps], axis=0))
-
-    @property
-    def deviation(self) -> float:
-        """Deviation of the noise on each entry of ``gradient``."""
-        return self.steps[-1].measured.deviation / math.sqrt(len(self.steps))
 
     @property
     def noise(self) -> float:
@@ -125,7 +95,7 @@ def descend(
     largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
     moving = Momentum(weights=zeros, velocity=zeros, largest=largest)
     first: Gradient | None = None
-    counted: list[Followed] = []
+    asked, gradients, weights = list[Gradient](), list[np.ndarray](), list[np.ndarray]()
     for step in range(how.steps):
         measured = measure.at(moving.weights)
         if measured is None:
@@ -140,9 +110,18 @@ def descend(
             gradient = gradient - gradient.mean(axis=1, keepdims=True)
         moving.follow(gradient, schedule.rate(measured.deviation))
         if schedule.forgets(step):
-            counted = []
-        counted.append(Followed(measured=measured, gradient=gradient, weights=moving.weights))
-    if first is None or not counted:
+            asked, gradients, weights = [], [], []
+        asked.append(measured)
+        gradients.append(gradient)
+        weights.append(moving.weights)
+    if first is None or not asked:
         return None
-    rows = max(1, MAX_ENTRIES // (len(counted) * how.outputs))
-    return Path(first=first, steps=tuple(counted), inputs=inputs[:rows])
+    rows = max(1, MAX_ENTRIES // (len(asked) * how.outputs))
+    return Path(
+        first=first,
+        asked=asked,
+        average=np.mean(weights, axis=0),
+        gradient=np.mean(gradients, axis=0),
+        deviation=asked[-1].deviation / math.sqrt(len(asked)),
+        inputs=inputs[:rows],
+    )

@@ -19,12 +19,12 @@ ENOUGH = {"xatol": 0.001}  # far below what noise leaves of a factor
 
 @dataclass(frozen=True)
 class Fitted:
-    """What sums give.
+    """Result of the sums of a fit.
 
     Args:
         weights: of inputs of length 1, float64 [d + 1, c]; for the classes' shares among PUBLIC
             rows.
-        shares: for classes, where they were compared with the records'.
+        shares: for classes, if they were compared with the records'.
         doubt: how sure the probabilities should be; None if noise hides it.
         explained: for values, their variance among public rows and its deviation.
     """

@@ -13,7 +13,7 @@ from .classes import class_weights
 from .fitted import CERTAIN, Doubt, Fitted
 from .labelled import Labelled, better
 from .measure import MAX_ROWS, MIN_RECORDS, Ask, FitSettings, Measurements, with_bias
-from .residuals import class_probabilities
+from .moments import class_probabilities
 from .shares import Shares
 from .stored import StoredFit, to_bytes
 from .tuning import KEPT_PRECISION, SURE_COUNT

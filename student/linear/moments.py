@@ -1,4 +1,4 @@
-"""Mean gradients that PUBLIC rows would have, beside those of the records."""
+"""Mean gradients that PUBLIC rows would have beside those of the records, and clipped residuals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from scipy.special import softmax
 
 MAX_ENTRIES = 500_000  # of the probabilities that slopes are computed from
 LIMITS = {"maxiter": 60}
@@ -57,6 +58,21 @@ class Moment:
         """Precision of each entry, [d + 1, c], by its noise and the chance of so many rows."""
         chance = (self.inputs**2).T @ self.residuals(likely) ** 2 / len(likely) ** 2
         return 1 / (self.deviation**2 + chance)
+
+
+def class_probabilities(logits: np.ndarray) -> np.ndarray:
+    """Softmax of each row."""
+    return np.asarray(softmax(logits, axis=1))
+
+
+def clipping_factor(squares: np.ndarray, clip: float) -> np.ndarray:
+    """Factor, at most 1, by which clipping multiplies residuals of these squared lengths."""
+    return np.asarray(np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 1e-12))))
+
+
+def class_clipping(p: np.ndarray, clip: float) -> np.ndarray:
+    """``clipping_factor`` of the residual for each label, if classes are ``p`` likely: [n, c]."""
+    return clipping_factor((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, clip)
 
 
 def minimised(surprise: Callable[[torch.Tensor], torch.Tensor], start: np.ndarray) -> np.ndarray:

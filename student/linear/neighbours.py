@@ -16,7 +16,7 @@ Says = Callable[[np.ndarray], np.ndarray]  # predictions float32 [n, c] of rows 
 
 
 def with_neighbours(says: Says, public: np.ndarray) -> Says:
-    """What ``says`` says of rows, mixed with its mean over the nearest public rows of each.
+    """Predictions by ``says``, mixed with their mean over the nearest public rows of each row.
 
     ``public``: int8 [m, d], m >= 1, of which the first MAX_ROWS count. A public row is its own
     nearest one. Rows do not depend on one another, so that a resumed run gives the same.

@@ -36,12 +36,12 @@ class Misfit:
 
     @property
     def residual(self) -> float:
-        """What neither the shares nor chance explain."""
+        """Part of the misfit that neither the shares nor chance explain."""
         return self.left - self.chance
 
     @property
     def to_explain(self) -> float:
-        """What a shift of the shares had to explain."""
+        """Part of the misfit that a shift of the shares had to explain."""
         return self.unshifted - self.chance
 
     @property

@@ -31,16 +31,16 @@ def shifted(logits: np.ndarray, moments: Sequence[Moment]) -> tuple[np.ndarray, 
     rows keeps its share of the records, since it may be asked about later.
     """
     classes, rows = logits.shape[1], min(moment.most for moment in moments)
-    shift = _Shift(torch.tensor(logits[:rows]), [moment.first(rows) for moment in moments])
+    first = [moment.first(rows) for moment in moments]
+    shift = _Shift(logits=torch.tensor(logits[:rows]), moments=first)
     unshifted = np.stack([np.zeros(classes), np.log(softmax(logits[:rows], axis=1).mean(axis=0))])
     best, precisions = shift.fitted(unshifted)
     misfit = misfit_of_gradients(shift, unshifted, best, precisions)
     foreign = is_foreign(misfit, signal(shift.moments, precisions) - misfit.chance)
     if foreign or not misfit.tells_of_a_shift:
         public = softmax(logits, axis=1).mean(axis=0)
-        return np.zeros(classes), Shares(
-            private=softmax(log(public)), public=public, foreign=foreign
-        )
+        private = softmax(log(public))
+        return np.zeros(classes), Shares(private=private, public=public, foreign=foreign)
     offsets = best[0] - best[0].mean()
     public = softmax(logits + offsets, axis=1).mean(axis=0)
     _, *fitted = (each.numpy() for each in shift.shares(torch.tensor(best)))
@@ -66,7 +66,7 @@ class _Shift:
         return likely, torch.softmax(point[1], dim=0), likely.mean(dim=0).clamp(min=TINY)
 
     def as_records(self, point: torch.Tensor) -> torch.Tensor:
-        """How much each label of each row counts as a record, [n, c]."""
+        """Weight of each label of each row in the place of a record, [n, c]."""
         likely, private, public = self.shares(point)
         return likely * private / public
 
@@ -97,7 +97,7 @@ class _Shift:
 def misfit_of_gradients(
     shift: _Shift, unshifted: np.ndarray, best: np.ndarray, precisions: Sequence[torch.Tensor]
 ) -> Misfit:
-    """How far gradients miss at both points. A gradient's entries of a row add up to 0."""
+    """Misfits at both points. A gradient's entries of a row add up to 0."""
     classes = unshifted.shape[1]
     parameters = 2 * (classes - 1)
     entries = sum(moment.gradient.numel() for moment in shift.moments) * (1 - 1 / classes)

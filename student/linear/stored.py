@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from ...wall.files import reading
 from ...wall.matrices import bias
-from .residuals import class_probabilities
+from .moments import class_probabilities
 
 
 @dataclass(frozen=True)

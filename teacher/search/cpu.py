@@ -96,7 +96,7 @@ class ExactIndex(Index):
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """As Index says, rows ascending.
+        """Result of ``Index.similar``, rows ascending.
 
         Among candidates of ``hashing``, products are computed one query at a time if that costs
         less than one product of the whole batch with all records.
@@ -210,7 +210,7 @@ class ExactIndex(Index):
         return np.ascontiguousarray(self.features[::STRIDE]), self._norms[::STRIDE]
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
-        """What ``select`` selects for each query, as stored rows."""
+        """Rows that ``select`` selects for each query, as stored."""
         positive, similar = self._norms[self._norms > 0], list[Similar]()
         ends = (int(positive.min()), int(positive.max())) if len(positive) else (0, 0)
         for part, norms in self._parts(queries):

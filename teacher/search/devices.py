@@ -31,7 +31,7 @@ def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The same integers by a float32 product.
+    """Products of int8 rows by a float32 product.
 
     Exact for an even ``left``: every partial sum is an even integer below 2^25 (see int8_matmul).
     """

@@ -1,4 +1,4 @@
-"""What mechanisms ask of an index of nearest neighbours; persons ranked by their nearest rows."""
+"""Questions of mechanisms to an index of nearest neighbours; persons by their nearest rows."""
 
 import weakref
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ Count = Callable[[Any, np.ndarray], np.ndarray]
 
 
 class Ranked(ABC):
-    """What is ranked for a query: rows, or persons by their nearest rows (ByPerson).
+    """Units that are ranked for a query: rows, or persons by their nearest rows (ByPerson).
 
     ``ids``: int64 [n_rows], of each row: its own, or its person's.
     """
@@ -33,7 +33,7 @@ class Ranked(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many are ranked."""
+        """Number of units that are ranked."""
 
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
         """A row for each of the min(m, n) nearest, by (squared distance, id): int64 [q, min(m, n)].
@@ -73,14 +73,14 @@ class Index(Ranked):
 
     @property
     def units(self) -> Ranked:
-        """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
+        """Units of lists and samples: rows, or persons."""
         return self if self._by_person is None else self._by_person
 
     @abstractmethod
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """What ``select`` selects for each query (int8 [q, d]).
+        """Records that ``select`` selects for each query (int8 [q, d]).
 
         ``hashing``: (tables, bits, public seed). It restricts the selection to records that share a
         bucket with the query.

@@ -51,7 +51,7 @@ def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
 
 
 def float32_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """The same integers by numpy's float32 product, for an even ``left`` (``minus_twice``).
+    """``int8_product`` by numpy's float32 product, for an even ``left`` (``minus_twice``).
 
     Every partial sum is an even integer below 2^25, hence exact. torch's float32 products would not
     be: they drop to bfloat16 when a process asks for "medium" precision.

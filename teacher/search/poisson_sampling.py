@@ -47,7 +47,7 @@ def thinned(
     release: str,
     entropy: Entropy,
 ) -> np.ndarray:
-    """How many of the counted records are in a fresh Poisson sample: int64 [q, c].
+    """Numbers of the counted records that are in a fresh Poisson sample: int64 [q, c].
 
     ``counts``: int64 [q, c], of the records that vote for each class; ``keys``, ``release``: what
     the draw is for. Every record has one bit of probability floor(gamma 2^32) / 2^32 <= gamma.

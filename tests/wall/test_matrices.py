@@ -16,6 +16,7 @@ from labelwall.wall.matrices import (
     Weights,
     inherit,
     nearest_cells,
+    smallest,
 )
 from labelwall.wall.messages import ABSTAINED, Outcome
 
@@ -105,6 +106,16 @@ def test_distances_are_exact_at_the_largest_entries_and_dimensions():
     squared = (wide**2).sum(axis=1)[:, None] + (cells**2).sum(axis=1) - 2 * wide @ cells.T
     expected = np.argsort(squared, axis=1, kind="stable")
     np.testing.assert_array_equal(nearest_cells(features, centers, 40), expected)
+
+
+@pytest.mark.parametrize("columns", [1, 40, 64, 333])
+@pytest.mark.parametrize("values", [2, 1_000])
+def test_the_smallest_entries_are_those_of_a_stable_sort(columns, values):
+    """Among few columns and many, with many ties and few."""
+    entries = np.random.default_rng(columns).integers(0, values, (50, columns)).astype(np.int32)
+    expected = np.argsort(entries, axis=1, kind="stable")
+    for count in {1, min(2, columns), min(10, columns), columns}:
+        np.testing.assert_array_equal(smallest(entries, count), expected[:, :count])
 
 
 COUNTS = np.array([[5, 9, -3], [7, 7, 1], [-4, -9, -2]])

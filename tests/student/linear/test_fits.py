@@ -11,12 +11,12 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from labelwall.student.asking.features import extractor_of_round
 from labelwall.student.linear import classes, descent
-from labelwall.student.linear.gaussian_classes import gaussian_classes
+from labelwall.student.linear.classes import gaussian_classes
 from labelwall.student.linear.measure import FitSettings, Measurements
 from labelwall.student.linear.model import LinearModel, fit
+from labelwall.student.linear.moments import class_probabilities
 from labelwall.student.linear.neighbours import with_neighbours
 from labelwall.student.linear.network import after_features, as_network
-from labelwall.student.linear.residuals import class_probabilities
 from labelwall.student.linear.tuning import NEIGHBOURS
 from labelwall.student.linear.tuning import NEIGHBOURS_SHARE as SHARE
 from labelwall.student.train import outputs
