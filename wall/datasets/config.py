@@ -12,6 +12,7 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, written
 from .texts import HASHED, require_encoder
 
+MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
 ID = "record_id"  # a column with ids of private records, where there is one
 Labels = Literal["class", "attributes", "value"]
 

@@ -25,7 +25,7 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, number_form, numbers, texts
-from .config import ID, DataConfig, PublicData, Task, no_names, no_rows
+from .config import ID, MOST_COLUMNS, DataConfig, PublicData, Task, no_names, no_rows
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 SPLITS = ("private", "public", "test")
 SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-MOST_COLUMNS = 1 << 16
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
 PARQUET = (".parquet", ".pq")
