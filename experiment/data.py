@@ -208,9 +208,7 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
 
 def cell_text(cell: Any) -> str | None:
     """A cell as text, whole numbers as such; None where it is missing."""
-    if cell is None or cell != cell:
-        return None
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    return written(cell) or None
 
 
 def _whole(text: str) -> int:
