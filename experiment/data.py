@@ -47,10 +47,10 @@ class Data:
     ``private`` is None where others have these rows (``fit``'s ``teachers``).
 
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
-    labels, in order; those of the test split where it is empty. ``person``: of each private row in
-    arrays or a list the id of its person; persons are protected then, unless ``privacy`` says
-    otherwise. ``text_features``: what makes numbers of texts, "sentence/" and the name or folder of
-    a sentence model, or n-grams by default.
+    labels, in order; those of the test and public rows where it is empty. ``person``: of each
+    private row in arrays or a list the id of its person; persons are protected then, unless
+    ``privacy`` says otherwise. ``text_features``: what makes numbers of texts, "sentence/" and the
+    name or folder of a sentence model, or n-grams by default.
     """
 
     private: Any

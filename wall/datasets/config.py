@@ -100,8 +100,9 @@ class DataConfig:
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
         classes: the public list of names of classes or attributes, in order (names); when empty,
-            the folders of test or the columns of its attributes.csv (for folder), or numbers by
-            test_y (for arrays). Published data sets have their own.
+            the labels of the test and public rows, or the columns of test's attributes.csv (for
+            folder), or numbers by test_y and public_y (for arrays). Published data sets have their
+            own.
     """
 
     source: Source = "mnist5k"
