@@ -61,10 +61,10 @@ class Data:
     rounded: give such ids as texts. The dtype of an array is public.
 
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
-    labels, in order; those of the test split where it is empty. ``person``: the name of the column
-    with the id of each private row's person (of paths also as ``data.person``), or these ids;
-    persons are protected then, unless ``privacy`` says otherwise. ``text_features``: what makes
-    numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
+    labels, in order; those of the test and public rows where it is empty. ``person``: the name of
+    the column with the id of each private row's person (of paths also as ``data.person``), or
+    these ids; persons are protected then, unless ``privacy`` says otherwise. ``text_features``: what
+    makes numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
     """
 
     private: Any

@@ -26,7 +26,6 @@ class ClassLabels(LabelSpace):
     """One class a row: truth, code and label are the index of its name, int64 [n]."""
 
     kind: ClassVar[str] = "class"
-    plural: ClassVar[str] = "classes"
     form: ClassVar[str] = "whole numbers or texts [n]"
     valid: ClassVar[str] = "from 0 to the number of classes less 1"
     names: tuple[str, ...]
@@ -94,7 +93,6 @@ class AttributeLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "attributes"
-    plural: ClassVar[str] = "attributes"
     form: ClassVar[str] = "whole numbers [n, attributes], at least 2 attributes"
     valid: ClassVar[str] = "0 and 1"
     names: tuple[str, ...]
@@ -160,7 +158,6 @@ class ValueLabels(LabelSpace):
     """
 
     kind: ClassVar[str] = "value"
-    plural: ClassVar[str] = "values"
     form: ClassVar[str] = "numbers [n]"
     valid: ClassVar[str] = "finite"
     low: float

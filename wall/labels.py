@@ -32,7 +32,6 @@ class LabelSpace(ABC):
     """The labels that a data set's rows can have, public; a frozen dataclass."""
 
     kind: ClassVar[str]  # its name in data.labels
-    plural: ClassVar[str]  # what names are of
     form: ClassVar[str]  # what truth is, in errors
     valid: ClassVar[str]  # which entries of truth are right, in errors
     names: tuple[str, ...]  # of the classes, of the attributes, or of the value

@@ -95,7 +95,8 @@ def test_bad_folders_are_one_line(image_folders: dict[str, str], tmp_path: Path,
     shutil.copy(test / "cat" / "0.png", test / "loose.png")
     assert "images in class folders only" in refused(capsys, *run)
     (test / "loose.png").unlink()
-    (test / "dog").rename(tmp_path / "elsewhere")
+    for folder in (public, test):
+        (folder / "dog").rename(tmp_path / f"dog of {folder.name}")
     assert "at least 2" in refused(capsys, *run)
 
 
@@ -148,3 +149,35 @@ def test_the_help_is_short_and_all_of_it_is_there(command: str, capsys) -> None:
         shown = capsys.readouterr().out
         assert ("--student.vat_epsilon" in shown) == full
         assert full or ("--help-all" in shown and len(shown.splitlines()) < 130)
+
+
+def test_the_price_comes_after_how_each_column_is_read(tmp_path: Path, capsys) -> None:
+    """Of numbers with decimal commas, which are learned from; also in `plan` and in `init`."""
+    rng, places = np.random.default_rng(0), list[str]()
+    for split, count in (("private", 300), ("public", 60), ("test", 60)):
+        y = rng.integers(0, 3 if split != "test" else 2, count)
+        x = np.column_stack([y == 0, y == 1]) * 3 + rng.normal(0, 0.3, (count, 2))
+        lines = [f"{a:.3f};{b:.3f};{n};{'rst'[y[n]]}" for n, (a, b) in enumerate(x)]
+        text = "\n".join(["x;z;row;label", *lines]).replace(".", ",")
+        (tmp_path / f"{split}.csv").write_text(text)
+        places += [f"--{split}", str(tmp_path / f"{split}.csv")]
+    known = [
+        "classes: r, s, t",
+        "columns, as the public rows show them:",
+        "  number, decimal comma: x, z",
+        "  left out, whole numbers that all differ, as ids do (data.keep takes it): row",
+    ]
+    method = ["--mechanism.kind", "private_linear", "--mechanism.steps", "20", "--features", "raw"]
+    options = [*places, *method, *QUICK[2:-1], "--student.steps", "300", "--run_dir", "out"]
+    assert pipeline.main(["run", *options]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:4] == known
+    assert lines[4].startswith("price: ")
+    assert "no test row is of t: no accuracy tells of these classes" in lines
+    assert summary("out")["test_accuracy"] > 0.9
+    assert pipeline.main(["plan", *places, *method]) == 0
+    assert capsys.readouterr().err.splitlines()[:4] == known
+    assert pipeline.main(["init", *places, "--id", "row"]) == 0
+    written = Path("labelwall.yaml").read_text()
+    assert all(f"# {line}\n" in written for line in known[:3])
+    assert "  id: row\n" in written

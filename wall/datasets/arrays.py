@@ -17,8 +17,10 @@ from ..errors import InvalidInput, MissingData, shape_text
 from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, has_truth, readable
 from ..progress import TaskProgress
-from .config import DataConfig, PublicData, Task, no_names, no_rows
+from .config import MOST_COLUMNS, DataConfig, PublicData, Task, no_names, no_rows
 
+# A larger PUBLIC array of an npz file is refused where it was compressed more often
+PACKED_BYTES, PACKED_TIMES = 1 << 30, 100
 _NONE = np.array([], dtype=str)
 
 
@@ -123,6 +125,13 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
     if not has_member(place, name):
         rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
         raise InvalidInput("data.path", rule, str(place))
+    if place.is_file() and not name.startswith("private"):  # a private size depends on the rows
+        with _numbers(name), zipfile.ZipFile(place) as file:
+            packed = file.getinfo(f"{name}.npy")
+        if packed.file_size > max(PACKED_BYTES, PACKED_TIMES * packed.compress_size):
+            rule = f"compressed at most {PACKED_TIMES} times, or of {PACKED_BYTES} bytes"
+            cure = "numpy.savez writes it without compression."
+            raise InvalidInput(name, rule, f"{packed.file_size} bytes", cure)
     with _numbers(name), _member(place, name).open("rb") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         len(array)  # raises for a single number
@@ -201,8 +210,10 @@ def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
     image = rows.dtype == np.uint8 and rows.ndim == 4 and rows.shape[-1] in (1, 3)
     # uint8 [n, d] may be flattened images, whose shape is lost
     vector = rows.dtype.kind in "iuf" and rows.dtype != np.uint8 and rows.ndim == 2
+    vector = vector and rows.shape[1] <= MOST_COLUMNS
     if not (image or vector) or 0 in rows.shape[1:]:
         rule = "images uint8 [n, h, w] or [n, h, w, 1 or 3], or vectors float or int [n, d]"
+        rule += f" of at most {MOST_COLUMNS} numbers"
         raise InvalidInput(name, rule, shape_text(rows))
     with np.errstate(all="ignore"):
         return rows if image else rows.astype(np.float32)

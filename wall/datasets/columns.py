@@ -163,9 +163,8 @@ class Column:
             raise InvalidInput("table", "columns of texts with what encodes them", self.name)
         sizes = {len(self.mean), len(self.deviation)}
         known = sizes == {len(self.values) + 1} if self.kind == "category" else len(sizes) == 1
+        known &= self.marks in MARKS and (self.kind != "date" or self.form in DATES)
         numbers = all(map(math.isfinite, self.mean + self.deviation))
-        if self.marks not in MARKS or (self.kind == "date" and self.form not in DATES):
-            raise InvalidInput("table", "columns with marks and forms that are known", self.name)
         if not (
             known and numbers and min(self.deviation, default=0) > 0 and len(self.mean) > self.gaps
         ):
@@ -329,7 +328,7 @@ def _column(name: str, cells: np.ndarray, encoder: str) -> Column:
     rows = numbers(cells, None, marks, unit)
     if (filled := _readable(rows)).sum() >= MOSTLY * there:
         return _measured(name, "number", rows, filled, marks, unit)
-    dated = any(re.search(r"\d\D", text) for text in texts(cells)[:SAMPLE])
+    dated = any(re.search(r"\d\D", text) for text in texts(cells[_there(cells)][:SAMPLE]))
     form = _fitting(cells, DATES if dated else DATES[:1], dates)
     days = dates(cells, form)
     if (filled := _readable(days)).sum() >= MOSTLY * there:

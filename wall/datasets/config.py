@@ -18,6 +18,7 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, written
 from .texts import HASHED, require_encoder
 
+MOST_COLUMNS = 1 << 16  # of a table, or numbers of a vector
 ID = "record_id"  # a column with ids of private records, where there is one
 Labels = Literal["class", "attributes", "value"]
 
@@ -109,8 +110,9 @@ class DataConfig:
         white: what is white in grey images of more than 8 bits or of floating numbers, for folder;
             0 is black. 65535 when null; for your own images by the public ones.
         classes: the public list of names of classes or attributes, in order (names); when empty,
-            the folders of test or the columns of its attributes.csv (for folder), or numbers by
-            test_y (for arrays). Published data sets have their own.
+            the labels of the test and public rows, or the columns of test's attributes.csv (for
+            folder), or numbers by test_y and public_y (for arrays). Published data sets have their
+            own.
     """
 
     source: Source = "mnist5k"

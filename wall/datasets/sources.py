@@ -294,7 +294,8 @@ def facts(config: DataConfig) -> list[str]:
     if config.source in PUBLISHED:
         return []
     space = describe(config).labels
-    lines = [] if space.kind == "value" else [f"{space.plural}: {listed(space.names)}"]
+    named = "classes" if space.kind == "class" else space.kind
+    lines = [] if space.kind == "value" else [f"{named}: {listed(space.names)}"]
     if config.source == "folder" and (empty := readers.empty_folders(config)):
         lines.append(f"folders without images, which are no classes: {listed(empty)}")
     return lines + (tables.columns_read(config) if config.source == "table" else [])

@@ -25,7 +25,16 @@ from ..label_kinds import label_space
 from ..labels import LabelSpace, class_names, code_of, has_truth
 from ..progress import TaskProgress
 from .columns import Encoding, encoding_of, number_form, numbers, texts
-from .config import ID, SPLITS, DataConfig, PublicData, Task, no_names, no_rows
+from .config import (
+    ID,
+    MOST_COLUMNS,
+    SPLITS,
+    DataConfig,
+    PublicData,
+    Task,
+    no_names,
+    no_rows,
+)
 from .folders import read_text, text_files
 
 if TYPE_CHECKING:
@@ -33,7 +42,6 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 BYTE_ORDERS = {codecs.BOM_UTF8: "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-MOST_COLUMNS = 1 << 16
 INDEX = re.compile(r"__index_level_\d+__|")  # a column that pandas wrote without being asked
 MOST_LINES = 10  # kinds of columns that are shown
 PARQUET = (".parquet", ".pq")
@@ -82,8 +90,17 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
 
 def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
     """(names in the header, cells of each line below it) of a CSV file; none of a line that is no
-    CSV. The file's first bytes and lines say its encoding and separator. A line that is not UTF-8
-    is in Windows' code page of Western Europe, a function of that line alone.
+    CSV.
+    """
+    names, separator, lines = _opened(file)
+    return names, (_fitted(_cells(line, separator), len(names)) for line in lines)
+
+
+def _opened(file: Path) -> tuple[list[str], str, Iterator[str]]:
+    """(names in the header, separator, lines below it) of a CSV file.
+
+    The file's first bytes and lines say its encoding and separator. A line that is not UTF-8 is in
+    Windows' code page of Western Europe, a function of that line alone.
     """
     content = file.read_bytes()
     mark = next((mark for mark in BYTE_ORDERS if content.startswith(mark)), b"")
@@ -95,8 +112,7 @@ def read_lines(file: Path) -> tuple[list[str], Iterator[list[str]]]:
     if re.fullmatch("sep=.", header, re.IGNORECASE):  # as Excel reads and writes it
         separator, header = header[-1], next(lines, "")
     names = [unicodedata.normalize("NFC", name.strip()) for name in _cells(header, separator)]
-    names = names[:-1] if names[-1:] == [""] else names
-    return names, (_fitted(_cells(line, separator), len(names)) for line in lines)
+    return names[:-1] if names[-1:] == [""] else names, separator, lines
 
 
 def _lines(line: bytes, codec: str) -> list[str]:
@@ -124,19 +140,17 @@ def read_records(
     if Path(path).suffix.lower() not in TEXT or not Path(path).is_file():
         table = read_table(field, path)
         return table.columns, np.ones(len(table.places), dtype=bool)
-    cells, fits, limit = list[list[str]](), list[bool](), csv.field_size_limit(1 << 30)
+    names, separator, lines = _opened(Path(path))
+    if absent := [name for name in features if names.count(name) != 1]:
+        raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
+    places, cells, fits = [names.index(name) for name in features], list[list[str]](), list[bool]()
+    limit = csv.field_size_limit(1 << 30)
     try:
-        with Path(path).open(encoding="utf-8-sig", errors="backslashreplace", newline="") as lines:
-            separator = max(SEPARATORS, key=lines.readline().count)
-            lines.seek(0)
-            records = filter(None, csv.reader(lines, delimiter=separator))  # no empty lines
-            names = [name.strip() for name in next(records, [])]
-            if absent := [name for name in features if names.count(name) != 1]:
-                raise InvalidInput(field, f"a table with the column {absent[0]}, once", str(path))
-            places = [names.index(name) for name in features]
-            for record in records:
-                fits.append(len(record) == len(names))
-                cells += [[record[place] for place in places]] if fits[-1] else []
+        records = csv.reader((f"{line}\n" for line in lines), delimiter=separator)
+        for record in filter(None, records):  # no empty lines
+            record = _fitted(record, len(names))
+            fits.append(len(record) == len(names))
+            cells += [[record[place] for place in places]] if fits[-1] else []
     finally:
         csv.field_size_limit(limit)
     rows = np.array(cells, dtype=object).reshape(len(cells), len(features))

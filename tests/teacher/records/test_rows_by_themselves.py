@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from labelwall.wall.datasets.config import DataConfig
+from labelwall.wall.datasets.tables import encoding
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.guarantee import UNITS
 from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
@@ -38,6 +39,55 @@ def test_lines_of_a_csv_file(tmp_path, unit, separator):
 
     count = tried(ROWS, dict.fromkeys(names, TEXTS), NEW, write, config, unit)
     assert count == 3 + 5 * (1 + 5 * len(TEXTS))
+
+
+# A cell as other columns, tables and programs write one.
+OTHERS: list[Any] = ["1.234,5 kg", "1,234.5", "5 g", "12/31/2024", " \u00c9T\u00c9 ", "e\u0301t"]
+OTHERS += ["1.0", "9" * 5000, b"\xe9", b"\x00", b"\x81", b"\n\x00", "a;b", "\u0a0a\u000a"]
+WRITTEN = [
+    {
+        "key": f"k{n}",
+        "who": f"p{n}",
+        "label": ["\u00e9t\u00e9", "1"][n % 2],
+        "u": f"1.00{n},5 kg",
+        "v": f"1{n}/02/2024",
+        "w": "pq"[n % 2],
+    }
+    for n in range(2)
+]
+
+
+@pytest.mark.parametrize("form", ["cp1252", "utf-16-le", "utf-16-be", "sep=", "ends"])
+def test_a_cell_in_another_form_changes_no_other_row(tmp_path, form):
+    """Bytes that break a row's characters, marks, units and dates concern that row alone."""
+    path, names, encoded = tmp_path / "private.csv", [*WRITTEN[0], ""], form
+    if form in ("sep=", "ends"):
+        encoded = "utf-8"
+    columns = {split: str(tmp_path / f"{split}.csv") for split in ("public", "test")}
+    shown = [f"1.00{n},5 kg;2{n}/02/2024;{'pq'[n % 2]};" for n in range(9)]
+    lines = [line + WRITTEN[n % 2]["label"] for n, line in enumerate(shown)]
+    for place in columns.values():
+        Path(place).write_text("\n".join(["u;v;w;label", *lines * 2]), encoding="utf-8")
+    config = DataConfig("table", private=str(path), person="who", id="key", **columns)
+    assert {column.how for column in encoding(config).columns} == {
+        "number, decimal comma, thousands by '.', unit kg",
+        "date like 31/12/2024",
+        "category",
+    }
+
+    def write(rows):
+        def cell(value):
+            return value if isinstance(value, bytes) else value.encode(encoded, "ignore")
+
+        marks = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff", "sep=": b"sep=;\n"}
+        end = [""] * (form == "ends")
+        table = [names[:-1] + end, *([row[n] for n in names[:-1]] + end for row in rows)]
+        content = cell("\n").join(cell(";").join(map(cell, row)) for row in table)
+        path.write_bytes(marks.get(form, b"") + content + cell("\n"))
+
+    damages = dict.fromkeys(names[:-1], OTHERS)
+    new = WRITTEN[0] | {"key": "new", "who": "new"}
+    assert tried(WRITTEN, damages, new, write, config, "person") == 3 + 2 * (1 + 6 * len(OTHERS))
 
 
 @pytest.mark.parametrize("reader", ["csv", "arrays"])
@@ -201,11 +251,14 @@ def arrays_config(folder):
     return DataConfig("arrays", path=str(folder / "data.npz"))
 
 
-def write_arrays(folder, rows, *, ids=True, npz=True):
+def write_arrays(folder, rows, *, ids=True, npz=True, kind=int):
     public = {"public_x": np.zeros((3, 2)), "test_x": np.ones((2, 2)), "test_y": np.arange(2)}
+    public["test_y"] = public["test_y"].astype(kind)
     arrays = {
         "private_x": np.array([[float(row["u"]), float(row["v"])] for row in rows]),
-        "private_y": np.array([row.get("y", "ab".index(row["label"])) for row in rows]),
+        "private_y": np.array([row.get("y", "ab".index(row["label"])) for row in rows]).astype(
+            kind
+        ),
         "private_person": np.array([row["who"] for row in rows], dtype=str),
         **public,
     }
@@ -215,6 +268,19 @@ def write_arrays(folder, rows, *, ids=True, npz=True):
         np.savez(folder / "data.npz", **arrays)
     for name, array in {} if npz else arrays.items():
         np.save(folder / f"{name}.npy", array)
+
+
+@pytest.mark.parametrize("kind", [float, str])
+def test_labels_of_arrays(tmp_path, kind):
+    rows = [row | {"key": n, "y": n % 2} for n, row in enumerate(ROWS)]
+    other: list[Any] = [0.5, float("nan"), float("inf"), 1e300, -0.0, 2]
+    if kind is str:
+        other = ["", " 1.0", "0.0", "x" * 999, "nan", "\ud800", "\U0010ffff", "e\u0301"]
+
+    def write(private):
+        write_arrays(tmp_path, private, kind=kind)
+
+    tried(rows, {"y": other}, NEW | {"key": 9, "y": 1}, write, arrays_config(tmp_path), "row")
 
 
 @pytest.mark.parametrize("npz", [True, False], ids=["npz", "npy"])

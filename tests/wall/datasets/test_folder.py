@@ -1,6 +1,7 @@
 """Image folders of one's own, with classes or an attributes.csv, and the decoding of images."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.config import DataConfig, Task
 from labelwall.wall.datasets.readers import decode, read_images
-from labelwall.wall.datasets.sources import describe, read_public
+from labelwall.wall.datasets.sources import describe, facts, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.label_kinds import AttributeLabels, ClassLabels
 
@@ -240,3 +241,23 @@ def test_tables_that_do_not_fit_are_refused(attributes):
     test.write_text("path,red,red\n")
     with pytest.raises(InvalidInput, match=r"attributes\.csv"):
         describe(attributes)
+
+
+def test_class_folders_are_names_however_a_system_writes_them(image_folders):
+    forms = {"private": "e\u0301TE\u0301", "public": "\u00e9T\u00e9", "test": "\u00e9t\u00e9"}
+    for split, name in forms.items():
+        Path(image_folders[split], "cat").rename(Path(image_folders[split], name))
+    test, public = Path(image_folders["test"]), Path(image_folders["public"])
+    for folder in (test / "__MACOSX" / "\u00e9t\u00e9", test / "square", public / "emu"):
+        folder.mkdir(parents=True)
+    shutil.copy(test / "dog" / "0.png", test / "__MACOSX" / "\u00e9t\u00e9" / "1.png")
+    shutil.copy(test / "dog" / "0.png", public / "emu" / "0.png")
+    config = DataConfig(source="folder", image_size=8, **image_folders)
+    task = describe(config)
+    assert task.labels.names == ("dog", "emu", "\u00e9t\u00e9")
+    assert facts(config) == [
+        "classes: dog, emu, \u00e9t\u00e9",
+        "folders without images, which are no classes: square",
+    ]
+    assert np.bincount(read_public(config).test_labels).tolist() == [6, 0, 6]
+    assert np.bincount(open_records(config, task).labels).tolist() == [6, 0, 6]

@@ -1,0 +1,196 @@
+"""Tables in the forms that people have: read as the plain one, as the PUBLIC rows show; else one
+line."""
+
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets import arrays
+from labelwall.wall.datasets.columns import DATES, dates, encoding_of
+from labelwall.wall.datasets.config import MOST_COLUMNS, DataConfig
+from labelwall.wall.datasets.sources import describe, facts, read_public
+from labelwall.wall.datasets.tables import encoding, read_table
+from labelwall.wall.errors import InvalidInput, LabelwallError
+from tests.wall.datasets.small import SPLITS, cells
+
+RNG = np.random.default_rng(0)
+ROWS = {split: RNG.uniform(-5000, 5000, (30, 2)).round(2) for split in SPLITS}
+NAMES = ["\u00e9t\u00e9", "hiver"]
+
+
+def german(value: float) -> str:
+    return f"{value:,.2f}".translate({ord(","): ".", ord("."): ","})
+
+
+# How a number is written, the separator, the encoding, what stands before the header and at the
+# ends of lines, how classes are written
+FORMS = {
+    "decimal comma": (lambda v: f"{v:.2f}".replace(".", ","), ";", "utf-8", "", "", str),
+    "thousands": (lambda v: f'"{v:,.2f}"', ",", "utf-8", "", "", str),
+    "German thousands": (german, ";", "utf-8", "", "", str),
+    "French thousands": (
+        lambda v: f"{v:,.2f}".replace(",", "\u202f").replace(".", ","),
+        "\t",
+        "utf-8",
+        "",
+        "",
+        str,
+    ),
+    "Swiss thousands": (lambda v: f"{v:,.2f}".replace(",", "\u2019"), ",", "utf-8", "", "", str),
+    "percent": (lambda v: f"{v:.2f} %", ",", "utf-8", "", "", str),
+    "euros": (lambda v: f"{german(v)} \u20ac", ";", "cp1252", "", "", str),
+    "dollars": (lambda v: f'"{"-" * int(v < 0)}${abs(v):,.2f}"', ",", "utf-8", "", "", str),
+    "latin-1": (str, ",", "latin-1", "", "", str),
+    "UTF-16": (str, "\t", "utf-16", "", "", str),
+    "a byte order mark": (str, ",", "utf-8-sig", "", "", str),
+    "sep=": (str, ";", "utf-8", "sep=;\n", "", str),
+    "bars": (str, "|", "utf-8", "", "", str),
+    "separators at the ends": (str, ",", "utf-8", "", ",", str),
+    "capitals": (str, ",", "utf-8", "", "", str.upper),
+}
+
+
+def write(folder: Path, form: str, plain: bool = False) -> DataConfig:
+    number, separator, encoded, before, end, name = FORMS[form]
+    if plain:
+        number, separator, encoded, before, end, name = str, ",", "utf-8", "", "", str
+    folder.mkdir()
+    for split, rows in ROWS.items():
+        lines = [separator.join(["u", "v", "label"])]
+        for place, row in enumerate(rows):
+            classes = NAMES if split == "test" else list(map(name, NAMES))
+            lines.append(separator.join([*map(number, row), classes[place % 2]]))
+        text = before + "".join(f"{line}{end}\n" for line in lines)
+        (folder / f"{split}.csv").write_bytes(text.encode(encoded))
+    return DataConfig("table", **{split: str(folder / f"{split}.csv") for split in SPLITS})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_table_in_another_form_has_the_same_rows(tmp_path, form):
+    config, plain = write(tmp_path / "form", form), write(tmp_path / "plain", form, plain=True)
+    task = describe(config)
+    assert task == describe(plain)
+    ours, theirs = read_public(config), read_public(plain)
+    np.testing.assert_allclose(ours.inputs, theirs.inputs, atol=1e-6)
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    np.testing.assert_array_equal(ours.test_labels, theirs.test_labels)
+    records, known = open_records(config, task), open_records(plain, task)
+    np.testing.assert_allclose(records.inputs, known.inputs, atol=1e-6)
+    np.testing.assert_array_equal(records.labels, known.labels)
+    np.testing.assert_array_equal(records.ids, known.ids)
+
+
+@pytest.mark.parametrize("form", DATES[1:])
+def test_dates_are_read_by_the_form_that_all_public_cells_fit(form):
+    moments = [datetime(2024, month, 13 + month, 9, 5 + month, 7) for month in range(1, 11)]
+    written = cells(*(moment.strftime(form) for moment in moments))
+    (column,) = encoding_of({"x": written}).columns
+    assert column.kind == "date"
+    expected = [datetime.strptime(text, form).isoformat() for text in written]
+    np.testing.assert_array_equal(column.entries(written), dates(cells(*expected)))
+    missing = column.entries(cells("31/31/2024", "word", ""))
+    np.testing.assert_array_equal(missing, np.full((3, 1), column.mean[0]))
+
+
+def test_of_two_forms_the_day_is_first_and_times_differ_from_numbers():
+    (column,) = encoding_of({"x": cells("01/02/2024", "03/04/2024")}).columns
+    assert (column.form, column.how) == ("%d/%m/%Y", "date like 31/12/2024")
+    (column,) = encoding_of({"x": cells("1 kg", "2 kg", "3 kg")}).columns
+    assert column.entries(cells("4 kg", "4", "4 g", "kg", "9" * 5000)).ravel().tolist() == [
+        *(4, 4),
+        *[column.mean[0]] * 3,
+    ]
+    (column,) = encoding_of({"x": cells("1 kg", "2 g")}).columns
+    assert column.kind == "category"  # two units
+
+
+def idle_table(folder, header, row, rows=40, **settings):
+    for split in SPLITS:
+        lines = [header, *(row(n) + ("," + "ab"[n % 2]) for n in range(rows))]
+        (folder / f"{split}.csv").write_text("\n".join(lines))
+    files = {split: str(folder / f"{split}.csv") for split in SPLITS}
+    return DataConfig("table", **files, **settings)
+
+
+def test_columns_that_tell_nothing_are_left_out_and_said(tmp_path):
+    def row(n):
+        return f"{n},{7 * n % 11},r{n},{10**9 + n * 7919},one,{1000 + 31 * n}"
+
+    header = ",v,name,customer_id,same,amount,label"
+    known = encoding(config := idle_table(tmp_path, header, row))
+    assert known.features == ("v", "amount")
+    assert facts(config) == [
+        "classes: a, b",
+        "columns, as the public rows show them:",
+        "  number: v, amount",
+        "  left out, texts of which none is in 5 rows (data.keep takes it): name",
+        "  left out, whole numbers that all differ, as ids do (data.keep takes it): customer_id",
+        "  left out, one value in all rows (data.keep takes it): same",
+    ]
+    kept = idle_table(tmp_path, header, row, keep=["customer_id", "same"], id="name")
+    assert encoding(kept).features == ("v", "customer_id", "same", "amount")
+    assert len(set(open_records(kept, describe(kept)).ids)) == 40
+    counted = idle_table(tmp_path, "n,v,label", lambda n: f"{n + 300},{n % 3}")
+    assert encoding(counted).features == ("v",)
+    with pytest.raises(InvalidInput, match=r"rows that differ.*`data\.keep`"):
+        encoding(idle_table(tmp_path, "n,v,label", lambda n: f"{n},1"))
+
+
+MISTAKES = {
+    "ignored": ("v,label", {"ignore": ["w"]}, r"`data\.ignore` must be columns.*Found 'w'"),
+    "nearly": ("value,label", {"ignore": ["valu"]}, "Did you mean 'value'"),
+    "kept": ("v,label", {"keep": ["x"]}, r"`data\.keep`"),
+    "twice": ("v,v,label", {}, "differ in name. Found 'v'. Rename or remove all but one"),
+    "no id": ("v,label", {"id": "key"}, r"`data\.id` must be a column"),
+    "all names": (",".join(map(str, range(10**6))), {}, f"at most {MOST_COLUMNS} columns"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_columns_is_one_line(tmp_path, name):
+    header, settings, expected = MISTAKES[name]
+    count = header.count(",")
+    config = idle_table(tmp_path, header, lambda n: ",".join([str(n % 7)] * count), 3, **settings)
+    began = time.monotonic()
+    with pytest.raises(InvalidInput, match=expected) as refused:
+        open_records(config, describe(config))
+    assert len(str(refused.value).splitlines()) == 1
+    assert time.monotonic() - began < 5
+
+
+def test_pandas_index_is_no_column(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"x": [1.0], "__index_level_0__": [7], "e\u0301": ["a"]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_table("data.public", tmp_path / "a.parquet").columns) == ["x", "\u00e9"]
+
+
+@pytest.mark.parametrize("source", ["table", "arrays"])
+def test_a_pipe_is_not_waited_for(tmp_path, source):
+    pipe = tmp_path / ("a.csv" if source == "table" else "a.npz")
+    os.mkfifo(pipe)
+    given = {"public": str(pipe), "test": str(pipe)} if source == "table" else {"path": str(pipe)}
+    with pytest.raises(LabelwallError, match="must be"):
+        describe(DataConfig(source, private="p", **given))
+
+
+def test_an_array_that_inflates_is_refused_before_it_does(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    rows = {"public_x": np.zeros((10**4, 20)), "private_x": np.zeros((10**4, 20))}
+    np.savez_compressed(path, **rows, test_x=np.zeros((2, 20)), test_y=np.arange(2))
+    config = DataConfig("arrays", path=str(path))
+    assert describe(config).input_shape == (20,)
+    monkeypatch.setattr(arrays, "PACKED_BYTES", 10**6)
+    with pytest.raises(InvalidInput, match=r"`public_x` must be compressed.*numpy\.savez"):
+        describe(config)
+    assert arrays.required_member(path, "private_x").shape == (10**4, 20)
+    np.savez(path, **rows | {"public_x": np.zeros((2, MOST_COLUMNS + 1))})
+    with pytest.raises(InvalidInput, match=f"at most {MOST_COLUMNS} numbers"):
+        arrays.canonical_rows("public_x", arrays.required_member(path, "public_x"))
