@@ -63,8 +63,9 @@ class Data:
     ``label``: the name of a table's column with the label. ``classes``: the public list of the
     labels, in order; those of the test and public rows where it is empty. ``person``: the name of
     the column with the id of each private row's person (of paths also as ``data.person``), or
-    these ids; persons are protected then, unless ``privacy`` says otherwise. ``text_features``: what
-    makes numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams by default.
+    these ids; persons are protected then, unless ``privacy`` says otherwise. ``text_features``:
+    what makes numbers of texts, "sentence/" and the name or folder of a sentence model, or n-grams
+    by default.
     """
 
     private: Any
