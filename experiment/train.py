@@ -36,7 +36,7 @@ def train(
     side, apart = config.private_side(), isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian, console.say)
+        require_budget(side, custodian)
     if config.open:
         if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")

@@ -21,6 +21,7 @@ from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
+from ..plan.show import large
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor
@@ -62,8 +63,9 @@ def run(
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
-    if missing := _untested(public):
-        console.say(missing)
+    guess = config.records(len(public.inputs))
+    for line in filter(None, (large(config.budget.delta, guess), _untested(public))):
+        console.say(line)
     extractor = first_extractor(settings, task)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}
