@@ -22,8 +22,8 @@ from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private, open_lock
 from ..wall.errors import InvalidInput
 from .config.config import Config
-from .config.own import COLUMNS, OWN, own_settings
-from .config.settings import config_of, merged
+from .config.own import OWN, own_settings
+from .config.settings import config_of
 from .data import ROWS, Data
 from .model import Model, load
 from .run.console import Console
@@ -38,8 +38,7 @@ def _configured(
     own = data.options(place, private)
     own |= {name: value for name, value in budget.items() if value is not None}
     named = data.named(settings)
-    columns = {name: value for name, value in named.get("data", {}).items() if name in COLUMNS}
-    return config_of(merged(own_settings(own, columns), named))
+    return config_of(own_settings(own, named))
 
 
 def _kept(custody: Path) -> Path:
