@@ -14,7 +14,7 @@ import numpy as np
 
 from ..wall.datasets.config import SPLITS
 from ..wall.datasets.texts import HASHED, cleaned
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput, MissingData, listed
 from .config.own import CURES
 from .config.settings import merged
 
@@ -210,7 +210,7 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     missing = {"private": texts, "public": [""], "test": []}[name]  # those that may say none
     wrong = [text for text, code in zip(texts, codes, strict=True) if code < 0]
     if unknown := [text for text in wrong if text not in missing]:
-        rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
+        rule = f"labels of {listed(names)}" if names else "whole numbers or texts"
         raise InvalidInput(name, rule, unknown[0])
     return np.array(codes, dtype=np.int64)
 

@@ -2,9 +2,11 @@
 
 import errno
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
+LISTED = 10  # names in a line
 LONGEST, LONGEST_TEXT = 200, 2000  # characters of a value in an error, and of the whole
 _LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
@@ -72,6 +74,13 @@ def shortened(value: object) -> str:
         return repr(cut) + ("..." if len(cut) < len(value) else "")
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def listed(words: Iterable[object]) -> str:
+    """The first LISTED words, and how many more there are."""
+    known = [str(word) for word in words]
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return ", ".join(known[:LISTED]) + more
 
 
 def shape_text(rows: np.ndarray) -> str:

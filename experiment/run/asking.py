@@ -8,6 +8,7 @@ import numpy as np
 
 from ...teacher.features.embedder import unit_length
 from ...wall.datasets.config import PublicData, Task
+from ...wall.errors import listed
 from ...wall.labels import has_label
 from ...wall.messages import RELEASED, Answers, ExtractorSpec, Queries
 from ..config.groups import PublicSide, Round, Scoring
@@ -214,7 +215,7 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")
     if estimate.few:
-        few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+        few = listed(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
             f"classes with too few records for this epsilon: {few}. Their labels are hardly "
             "known: merge them with others, or raise epsilon"
@@ -232,4 +233,5 @@ def _choose(
     for earlier in range(1, 1 if asked.once else asked.number):  # which may ask all rows again
         rows, labels, _ = experiment.folder.load_answers(earlier)
         status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
-    return choose_queries(experiment.settings.seed, asked.number, status, count, features)
+    rows = choose_queries(experiment.settings.seed, asked.number, status, count, features)
+    return np.sort(rows) if asked.once else rows  # cells depend on the order, as rehearsals have it

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress, no_progress
@@ -19,7 +19,6 @@ from .tables import read_lines
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"
 BY_PATH = "path"  # a value of data.person
-LISTED = 10  # damaged files that one error names
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
@@ -140,7 +139,7 @@ def describe(config: DataConfig) -> Task:
         raise InvalidInput("data.test", rule, f"{config.test}: {names}")
     unknown = sorted(set(names) - set(space.names)) if by_class else []
     if unknown:
-        rule = f"a folder of the classes {', '.join(space.names)}"
+        rule = f"a folder of the classes {listed(space.names)}"
         raise InvalidInput("data.test", rule, f"{config.test}: {unknown[0]}")
     return Task(space, (config.image_size, config.image_size, config.channels))
 
@@ -168,10 +167,8 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
             labels = labels_of(space, field, root, paths)
         rows.append((images.pixels, labels))
     if damaged:
-        more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
         rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
-        listed = ", ".join(damaged[:LISTED]) + more
-        cure = f"Repair or remove {listed}."
+        cure = f"Repair or remove {listed(damaged)}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     inputs, public_labels = rows[0]
     test_inputs, test_labels = rows[1] if len(rows) > 1 else no_rows(inputs, space)
@@ -196,7 +193,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     header, lines = _attribute_lines(field, root)
     absent = [name for name in space.names if name not in header[1:]]
     if absent:
-        rule = f"a table with the columns {', '.join(space.names)}"
+        rule = f"a table with the columns {listed(space.names)}"
         raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, f"none for {absent[0]}")
     columns, written = [header.index(name, 1) for name in space.names], {"1": 1, "0": 0, "-1": 0}
     unknown, bits = [-1] * len(columns), dict[str, list[int]]()

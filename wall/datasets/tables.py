@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData, listed
 from ..label_kinds import label_space
 from ..labels import LabelSpace, has_truth
 from ..progress import TaskProgress
@@ -234,10 +235,15 @@ def encoding(config: DataConfig) -> Encoding:
     if not features or not len(table.places):
         rule = "a table with rows and columns of features, or a folder of texts"
         raise InvalidInput("data.public", rule, "none")
-    absent = sorted(set(config.text) - set(features))
-    if absent:
-        rule = f"columns of features, of {', '.join(list(features)[:12])}"
-        raise InvalidInput("data.text", rule, absent[0])
+    for setting, names, known in (
+        ("text", config.text, features),
+        ("ignore", config.ignore, {*table.columns, config.person}),
+    ):
+        if absent := sorted(set(names) - set(known)):
+            near = difflib.get_close_matches(absent[0], known, n=1)
+            cure = f"Did you mean {near[0]!r}?" if near else ""
+            rule = f"columns of features, of {listed(features)}"
+            raise InvalidInput(f"data.{setting}", rule, absent[0], cure)
     prose = [FILES] if table.of_files else config.text
     return encoding_of(features, prose, config.text_features)
 
@@ -283,7 +289,7 @@ def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray
 
 
 def _one_of(table: TableFile) -> str:
-    return f"one of {', '.join(list(table.columns)[:12])}"
+    return f"one of {listed(table.columns)}"
 
 
 def _natural(text: str) -> tuple[bool, float, str]:
