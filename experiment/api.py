@@ -19,15 +19,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..teacher.custodian import LOCK
 from ..teacher.mechanisms.registry import AUTO
-from ..teacher.private_files import make_private
+from ..teacher.private_files import make_private, open_lock
 from ..wall.console import Console
 from ..wall.datasets.sources import facts
 from ..wall.errors import InvalidInput, MissingData
 from ..wall.files import write_file
 from .config.config import Config
-from .config.own import COLUMNS, OWN, own_settings
-from .config.settings import config_of, merged
+from .config.own import OWN, own_settings
+from .config.settings import config_of
 from .data import ROWS, Data
 from .model import LABELS, Model, load
 from .train import owner_alone, train
@@ -44,8 +45,15 @@ def _configured(
         if not isinstance(own[name], Real):
             raise InvalidInput(name, "a number", own[name])
     named = data.named(settings)
-    columns = {name: value for name, value in named.get("data", {}).items() if name in COLUMNS}
-    return config_of(merged(own_settings(own, columns), named))
+    return config_of(own_settings(own, named))
+
+
+def _kept(custody: Path) -> Path:
+    """The folder for rows in memory of a custodian's directory, which they make known as one."""
+    for folder in (custody, custody / ROWS):
+        make_private(folder)
+    open_lock(custody / LOCK).close()
+    return custody / ROWS
 
 
 def fit(
@@ -82,7 +90,7 @@ def fit(
         expected_records: a PUBLIC guess of the number of private records.
         periods: equal parts of the budget: one for this call, and one for each ``Model.update``.
         isolate: the teacher in a process of its own; this one opens no private file.
-        quiet: print nothing.
+        quiet: print nothing, unless another budget adds up with this one.
         loggers: of Lightning, which hear the public metrics of the students' trainings.
         settings: settings by name, those of a group as a dict: ``student={"steps": 900}``
             (`labelwall run --help-all`).
@@ -99,9 +107,7 @@ def fit(
         elif data.in_memory:
             if custody is None:
                 raise InvalidInput("custody", "the custodian's directory, for rows in memory", None)
-            place = Path(custody) / ROWS
-            make_private(Path(custody))
-            make_private(place)
+            place = _kept(Path(custody))
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}
@@ -167,7 +173,14 @@ def priced(
     Where the method is open it is chosen on public rows. Raises InvalidInput, MissingData (public
     rows), BudgetRefused.
     """
-    from .plan.show import choices_table, describe_candidates, describe_plan, reason, render_plan
+    from .plan.show import (
+        choices_table,
+        describe_candidates,
+        describe_plan,
+        large,
+        reason,
+        render_plan,
+    )
 
     with suppress(*() if config.open else (MissingData,)):  # which is needed for no price
         for line in facts(config.data):
@@ -175,14 +188,15 @@ def priced(
     if not config.open:
         config.solved(console.progress)
         shown = describe_plan(config)
-        return config, shown, render_plan(shown)
+        warning = large(config.budget.delta, config.records(1))
+        return config, shown, "\n".join(filter(None, (render_plan(shown), warning)))
     from .plan.search import best_plan  # takes a second
 
     config, optimum = best_plan(config, console, min_accuracy)
-    shown = describe_plan(config)
-    text = "\n".join([choices_table(optimum.tried), render_plan(shown), "", reason(optimum)])
-    records = {"expected_records": optimum.goal.expected_records}
-    return config, {**shown, **records, **describe_candidates(optimum)}, text
+    shown, records = describe_plan(config), optimum.goal.expected_records
+    lines = choices_table(optimum.tried), render_plan(shown), "", reason(optimum)
+    text = "\n".join([*lines, large(config.budget.delta, records) or ""]).rstrip()
+    return config, {**shown, "expected_records": records, **describe_candidates(optimum)}, text
 
 
 @dataclass(frozen=True)
@@ -232,10 +246,7 @@ def compare(
     out = Path(out)
     with owner_alone():
         place = Path(f"{out}.custodian")
-        if data.in_memory:
-            make_private(place)
-            make_private(place / ROWS)
-        options = data.options(place / ROWS)
+        options = data.options(_kept(place) if data.in_memory else place)
         budgets = [epsilon] if isinstance(epsilon, float | int) else list(epsilon)
         more = {"delta": delta, "expected_records": expected_records, "epsilon": budgets}
         given = dict.fromkeys(OWN) | {"config": [], "methods": methods, "seeds": list(seeds)}

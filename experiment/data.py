@@ -16,7 +16,7 @@ import numpy as np
 from ..wall.datasets.config import SPLITS
 from ..wall.datasets.tables import ID, read_table
 from ..wall.datasets.texts import HASHED, cleaned
-from ..wall.errors import InvalidInput
+from ..wall.errors import InvalidInput, listed
 from ..wall.labels import NO_LABEL, class_names, code_of, written
 from .config.own import CURES
 from .config.settings import merged
@@ -260,7 +260,7 @@ def _codes(name: str, labels: Any, names: Sequence[str]) -> np.ndarray | None:
     wrong = [text for text, code in zip(cells, codes, strict=True) if code < 0]
     may = {"private": wrong, "public": [t for t in wrong if t.lower() in NO_LABEL], "test": []}
     if unknown := [text for text in wrong if text not in may[name]]:
-        rule = f"labels of {', '.join(names[:12])}" if names else "whole numbers or texts"
+        rule = f"labels of {listed(names)}" if names else "whole numbers or texts"
         raise InvalidInput(name, rule, unknown[0])
     return np.array(codes, dtype=np.int64)
 

@@ -35,7 +35,7 @@ def train(
     side, apart = config.private_side(), isolate or config.teacher is not None
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
-        require_budget(side, custodian, console.say)
+        require_budget(side, custodian)
     for line in facts(config.data):
         console.say(line)
     if config.open:

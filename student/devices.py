@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -57,6 +58,20 @@ def require_devices(config: StudentConfig) -> None:
     if config.devices > 1 and not (dist.is_available() and talks()):
         rule = "1 with this build of torch, whose processes can not talk"
         raise InvalidInput("student.devices", rule, config.devices)
+    if config.devices > 1:
+        _require_processes(config.devices)
+
+
+def _require_processes(devices: int) -> None:
+    """Raises InvalidInput unless a process can begin, which reads the caller's script again."""
+    with no_secrets():
+        first = get_context("spawn").Process(target=int)
+        first.start()
+    first.join()
+    if first.exitcode:
+        rule = '1 unless a script calls this under `if __name__ == "__main__":`'
+        cure = "The process of each device reads the script again."
+        raise InvalidInput("student.devices", rule, devices, cure)
 
 
 class SpawnedDevices(DDPStrategy):

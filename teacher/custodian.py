@@ -69,8 +69,9 @@ def open_custodian(
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
-    ``data``: where the rows are (publishable settings). ``plan``: the budget and what spends it.
-    The first call fixes both. ``anchor``: the place of the ledger's anchor, if it has one.
+    ``data``: where the rows are (publishable settings, absolute paths). ``plan``: the budget and
+    what spends it. The first call fixes both.
+    ``anchor``: the place of the ledger's anchor, if it has one.
     ``ledger_url``: the ledger's place; a file in the directory when None.
     ``known_dataset``: the data set that the caller expects the ledger to belong to.
     ``adversaries``: against whom the certificate may hold; a new ledger's holds against the first.
@@ -90,7 +91,7 @@ def open_custodian(
             _require_unused(directory, anchor, known_dataset)
             names = {"dataset": str(uuid.uuid4()), "adversary": adversaries[0]}
             ledger = Ledger.create(place, plan=plan, unsafe=unsafe, anchor=anchor, **names)
-        _check_identity(directory / IDENTITY, data, ledger)
+        _check_identity(directory, data, ledger)
         if recorded is not None and ledger.state.plan is not None:
             plan = recorded(ledger.state.plan)
         _check_plan(ledger, plan, unsafe, known_dataset, adversaries)
@@ -137,12 +138,14 @@ def _check_plan(
         )
 
 
-def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
-    """Compare which rows the ledger answers for, or record it on first use.
+def _check_identity(place: Path, data: Settings, ledger: Ledger) -> None:
+    """Compare which rows the ledger answers for, or record it on first use: paths count as they
+    are, or as seen from the directory, since both may move together.
 
     The identity is written after the ledger. A crash between the two leaves a ledger without
     releases, and only such a ledger may be given an identity.
     """
+    path, directory = place / IDENTITY, str(place.resolve())
     if path.exists():
         try:
             stored = {**json.loads(path.read_bytes())}
@@ -151,7 +154,9 @@ def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
             raise LedgerMismatch(damaged) from error
         if other := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
             raise LedgerMismatch(other)
-        if stored != {"dataset": ledger.state.dataset, "data": {**data}}:
+        known, before = stored.pop("data", None), str(stored.pop("directory", ""))
+        moved = isinstance(known, dict) and _from(before, known) == _from(directory, data)
+        if stored != {"dataset": ledger.state.dataset} or not (moved or known == {**data}):
             raise LedgerMismatch(
                 "the custodian's directory serves another data set than `data` names. Use one for "
                 "each."
@@ -162,9 +167,16 @@ def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
             f"the custodian's {IDENTITY} is gone, so it is unknown which rows the ledger answers "
             "for. Restore it."
         )
-    identity = {"format": FORMAT, "dataset": ledger.state.dataset, "data": {**data}}
+    identity = {"format": FORMAT, "dataset": ledger.state.dataset}
+    identity |= {"data": {**data}, "directory": directory}
     with whole(path) as file:
         file.write(json.dumps(identity).encode())
+
+
+def _from(directory: str, data: Settings) -> Settings:
+    """Settings with their paths as seen from a directory."""
+    paths = {n: v for n, v in data.items() if isinstance(v, str) and os.path.isabs(v)}
+    return {**data, **{name: os.path.relpath(path, directory) for name, path in paths.items()}}
 
 
 def _lock(directory: Path) -> IO[str]:

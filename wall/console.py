@@ -41,7 +41,11 @@ class Console:
 
     def say(self, text: str) -> None:
         if not self._quiet:  # rich would show an empty output in a notebook
-            self._console.print(text, markup=False)
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """A line that is shown in any case."""
+        self._console.print(text, markup=False)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` units of ``what`` are finished, and the time left.

@@ -3,11 +3,11 @@
 import difflib
 import errno
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
-SHOWN = 10  # names of a list
+LISTED = 10  # names in a line
 LONGEST, LONGEST_TEXT = 200, 2000  # characters of a value in an error, and of the whole
 _LONG_WORD = re.compile(rf"(?<!\S)(?=\S{{{LONGEST + 10}}})(\S{{{LONGEST}}})\S*")
 
@@ -77,10 +77,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
-def listed(names: Collection[object]) -> str:
-    """Names for a reader: the first SHOWN, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(list(map(str, names))[:SHOWN]) + more
+def listed(words: Iterable[object]) -> str:
+    """The first LISTED words, and how many more there are."""
+    known = [str(word) for word in words]
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return ", ".join(known[:LISTED]) + more
 
 
 def require_known(name: str, given: Collection[str], known: Collection[str], what: str) -> None:

@@ -213,7 +213,7 @@ def serve(args: Sequence[str]) -> int:
     from ..plan.show import announce
 
     side = config.private_side()
-    announce(side, side, Console())
+    announce(side, side, Console(quiet=rest.child))
     child_of = sys.stdin.readline().strip() if rest.child else None
     from ...teacher.noise.entropy import SystemEntropy
     from ..run import serving

@@ -6,6 +6,7 @@ interrupted comparison resumes, and a cell whose settings changed is refused.
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from ..config.config import Config
 from ..config.own import CURES
 from ..plan.search import decided
 from ..run.entry import run
+from ..run.places import tell_budgets
 from ..run.run_folder import RunFolder
 from .baselines import first_embedder, rehearsed, trained
 from .config import Cell
@@ -118,7 +120,8 @@ def _result(
     try:
         if cell.baseline is not None:
             settings, baseline = cell.config.public_side(), cell.baseline
-            budget = cell.config.budget
+            budget, own = cell.config.budget, str(custodian / cell.folder)
+            tell_budgets(replace(cell.config.private_side(), custodian_dir=own), console.warn)
             if cell.rehearsed:
                 settings, baseline = rehearsed(settings, budget, baseline, public, console)
             outcome = trained(settings, budget, baseline, public, console)

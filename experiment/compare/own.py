@@ -14,7 +14,7 @@ from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.config import Config
 from ..config.options import settings_by
-from ..config.own import MIN_ROWS
+from ..config.own import MIN_ROWS, teachers_of
 from ..config.private_side import solved_numbers
 from ..config.settings import config_of, merged
 from ..plan.candidates import PLANNERS
@@ -23,9 +23,9 @@ from .config import Cell
 
 DEFAULT = (AUTO, "private_knn", "gnmax", "linear_noisy_sgd")
 PATE = ("gnmax", "lnmax")
-# A classifier of PATE has that many records; it is asked as often as leaves the noise below that
-# share of the classifiers, and at least the fewest times.
-RECORDS, MOST_TEACHERS, SHARE = 20, 250, 0.2
+# PATE is asked as often as leaves the noise below that share of the classifiers, and at least the
+# fewest times.
+SHARE = 0.2
 QUERIES, FEWEST = (2000, 1000, 600, 300, 150, 80, 40, 20), 10
 BATCHES = 4  # of all expected records: NoisySGD's sampling rate is one over it
 
@@ -93,7 +93,7 @@ def _with_features(shared: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _asking(shared: Mapping[str, Any], kind: str, rows: int, records: int) -> Config:
     """PATE in one round: as many of ``rows`` queries as its noise allows."""
-    teachers = min(MOST_TEACHERS, max(2, records // RECORDS))
+    teachers = teachers_of(records)
     for count in (*(count for count in QUERIES if count <= rows), min(FEWEST, rows)):
         own = {"mechanism": {"kind": kind, "teachers": teachers}, "rounds": [{"queries": count}]}
         config = config_of(merged(shared, own))

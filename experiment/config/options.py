@@ -14,7 +14,7 @@ import yaml
 from ...teacher.mechanisms.registry import AUTO, DEFAULT_KIND, MECHANISMS, mechanism_class
 from .arguments import Options, add_options
 from .config import Config
-from .own import COLUMNS, OWN, names_rows, overrides, own_settings, run_name
+from .own import OWN, names_rows, overrides, own_settings, run_name
 from .settings import BadSetting, build, config_of, merged, parsed, read_settings, settings_of
 
 HELP, HELP_ALL = {"-h", "--help", "--help-all"}, "--help-all"
@@ -54,13 +54,12 @@ def settings_by(
 ) -> dict[str, Any]:
     """All settings of a run that ``read`` found; ``given`` gets the run's ``name``."""
     own = {name: value for name in OWN if (value := getattr(given, name)) is not None}
-    data = dotted.get("data", {})
     if not given.config and (names_rows(own) or not dotted):
-        settings = own_settings(own, {name: data[name] for name in COLUMNS if name in data})
+        settings = own_settings(own, dotted)
     else:
-        settings = merged(files, overrides(own))
+        settings = merged(merged(files, overrides(own)), dotted)
     given.name = run_name(own, given.config)
-    return merged(settings, dotted)
+    return settings
 
 
 def read(

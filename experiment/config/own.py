@@ -17,9 +17,11 @@ from ...student.linear.measure import carried_axes
 from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
 from ...student.settings import LEAST_RECORDS, STAGES
 from ...teacher.accounting.plan import Plan
-from ...teacher.mechanisms.base import Priced
-from ...teacher.mechanisms.registry import AUTO
-from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear
+from ...teacher.mechanisms.base import Charging, Mechanism, Priced
+from ...teacher.mechanisms.overlap import MAX_QUERIES
+from ...teacher.mechanisms.registry import AUTO, MECHANISMS
+from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear, ReverseKnn
+from ...teacher.mechanisms.votes import ConfidentGnmax, Pate, SampledVotes
 from ...wall.datasets import readers
 from ...wall.datasets.config import SPLITS, DataConfig
 from ...wall.datasets.folders import constant_order, is_text_folder, list_files
@@ -28,10 +30,10 @@ from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels import has_truth
 from .arguments import option
-from .settings import build
+from .settings import build, merged
 
 # Settings under data that say what rows mean
-COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features")
+COLUMNS = ("ignore", "keep", "id", "person", "classes", "text", "text_features", "labels", "bounds")
 # Options for one's own data. Dotted options override what follows from these.
 OWN: dict[str, Any] = {
     "private": "folder with one folder of images or txt files a class, or a table; PRIVATE",
@@ -77,6 +79,7 @@ SAMPLE = 1_000  # public images whose size and colour are read
 MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
+RECORDS, MOST_TEACHERS = 20, 250  # of a classifier of PATE; of those
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
 STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
 
@@ -99,13 +102,15 @@ class Findings:
     white: float | None = None
 
 
-def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
+def own_settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name that options for one's own data, ``own`` by name, stand for.
 
-    ``columns``: settings of COLUMNS under ``data``. Raises InvalidInput, MissingData.
+    ``given``: settings that override them. Raises InvalidInput, MissingData.
     """
-    data = rows_of(own, columns)
-    facts = look(data)
+    groups = {group: dict[str, Any]() for group in ("data", "mechanism")}
+    groups |= {name: known for name, known in given.items() if isinstance(known, dict)}
+    data = rows_of(own, {name: groups["data"][name] for name in COLUMNS if name in groups["data"]})
+    facts, named = look(data), MECHANISMS.get(groups["mechanism"].get("kind", AUTO))
     records = max(1, own.get("expected_records") or max(facts.rows, LEAST_RECORDS))
     epsilon = own.get("epsilon", 1.0)
     delta = own.get("delta", default_delta(max(facts.rows, records)))
@@ -117,20 +122,25 @@ def own_settings(own: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str
         channels = 1 if facts.kind == "grey" else 3
         data |= {"image_size": facts.image_size, "channels": channels, "white": facts.white}
     rehearsed = facts.labelled >= MIN_ROWS
+    if named and groups["mechanism"].keys() == {"kind"} and not {"caps", "rounds"} & given.keys():
+        given = {**given, "mechanism": fitting(named(), facts, records, rehearsed)}
+        named = MECHANISMS.get(given["mechanism"]["kind"])
+    asked = None if named is None else queries_of(named(), facts.rows // rounds)
     mechanism: dict[str, object] = {"kind": AUTO}
     if not rehearsed:
         mechanism = default_mechanism(facts, records, epsilon, delta, periods * rounds)
-    return {
-        "data": data | {"classes": list(facts.classes)},
+    settings = {
+        "data": data | ({} if data.get("bounds") else {"classes": list(facts.classes)}),
         "budget": {"epsilon": epsilon, "delta": delta, "periods": periods},
         "expected_records": own.get("expected_records"),
         "mechanism": mechanism,
-        "rounds": [{}] * rounds,
+        "rounds": [{"queries": asked}] * rounds,
         "evaluate": {} if rehearsed else {"share": SCORE},
-        "features": "auto" if rehearsed else features,
+        "features": "auto" if rehearsed and named is None else features,
         "public_labels": "train",
         "student": default_student(facts),
     }
+    return merged(settings, given)
 
 
 def overrides(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +218,43 @@ def default_delta(rows: int) -> float:
     return min(LARGEST_DELTA, float(f"1e{math.floor(math.log10(0.1 / max(rows, 1)))}"))
 
 
+def fitting(
+    mechanism: Mechanism, facts: Findings, records: int, rehearsed: bool
+) -> dict[str, object]:
+    """The settings of a kind that is named alone: those of a rehearsal, or by a guess of the
+    ``records`` where there is none.
+    """
+    from ..plan.candidates import PLANNERS, ROWS_A_CELL
+
+    known: dict[str, Any] = {"kind": mechanism.kind}
+    if rehearsed and PLANNERS[mechanism.kind] is not None:
+        return {"kind": AUTO, "among": mechanism.kind}
+    if isinstance(mechanism, Pate):
+        known["teachers"] = teachers = teachers_of(records)
+        if isinstance(mechanism, ConfidentGnmax):
+            known["threshold"] = teachers * mechanism.threshold // mechanism.teachers
+    elif isinstance(mechanism, SampledVotes):
+        votes = max(1, records // (2 * len(facts.classes)))
+        known |= mechanism.sized(votes, 1.0, records, threshold=votes // 2).fields()
+    elif isinstance(mechanism, ReverseKnn):
+        known["centroids"] = min(mechanism.centroids, max(1, facts.rows // ROWS_A_CELL))
+    return known
+
+
+def teachers_of(records: int) -> int:
+    """How many classifiers PATE trains on so many records."""
+    return min(MOST_TEACHERS, max(2, records // RECORDS))
+
+
+def queries_of(mechanism: Mechanism, rows: int) -> int | None:
+    """What a round asks of so many public ``rows``: each, as far as one batch takes them; None
+    where the price does not count them.
+    """
+    if mechanism.charging is Charging.PER_BATCH:
+        return min(rows, MAX_QUERIES)
+    return None if mechanism.once_a_round else rows
+
+
 def default_student(facts: Findings) -> dict[str, object]:
     """One layer on a published network's features of colour images, small networks elsewhere."""
     if facts.kind == "grey":
@@ -259,7 +306,7 @@ def look(data: dict[str, Any]) -> Findings:
 
 def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) -> Findings:
     paths = readers.image_files("public", readers.require_folder("public", public))
-    sides, modes, deep = list[int](), set[str](), list[float]()
+    test_rows, sides, modes, deep = 0, list[int](), set[str](), list[float]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for row in constant_order(paths)[:SAMPLE]:
@@ -277,10 +324,15 @@ def _look_at_folders(public: Path, test: Path | None, classes: Sequence[str]) ->
     if test is not None:
         labelled = max(labelled, sum(readers.is_image(path) for path in list_files(test)))
     else:
-        labelled -= held_out(labelled)
+        labelled -= (test_rows := held_out(labelled))
     kind = "grey" if modes <= GREY_MODES else "colour"
     most = max(deep, default=0.0)  # white is 1, or all bits of the fewest that hold it
     white = 2.0 ** max(8, int(most).bit_length()) - 1 if most > 1 else 1.0
     return Findings(
-        kind, tuple(classes), len(paths), side, labelled=labelled, white=white if deep else None
+        kind=kind,
+        classes=tuple(classes),
+        rows=len(paths) - test_rows,
+        image_size=side,
+        labelled=labelled,
+        white=white if deep else None,
     )

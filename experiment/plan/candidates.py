@@ -18,6 +18,7 @@ from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
 from .planner import Candidates, View
 
 CELLS = (10, 40, 160, 640)
+LEAST_CELLS = 4  # of a class: with fewer the start of k-means decides which groups of rows merge
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
 SHAPES = ((1, 1), (2, 3))  # neighbours and row_neighbours
@@ -61,8 +62,8 @@ def cells(mechanism: ReverseKnn, view: View) -> list[ReverseKnn]:
     """Every number of cells with hard and with soft votes."""
     if not neighbourly(view):
         return []
-    most, classes = max(1, view.rows // ROWS_A_CELL), view.classes
-    cells = sorted({min(count, most) for count in (classes, *CELLS) if count >= classes} or {most})
+    least, most = _cells(view)
+    cells = sorted({min(max(count, least), most) for count in CELLS})
     return [
         ReverseKnn(
             centroids=count, neighbours=min(neighbours, count), row_neighbours=min(near, count)
@@ -72,14 +73,20 @@ def cells(mechanism: ReverseKnn, view: View) -> list[ReverseKnn]:
     ]
 
 
+def _cells(view: View) -> tuple[int, int]:
+    """The fewest and the most cells that public rows tell apart."""
+    most = max(1, view.rows // ROWS_A_CELL)
+    return min(LEAST_CELLS * view.classes, most), most
+
+
 def around_cells(view: View, good: ReverseKnn) -> list[ReverseKnn]:
     """Twice, half as many cells, and between; either kind of neighbours, one more and one fewer."""
-    most = max(1, view.rows // ROWS_A_CELL)
+    least, most = _cells(view)
     highest = min(good.centroids, MAX_NEIGHBOURS)
     near = [
         replace(good, centroids=count)
         for count in (min(round(good.centroids * factor), most) for factor in FACTORS)
-        if count >= max(good.neighbours, good.row_neighbours)
+        if count >= max(good.neighbours, good.row_neighbours, least)
     ]
     for name in ("neighbours", "row_neighbours"):
         values = (getattr(good, name) + step for step in (-1, 1, 3))

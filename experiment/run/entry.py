@@ -25,6 +25,7 @@ from ..config.config import Config
 from ..config.own import CURES
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
+from ..plan.show import large
 from .places import custodian_place
 from .rounds import Schedule, run_rounds
 from .run_folder import RunFolder, resumed
@@ -61,8 +62,9 @@ def run(
     folder.create()
     settings, task = config.public_side(), describe(config.data)
     public = read_public(config.data, partial(console.progress, "reading public rows"))
-    for missing in _untested(public, task.labels):
-        console.say(missing)
+    guess = config.records(len(public.inputs))
+    for line in filter(None, (large(config.budget.delta, guess), *_untested(public, task.labels))):
+        console.say(line)
     extractor = first_extractor(settings, task)
     check_student(config.student, extractor, task)  # fails early
     rows = {"public": public.inputs, "test": public.test_inputs}

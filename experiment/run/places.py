@@ -4,18 +4,28 @@ One's own data have one budget: its ledger lies where the private rows are, whos
 fact. Another one is opened by an explicit --custodian_dir alone, since what both release adds up.
 """
 
+import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ...teacher.accounting.accountant import certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
-from ...teacher.custodian import LEDGER
+from ...teacher.custodian import LEDGER, LOCK
 from ...teacher.ledger.database import open_database
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
-from ...wall.datasets.config import DataConfig
-from ...wall.errors import LedgerMismatch
+from ...teacher.private_files import make_private
+from ...wall.datasets.config import SPLITS, DataConfig
+from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.files import whole
 from ..config.private_side import PrivateSide
+from ..data import ROWS
+
+BUDGETS = "budgets.json"  # of the directory beside the rows
 
 
 def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
@@ -24,38 +34,64 @@ def custodian_place(side: PrivateSide, run_dir: Path) -> Path:
 
 
 def place_of(data: DataConfig) -> Path | None:
-    """ROWS.custodian beside the private rows; None for published data sets."""
+    """ROWS.custodian beside the private rows, or the directory that keeps rows that a program had
+    in memory; None for published data sets.
+    """
     rows = data.private or data.path
     if data.source not in ("folder", "arrays", "table") or not rows:
         return None
     path = Path(rows).resolve()
+    kept = next((p.parent for p in (path, path.parent) if p.name == ROWS), None)
+    if kept is not None and (kept / LOCK).exists():
+        return kept
     return path.with_name(f"{path.name}.custodian")
 
 
-def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -> None:
-    """Raises LedgerMismatch where the budget of one's own records was begun with another plan.
+def identity(data: DataConfig) -> dict[str, Any]:
+    """Which rows a directory answers for: links and dots in paths make no other data set."""
+    settings = asdict(data)
+    del settings["download"]
+    places = {name: settings[name] for name in (*SPLITS, "path") if settings[name]}
+    return settings | {name: str(Path(path).resolve()) for name, path in places.items()}
 
-    A directory or ledger that the configuration names is another budget, and the sum is said.
+
+def budgets_of(beside: Path) -> dict[str, list[float]]:
+    """(epsilon, delta) of each directory or ledger that was opened for one's own records, by name,
+    as seen from where the records lie.
     """
-    beside, budget = place_of(side.data), side.budget
-    if beside is None:
+    known = beside / BUDGETS
+    return dict(json.loads(known.read_text())) if known.exists() else {}
+
+
+def tell_budgets(side: PrivateSide, warn: Callable[[str], None]) -> None:
+    """Note the budget of one's own records, and say the sum where others were opened."""
+    assert side.directory is not None
+    if (beside := place_of(side.data)) is None:
         return
-    named = side.ledger is not None or beside != place.resolve()
-    try:
-        if not open_database(beside / LEDGER).exists():
-            return
-        state = Ledger(beside / LEDGER, None if named else side.anchor_place).state
-    except LedgerMismatch:
-        if named:  # it needs its anchor
-            return
-        raise
+    known = budgets_of(beside)
+    name = side.ledger or os.path.relpath(side.directory.resolve(), beside)
+    known[name] = [side.budget.epsilon, side.budget.delta]
+    with suppress(InvalidInput):  # a folder of rows that can not be written
+        make_private(beside)
+        with whole(beside / BUDGETS) as file:
+            file.write(json.dumps(known).encode())
+    if len(known) > 1:
+        epsilons, deltas = zip(*known.values(), strict=True)
+        parts = f"epsilon {' + '.join(f'{e:g}' for e in epsilons)} = {sum(epsilons):g}"
+        parts += f" at delta {sum(deltas):g} ({beside / BUDGETS})"
+        warn(f"{len(known)} budgets for the same records add up: {parts}")
+
+
+def require_budget(side: PrivateSide, place: Path) -> None:
+    """Raises LedgerMismatch where the budget of one's own records was begun with another plan."""
+    beside, budget = place_of(side.data), side.budget
+    if side.ledger is not None or beside != place.resolve():
+        return
+    if not open_database(place / LEDGER).exists():
+        return
+    state = Ledger(place / LEDGER, side.anchor_place).state
     plan = state.plan
     assert plan is not None
-    total = plan.epsilon + budget.epsilon
-    if named:
-        parts = f"epsilon {plan.epsilon:g} + {budget.epsilon:g}"
-        say(f"two budgets for the same records: {parts} = {total:g}")
-        return
     other = (plan.epsilon, plan.delta) != (budget.epsilon, budget.delta)
     if not other and side.plan_beside(plan) == plan:
         return  # other rows are refused where the directory is opened
@@ -66,9 +102,10 @@ def require_budget(side: PrivateSide, place: Path, say: Callable[[str], None]) -
         rule = "Nothing was released yet: remove that directory to fix another plan."
         raise LedgerMismatch(f"{began}. {rule}")
     again = f"--epsilon {plan.epsilon:g} --delta {plan.delta:g}" if other else "those settings"
+    total = sum(epsilon for epsilon, _ in budgets_of(place).values()) + budget.epsilon
     raise LedgerMismatch(
         f"{began}; epsilon {odometer_reading(state):g} of it is spent. Continue with {again}. "
-        f"Another --custodian_dir opens another budget, and both add up: to {total:g}."
+        f"Another --custodian_dir opens another budget, and all add up: to {total:g}."
     )
 
 

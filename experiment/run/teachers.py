@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from ..config.private_side import PrivateSide
 from ..config.settings import to_yaml
 from ..data import PART, ROWS
 from .custodians import Custodians
+from .places import identity, tell_budgets
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
@@ -71,7 +71,7 @@ def teacher_of(
     if side.data.split:
         rule = "empty where the teacher is apart: the private rows need a file of their own"
         raise InvalidInput("data.split", rule, side.data.split)
-    named = child(to_yaml(side)) if isolate else nullcontext(_keys(side.teacher))
+    named = child(to_yaml(side), console.warn) if isolate else nullcontext(_keys(side.teacher))
     with named as keys, ExitStack() as stack:
         remotes, plan = dict[str, RemoteTeacher](), None
         gone: dict[str, str] = json.loads(left_out.read_text()) if left_out.exists() else {}
@@ -183,13 +183,15 @@ def custody(
 ) -> Custodian:
     """``open_custodian`` for the private side's settings, which name the directory.
 
-    The console hears of an anchor that was begun for a ledger in use: a mistyped name begins one,
-    too. Private rows in memory that a kill left half written are deleted.
+    The console hears of other budgets of the same records, and of an anchor that was begun for a
+    ledger in use: a mistyped name begins one, too. Private rows in memory that a kill left half
+    written are deleted.
     """
     assert side.directory is not None
+    console = console or Console()
     custodian = open_custodian(
         side.directory,
-        data={name: value for name, value in asdict(side.data).items() if name != "download"},
+        data=identity(side.data),
         plan=side.plan(),
         recorded=side.plan_beside,
         unsafe=unsafe,
@@ -200,7 +202,8 @@ def custody(
     )
     for part in (side.directory / ROWS).glob(f"*{PART}"):
         shutil.rmtree(part) if part.is_dir() else part.unlink()
-    if console is not None and (begun := custodian.ledger.anchor_begun):
+    tell_budgets(side, console.warn)
+    if begun := custodian.ledger.anchor_begun:
         console.say(
             f"there was no anchor of that name; one begins at entry {begun} of the ledger, "
             "which needs it from now on."
@@ -223,11 +226,11 @@ def teacher_factory(
 
 
 @contextmanager
-def child(configuration: str) -> Iterator[dict[str, str]]:
+def child(configuration: str, warn: Callable[[str], None]) -> Iterator[dict[str, str]]:
     """The API key, by its URL, of a service in a child process, which alone opens private files.
 
-    ``configuration``: the YAML that it serves. The child ends with this context. Raises
-    LabelwallError where it does not start.
+    ``configuration``: the YAML that it serves; ``warn`` hears what it says before. The child ends
+    with this context. Raises LabelwallError where it does not start.
     """
     secret = secrets.token_hex(32)
     with tempfile.TemporaryDirectory() as folder:
@@ -244,10 +247,13 @@ def child(configuration: str) -> Iterator[dict[str, str]]:
             process.stdin.write(secret + "\n")
             process.stdin.flush()
             url = process.stdout.readline().strip()
+            lines = errors.read_text().splitlines()
             if not url:
                 process.wait()
                 lines = errors.read_text().splitlines() or ["the teacher's process did not start."]
                 raise LabelwallError(lines[-1].strip().removeprefix("labelwall: "))
+            for line in lines:
+                warn(line)
             yield {url: token_of(CHILD, secret)}
         finally:
             process.stdin.close()  # the child stops once it has finished its current request

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...student.model import ESTIMATE, StudentModel, reads_table
 from ...wall.datasets import arrays, readers
-from ...wall.errors import InvalidInput, MissingData
+from ...wall.errors import InvalidInput, MissingData, listed
 from ...wall.progress import Progress, no_progress
 from ..run.run_folder import RunFolder
 
@@ -96,7 +96,7 @@ def for_shares(
         stored = json.loads(Path(shares).read_text())
         return student.for_shares([float(stored[name]) for name in names])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput("shares", f"{rule}: {', '.join(names[:COLUMNS])}", shares) from error
+        raise InvalidInput("shares", f"{rule}: {listed(names)}", shares) from error
 
 
 def _write(

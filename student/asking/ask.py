@@ -8,6 +8,7 @@ import numpy as np
 
 from ...wall.answering import Answering
 from ...wall.console import Console
+from ...wall.errors import listed
 from ...wall.labels import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.questions import Round
@@ -143,7 +144,7 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")
     if estimate.few:
-        few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+        few = listed(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
             f"classes with too few records for this epsilon: {few}. Their labels are hardly "
             "known: merge them with others, or raise epsilon"
@@ -156,8 +157,10 @@ def _choose(
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
     status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None
-    if planned.once:  # it may ask all rows again
-        return choose_queries(public.settings.seed, planned.number, status, count, features)
+    if (
+        planned.once
+    ):  # it may ask all rows again; cells depend on their order, as rehearsals have it
+        return np.sort(choose_queries(public.settings.seed, planned.number, status, count))
     if public.settings.choice == "typical":
         features = public.features.quantised(extractor).astype(np.float32)
     for earlier in range(1, planned.number):

@@ -1,13 +1,16 @@
 """One's own data have one budget; nothing private read does not look like a result."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.teacher.custodian import LEDGER
 from tests.experiment import tiny
-from tests.experiment.checks import summary
+from tests.experiment.checks import named, summary
 
 RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.doubtful_folds", "0"]
 RUN += ["--threads", "1", "--workers", "1"]
@@ -28,15 +31,139 @@ def test_another_epsilon_is_refused_until_another_directory_is_named(capsys) -> 
         assert "begun with epsilon 8 at delta 1e-05" in line
         assert "is spent" in line
         assert "Continue with --epsilon 8 --delta 1e-05" in line
-        assert "Another --custodian_dir opens another budget, and both add up: to 17" in line
+        assert "Another --custodian_dir opens another budget, and all add up: to 17" in line
     assert ledgers() == ["data.npz.custodian"]
     assert pipeline.main([*RUN, "--epsilon", "8"]) == 0  # the same run again
 
     other = [*RUN, "--epsilon", "9", "--custodian_dir", "other", "--run_dir", "runs/b"]
     for _ in range(2):  # the second time it continues
         assert pipeline.main(other) == 0
-        assert "same records: epsilon 8 + 9 = 17" in capsys.readouterr().err
+        assert "2 budgets for the same records add up: epsilon 8 + 9 = 17 at delta 2e-05" in (
+            capsys.readouterr().err
+        )
         assert ledgers() == ["data.npz.custodian", "other"]
+
+
+PREDICT = ["predict", *RUN[1:], "--queries", "q.npz", "--out", "a.npz"]
+LINEAR = ["--mechanism.kind", "private_linear", "--mechanism.steps", "2"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        RUN,
+        [*RUN, "--quiet"],
+        [*RUN, "--isolate"],
+        [*RUN, "--isolate", "--quiet"],
+        PREDICT,
+        ["data"],
+    ],
+)
+def test_every_way_to_another_budget_says_the_sum(command: list[str], capfd) -> None:
+    np.savez("q.npz", x=tiny.rows(5, 9)[0])
+    first = [*RUN, *LINEAR, "--epsilon", "1", "--custodian_dir", "first"]
+    assert pipeline.main(first) == 0
+    assert "add up" not in capfd.readouterr().err
+    options = [*LINEAR, "--epsilon", "2", "--custodian_dir", "second"]
+    more = ["--run_dir", "runs/b"] if command[0] == "run" else []
+    if command == ["data"]:  # spends nothing
+        command, options, more = ["data", "--data", "data.npz"], [], []
+    assert pipeline.main([*command, *options, *more]) == 0
+    told = "2 budgets for the same records add up: epsilon 1 + 2 = 3 at delta 2e-05"
+    assert (told in capfd.readouterr().err) == bool(options)
+    third = [*RUN, *LINEAR, "--epsilon", "4", "--run_dir", "runs/c"]
+    assert pipeline.main(third) == 0  # beside the rows
+    sums = "epsilon 1 + 2 + 4 = 7" if options else "epsilon 1 + 4 = 5"
+    assert sums in capfd.readouterr().err
+    shutil.rmtree("first")  # what was released stays released
+    assert pipeline.main(third) == 0
+    assert sums in capfd.readouterr().err
+
+
+def test_a_comparison_and_a_service_say_the_sum(capsys, monkeypatch) -> None:
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "1"]) == 0
+    methods = ["--methods", "linear_noisy_sgd", "gnmax", "--epsilon", "2"]
+    assert pipeline.main(["compare", *RUN[1:], "--out", "cmp", *methods]) == 0
+    text = capsys.readouterr().err
+    for told in ("epsilon 1 + 2 = 3 at", "epsilon 1 + 2 + 2 = 5 at"):
+        assert f"budgets for the same records add up: {told}" in text
+    monkeypatch.setattr("labelwall.experiment.run.serving.listen", lambda _: exec("raise OSError"))
+    serve = ["serve", "--data", "data.npz", *LINEAR, "--epsilon", "4", "--custodian_dir", "served"]
+    assert pipeline.main(serve) == 2
+    assert "4 budgets for the same records add up: epsilon 1 + 2 + 2 + 4 = 9" in (
+        capsys.readouterr().err
+    )
+
+
+def renamed(how: str) -> tuple[str, str]:
+    """(the rows, the run folder) once the same rows are reached in another way."""
+    if how == "link":
+        Path("link.npz").symlink_to("data.npz")
+    elif how == "moved":
+        Path("far/away").mkdir(parents=True)
+        for name in ("data.npz", "data.npz.custodian"):
+            Path(name).rename(Path("far/away", name))
+    places = {"link": "link.npz", "dots": f"../{Path.cwd().name}/data.npz"}
+    return places.get(how, "far/away/data.npz"), "runs/b"
+
+
+@pytest.mark.parametrize("how", ["link", "dots", "moved"])
+def test_the_same_rows_by_another_path_have_the_same_budget(how: str, capsys) -> None:
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "1"]) == 0
+    rows, run_dir = renamed(how)
+    again = [*RUN[:2], rows, *RUN[3:], *LINEAR, "--epsilon", "1", "--run_dir", run_dir]
+    assert pipeline.main(again) == 0
+    assert "add up" not in capsys.readouterr().err
+    assert ledgers() == ["data.npz.custodian"]
+    with np.load(rows) as stored:
+        np.savez(Path(rows).with_name("other.npz"), **stored)
+    command = [*RUN[:2], str(Path(rows).with_name("other.npz")), *RUN[3:], *LINEAR]
+    command += ["--epsilon", "1", "--run_dir", "runs/c", "--custodian_dir", str(ledger_of(rows))]
+    assert pipeline.main(command) == 2
+    assert "another data set" in capsys.readouterr().err
+
+
+def ledger_of(rows: str) -> Path:
+    return Path(rows).resolve().with_name("data.npz.custodian")
+
+
+def test_a_custodian_s_directory_may_move_alone() -> None:
+    assert pipeline.main([*RUN, *LINEAR, "--epsilon", "1"]) == 0
+    Path("data.npz.custodian").rename("elsewhere")
+    again = [*RUN, *LINEAR, "--epsilon", "1", "--run_dir", "runs/b", "--custodian_dir", "elsewhere"]
+    assert pipeline.main(again) == 0
+    assert ledgers() == ["elsewhere"]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_rows_that_a_program_stored_have_the_budget_of_their_directory(texts: bool, capsys) -> None:
+    (x, y), (u, _), test = tiny.rows(200, 1), tiny.rows(90, 2), tiny.rows(40, 3)
+    small = {"mechanism": {"kind": "private_linear", "steps": 2}, "threads": 1, "workers": 1}
+    small["student"] = {"steps": 5, "doubtful_folds": 0}
+    data = lw.Data(private=(x, y), public=u, test=test)
+    if texts:
+        words = [
+            [f"word{a} of a text {n}" for n, a in enumerate(labels)] for labels in (y, test[1])
+        ]
+        rows, codes = words[0], [f"c{label}" for label in y]
+        data = lw.Data(
+            private=(rows, codes),
+            public=[f"{text} once more" for text in rows],
+            test=(words[1], [f"c{label}" for label in test[1]]),
+        )
+    lw.fit(data, 1.0, custody="custody", run_dir="runs/a", **small)
+    given = ["--data", "custody/rows"]
+    if texts:
+        splits = {split: f"custody/rows/{split}.csv" for split in ("private", "public", "test")}
+        given = [*named(splits), "--text", "text"]
+    command = ["run", *given, *RUN[3:], "--run_dir", "runs/b"]
+    assert pipeline.main([*command, "--epsilon", "2"]) == 2
+    assert "was begun with epsilon 1" in capsys.readouterr().err
+    assert pipeline.main([*command, "--epsilon", "2", "--custodian_dir", "other"]) == 0
+    assert "add up: epsilon 1 + 2 = 3" in capsys.readouterr().err
+    lw.fit(data, 1.0, custody="custody", run_dir="runs/a", quiet=True, **small)
+    assert "add up: epsilon 1 + 2 = 3" in capsys.readouterr().err
+    assert ledgers() == ["custody", "other"]
 
 
 def test_a_budget_of_which_nothing_was_released_may_be_fixed_again(monkeypatch, capsys) -> None:
@@ -77,6 +204,19 @@ def test_no_private_rows_do_not_look_like_a_result(capsys) -> None:
     assert "round 1: the released counts do not tell the records from none" in text
     assert "labels unknown" in text
     assert summary("runs/data")["rounds"][0]["estimate"]["by"] == "nothing"
+
+
+@pytest.mark.parametrize("more", [[], LINEAR])
+def test_a_large_delta_is_explained(more: list[str], capsys) -> None:
+    for delta, told in (("0.9", True), ("0.01", True), ("1e-3", False), ("1e-5", False)):
+        where = ["--custodian_dir", f"c{delta}", "--run_dir", f"r{delta}"]
+        for command in (["plan"], [*RUN[:1], *where]):
+            assert pipeline.main([*command, *RUN[1:], *more, "--delta", delta]) == 0
+            shown = "".join(capsys.readouterr())
+            line = f"delta {delta} promises little: it is above one over 1,000 records"
+            assert (line in shown) == told
+    assert pipeline.main(["plan", *RUN[1:], "--delta", "1e-3", "--expected_records", "2000"]) == 0
+    assert "above one over 2,000 records" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [["plan"], RUN[:1]])

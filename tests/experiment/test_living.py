@@ -139,7 +139,8 @@ def test_a_mistake_is_one_clear_line_and_changes_nothing(folder, capsys):
         assert mentioned in error, options
     assert entries() == before
     assert not Path("elsewhere").exists()
-    assert json.loads(Path("custody/dataset.json").read_text())["data"]["path"] == "data.npz"
+    identity = json.loads(Path("custody/dataset.json").read_text())
+    assert identity["data"]["path"] == str(Path("data.npz").resolve())
 
 
 def removed(**options: object) -> list[int]:

@@ -22,7 +22,6 @@ from .tables import read_lines
 # A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"
 BY_PATH = "path"  # a value of data.person
-LISTED = 10  # damaged files that one error names
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif")
 MAX_PIXELS = 1 << 26  # of an image as stored; more are refused by the header, before decoding
 DEEP = ("I", "F")  # what Pillow's modes of greys of more than 8 bits begin with
@@ -86,7 +85,7 @@ def image_files(field: str, root: Path) -> list[str]:
     files = list_files(root)
     images = [path for path in files if is_image(path)]
     if not images:
-        others = ", ".join(sorted({Path(path).suffix or path for path in files})[:LISTED])
+        others = listed(sorted({Path(path).suffix or path for path in files}))
         rule = f"a folder with images ({', '.join(SUFFIXES)})"
         raise InvalidInput(field, rule, f"{root}: {others or 'no files'}")
     return images
@@ -239,10 +238,8 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
             labels = labels_of(space, field, root, paths)
         rows.append((images.pixels, labels))
     if damaged:
-        more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
         rule = f"folders of readable images of at most {MAX_PIXELS} pixels"
-        listed = ", ".join(damaged[:LISTED]) + more
-        cure = f"Repair or remove {listed}."
+        cure = f"Repair or remove {listed(damaged)}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     inputs, public_labels = rows[0]
     if (inputs == inputs[0, 0, 0]).all():
@@ -270,7 +267,7 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     header, lines = _attribute_lines(field, root)
     absent = [name for name in space.names if name not in header[1:]]
     if absent:
-        rule = f"a table with the columns {', '.join(space.names)}"
+        rule = f"a table with the columns {listed(space.names)}"
         raise InvalidInput(f"{field}/{ATTRIBUTES}", rule, f"none for {absent[0]}")
     columns, written = [header.index(name, 1) for name in space.names], {"1": 1, "0": 0, "-1": 0}
     unknown, bits = [-1] * len(columns), dict[str, list[int]]()

@@ -1,0 +1,101 @@
+"""Every mechanism runs on one's own rows by `--mechanism.kind KIND` alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwall import pipeline
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.mechanisms.sums import Score
+from tests.experiment import tiny
+from tests.experiment.checks import named, summary
+
+pytestmark = pytest.mark.usefixtures("folder")
+SMALL = ["--student.steps", "5", "--student.doubtful_folds", "0", "--threads", "1"]
+SMALL += ["--workers", "1", "--run_dir", "out", "--custodian_dir", "custody"]
+SPLITS = {"private": 200, "public": 48, "test": 100}
+
+
+def kinds(labels: str) -> list[str]:
+    fit = {kind: known for kind, known in MECHANISMS.items() if not issubclass(known, Score)}
+    return [kind for kind, known in fit.items() if known.label_space == labels]
+
+
+def arrays(labels: str) -> list[str]:
+    """Options of an npz file whose rows have such labels."""
+    of = {"class": lambda x, y: y, "attributes": lambda x, y: np.stack([y > 0, y > 1], 1) * 1}
+    truth, members = of.get(labels, lambda x, _: x[:, 0]), {}
+    for seed, (split, count) in enumerate(SPLITS.items()):
+        x, y = tiny.rows(count, seed)
+        members |= {f"{split}_x": x, f"{split}_y": truth(x, y)}
+    del members["public_y"]
+    np.savez("rows.npz", **members)
+    bounds = ["--data.bounds", "[-4, 6]"] if labels == "value" else []
+    names = ["--data.classes", "[some, more]"] if labels == "attributes" else []
+    return ["--data", "rows.npz", "--data.labels", labels, *bounds, *names]
+
+
+def tables() -> list[str]:
+    for seed, (split, count) in enumerate(SPLITS.items()):
+        tiny.write_table(Path(f"{split}.csv"), count, seed)
+    return [*named({split: f"{split}.csv" for split in SPLITS}), "--label", "kind"]
+
+
+def files(kind: str) -> list[str]:
+    """Options of folders of images, or of texts, in two classes."""
+    for seed, (split, count) in enumerate(SPLITS.items()):
+        rng = np.random.default_rng(seed)
+        for n in range(count):
+            folder = Path(split, "ab"[n % 2]) if split != "public" else Path(split)
+            folder.mkdir(parents=True, exist_ok=True)
+            if kind == "texts":
+                words = rng.choice(["one", "two", "three", "four"], 9)
+                (folder / f"{n}.txt").write_text(" ".join([*words, "good" if n % 2 else "bad"]))
+                continue
+            pixels = rng.integers(0, 60, (16, 16, 3)) + 100 * (n % 2)
+            image = Image.fromarray(pixels.astype(np.uint8)).convert(
+                "L" if kind == "grey" else "RGB"
+            )
+            image.save(folder / f"{n}.png")
+    return named({split: split for split in SPLITS})
+
+
+ROWS = {
+    "vectors": lambda: arrays("class"),
+    "table": tables,
+    "grey": lambda: files("grey"),
+    "colour": lambda: files("colour"),
+    "texts": lambda: files("texts"),
+}
+
+
+def check(options: list[str], kind: str, out: str = "out") -> None:
+    assert pipeline.main(["run", *SMALL, *options, "--mechanism.kind", kind]) == 0
+    assert sum(r["answered"] for r in summary(out)["rounds"])
+
+
+@pytest.mark.parametrize("kind", kinds("class"))
+def test_classes(kind: str) -> None:
+    check(ROWS["vectors"](), kind)
+
+
+def test_without_labels_to_rehearse_on(monkeypatch) -> None:
+    monkeypatch.setitem(SPLITS, "test", 30)
+    for kind in kinds("class"):
+        check([*ROWS["vectors"](), "--run_dir", kind, "--custodian_dir", f"{kind}.c"], kind, kind)
+
+
+@pytest.mark.parametrize("kind", ["private_linear", "gnmax"])
+@pytest.mark.parametrize("rows", ["table", "grey", "colour", "texts"])
+def test_other_rows(kind: str, rows: str) -> None:
+    check(ROWS[rows](), kind)
+
+
+@pytest.mark.parametrize("labels", ["attributes", "value"])
+def test_other_labels(labels: str) -> None:
+    for kind in kinds(labels):
+        options = arrays(labels)
+        assert pipeline.main(["plan", *options, "--mechanism.kind", kind]) == 0
+    check(options, kinds(labels)[0])
