@@ -267,8 +267,9 @@ if not port:  # a service of no use, which takes as much of the machine's time
                 opened.recv(1 << 18)
     threading.Thread(target=discard, daemon=True).start()
 head = b" /v1/openapi.json HTTP/1.1\\r\\nhost: a\\r\\n"
+in_chunks = b"transfer-encoding: chunked\\r\\n\\r\\n"
 first, then = {
-    "chunks": (b"POST" + head + b"transfer-encoding: chunked\\r\\n\\r\\n", b"1\\r\\nx\\r\\n" * 2000),
+    "chunks": (b"POST" + head + in_chunks, b"1\\r\\nx\\r\\n" * 2000),
     "pipelined": (b"", (b"GET" + head + b"\\r\\n") * 200),
 }[kind]
 
