@@ -153,7 +153,7 @@ def decode_counts(value: Any, classes: int, matrix: Matrix) -> NoisyCounts:
     if value["counts"] is None:
         return NoisyCounts(None, receipt)
     counts, rows = np.array(value["counts"], dtype=np.int64), len(matrix.entries)
-    votes_or_score = (rows, classes), (rows, 2)
+    votes_or_score = (rows, classes), (1, 2 * rows)
     if counts.shape not in ([(1, matrix.entries.size + 1)], votes_or_score)[matrix.kind == "cells"]:
         raise ValueError("another shape")
     return NoisyCounts(counts, receipt)

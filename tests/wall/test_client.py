@@ -113,7 +113,9 @@ def test_an_outage_is_said_once_while_it_lasts(monkeypatch) -> None:
     heard = list[str]()
     monkeypatch.setattr(client_module, "MAX_PAUSE", 0.1)
     teacher = teacher_of("http://127.0.0.1:9", patience=1.0, say=heard.append)
-    with pytest.raises(Refused, match=r"http://127\.0\.0\.1:9: .*refused.*Check the address and port"):
+    with pytest.raises(
+        Refused, match=r"http://127\.0\.0\.1:9: .*refused.*Check the address and port"
+    ):
         teacher.budget()
     assert len(heard) == 1
     assert heard[0].endswith("Trying again for 1 seconds.")
