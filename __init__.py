@@ -4,8 +4,18 @@ The Python surface; each name is loaded when it is first used, so that no side o
 the other.
 """
 
+import os
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
+
+# Before any library is loaded, here and in child processes: ONNX Runtime, ray, the Hugging Face hub
+# and FastAPI's OpenTelemetry would tell others that they run (SECURITY.md).
+os.environ |= {
+    "ORT_DISABLE_TELEMETRY": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "OTEL_SDK_DISABLED": "true",
+}
 
 if TYPE_CHECKING:
     from .experiment import sklearn

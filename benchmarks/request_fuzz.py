@@ -128,7 +128,8 @@ def service(folder: Path, port: int = 0) -> Iterator[tuple[str, int]]:
         process.kill()
 
 
-def fuzz(folder: Path, requests: int, seed: int, callers: int) -> None:
+def fuzz(folder: Path, requests: int, seed: int, callers: int) -> Counter[str]:
+    """How often each verdict was found."""
     tokens = [Keys(folder).add("ann", "analyst"), Keys(folder).add("carol", "custodian")]
     known, counts, sizes = seeds(tokens), Counter[str](), list[float]()
     with service(folder) as (url, process):
@@ -157,6 +158,7 @@ def fuzz(folder: Path, requests: int, seed: int, callers: int) -> None:
     print(f"{counts.total():,} requests in {seconds:.0f} s: {dict(counts.most_common())}")
     print(f"memory: {early:.0f} MiB after a tenth, {late:.0f} MiB at the end")
     print(f"audit: {audit(folder / 'ledger.sqlite').problems or 'no problem'}")
+    return counts
 
 
 def main() -> None:

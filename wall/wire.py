@@ -5,23 +5,28 @@ arrived, so no header can make the receiver allocate more than was sent.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from pydantic import TypeAdapter
 
 from .errors import InvalidInput
-from .matrices import NoisyCounts
-from .messages import Answers, ExtractorSpec, Receipt
+from .label_kinds import STEPS
+from .matrices import Matrix, NoisyCounts
+from .messages import ABSTAINED, Answers, ExtractorSpec, Receipt
 
 SAFETENSORS = "application/x-safetensors"
 MAX_ROWS = 1 << 16  # per request; the client splits larger inputs
 MAX_HEADER, MAX_FIELDS = 1 << 16, 1 << 18  # bytes
 DTYPES = "uint8", "int8", "int16", "float32", "int64"
 LANDMARKS = "landmarks"  # of an extractor
+RECEIPT = TypeAdapter(Receipt)
+# What reading a reply of another form raises
+MALFORMED = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
 SPEC_LISTS = ("input_shape", "mean", "std", "center")
 SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}
 
@@ -129,27 +134,26 @@ def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:
     return {"counts": None if result.counts is None else result.counts.tolist(), **receipt}
 
 
-def decode_answers(value: dict) -> Answers:  # type: ignore[type-arg]
-    """Inverse of result_to_json for answers. Raises InvalidInput for anything else."""
-    with _reply("answers"):
-        labels = np.array(value["labels"], dtype=np.int64)
-        outcomes = np.array(value["outcomes"], dtype=np.uint8)
-        if labels.ndim not in (1, 2) or labels.shape[:1] != outcomes.shape:
-            raise ValueError("other shapes")
-        return Answers(labels, outcomes, Receipt(**value["receipt"]))
+def decode_answers(value: Any, classes: int, rows: int) -> Answers:
+    """Inverse of result_to_json for the answers to ``rows`` queries of a network of ``classes``
+    outputs. Raises one of MALFORMED for anything else.
+    """
+    labels = np.array(value["labels"], dtype=np.int64)
+    outcomes = np.array(value["outcomes"], dtype=np.uint8)
+    most = {2: 1}.get(labels.ndim, classes - 1 if classes > 1 else STEPS)  # one output: a value
+    fits = labels.ndim in (1, 2) and labels.shape[:1] == outcomes.shape == (rows,)
+    if not fits or labels.min(initial=0) < ABSTAINED or labels.max(initial=0) > most:
+        raise ValueError("other labels")
+    return Answers(labels, outcomes, RECEIPT.validate_python(value["receipt"]))
 
 
-def decode_counts(value: dict) -> NoisyCounts:  # type: ignore[type-arg]
-    """Inverse of result_to_json for counts. Raises InvalidInput for anything else."""
-    with _reply("noisy counts"):
-        counts = value["counts"]
-        array = None if counts is None else np.array(counts, dtype=np.int64)
-        return NoisyCounts(array, Receipt(**value["receipt"]))
-
-
-@contextmanager
-def _reply(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("reply", what, "something else") from error
+def decode_counts(value: Any, classes: int, matrix: Matrix) -> NoisyCounts:
+    """Inverse of result_to_json for what was counted by ``matrix``. Raises as decode_answers."""
+    receipt = RECEIPT.validate_python(value["receipt"])
+    if value["counts"] is None:
+        return NoisyCounts(None, receipt)
+    counts, rows = np.array(value["counts"], dtype=np.int64), len(matrix.entries)
+    votes_or_score = (rows, classes), (1, 2 * rows)
+    if counts.shape not in ([(1, matrix.entries.size + 1)], votes_or_score)[matrix.kind == "cells"]:
+        raise ValueError("another shape")
+    return NoisyCounts(counts, receipt)

@@ -20,22 +20,23 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.mechanisms.ind_knn import IndKnn
 from ...wall.client import RemoteTeacher
-from ...wall.errors import LabelwallError, Refused, TeacherFailed
+from ...wall.errors import LabelwallError
 from ...wall.files import write_file
 from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Queries, Receipt
 from .summary import CustodianRecord
 
 T = TypeVar("T")
+Reply = TypeVar("Reply", Answers, NoisyCounts)
 
 
 class Custodians:
     """Every call asks all of them at once: counts and sums add up, labels are those that most
     custodians give, or most neighbours by Ind-KNN's released counts; values the means.
 
-    One that can not be reached, refuses or fails is left out from then on, and ``say`` hears why;
-    one whose cap is reached adds nothing. Which ones take part is public. Raises the first one's
-    error where none is left.
+    One that can not be reached, refuses, fails or says what is no reply is left out from then on,
+    and ``say`` hears why; one whose cap is reached adds nothing. Which ones take part is public.
+    Raises the first one's error where none is left.
 
     ``teachers``: by URL, in the settings' order; ``plan``: of each; ``kind``: of the labels;
     ``gone``: who is left out, by URL, with the reason; ``place``: the file that remembers it, so
@@ -61,13 +62,22 @@ class Custodians:
 
     def answer(self, queries: Queries) -> Answers:
         def one(teacher: RemoteTeacher) -> tuple[Answers, np.ndarray]:
-            reply = teacher.answer(queries)
+            reply = self._checked(teacher.answer(queries), queries.slot)
             return reply, self._neighbours(teacher, queries)
 
         replies, weights = zip(*self._all(one), strict=True)
         outcomes = np.stack([reply.outcomes for reply in replies])
         labels = agreed([reply.labels for reply in replies], self._kind, weights)
         return Answers(labels, outcomes.min(axis=0), _joined([r.receipt for r in replies]))
+
+    def _checked(self, reply: Reply, slot: int) -> Reply:
+        """The reply. Raises LabelwallError for one that does not go with the others'."""
+        names = {release.name for release in self._plan.slots[slot].releases}
+        sides = 2 if self._kind == "attributes" else 1
+        odd = isinstance(reply, Answers) and reply.labels.ndim != sides
+        if odd or {*reply.receipt.charged} != names or {*reply.receipt.left} != names:
+            raise LabelwallError("its replies are of another form than the plan says.")
+        return reply
 
     def _neighbours(self, teacher: RemoteTeacher, queries: Queries) -> np.ndarray:
         """The noisy numbers of neighbours that a custodian's ledger released beside its labels,
@@ -87,10 +97,8 @@ class Custodians:
         return weights
 
     def count(self, matrix: Matrix) -> NoisyCounts:
-        replies = self._all(lambda teacher: teacher.count(matrix))
+        replies = self._all(lambda teacher: self._checked(teacher.count(matrix), matrix.slot))
         counts = [reply.counts for reply in replies if reply.counts is not None]
-        if len({each.shape for each in counts}) > 1:
-            raise LabelwallError("a custodian's counts are of another shape than the others'.")
         total = np.sum(counts, axis=0) if counts else None
         return NoisyCounts(total, _joined([reply.receipt for reply in replies]))
 
@@ -100,7 +108,15 @@ class Custodians:
         """
         places = self._places(path)
         names = {id(teacher): url for url, teacher in self._teachers.items()}
-        self._all(lambda teacher: teacher.export(places[names[id(teacher)]]))
+
+        def one(teacher: RemoteTeacher) -> None:
+            place = places[names[id(teacher)]]
+            with TemporaryDirectory(dir=path.parent) as scratch:
+                teacher.export(copy := Path(scratch) / place.name)
+                Ledger(copy)  # raises for what is none, before the last copy is lost
+                copy.replace(place)
+
+        self._all(one)
         first = next(url for url in self._teachers if url not in self._left_out)
         write_file(path, places[first].read_bytes())
 
@@ -139,19 +155,19 @@ class Custodians:
     def _all(self, call: Callable[[RemoteTeacher], T]) -> list[T]:
         asked = [url for url in self._teachers if url not in self._left_out]
 
-        def one(url: str) -> T | Refused | TeacherFailed:
+        def one(url: str) -> T | LabelwallError:
             try:
                 return call(self._teachers[url])
-            except (Refused, TeacherFailed) as error:
+            except LabelwallError as error:
                 return error
 
         with ThreadPoolExecutor(len(asked)) as pool:
             replies = dict(zip(asked, pool.map(one, asked), strict=True))
-        errors = {u: r for u, r in replies.items() if isinstance(r, Refused | TeacherFailed)}
+        errors = {u: r for u, r in replies.items() if isinstance(r, LabelwallError)}
         if len(errors) == len(asked):
             raise next(iter(errors.values()))
         self._leave_out({url: str(error) for url, error in errors.items()})
-        return [r for r in replies.values() if not isinstance(r, Refused | TeacherFailed)]
+        return [r for r in replies.values() if not isinstance(r, LabelwallError)]
 
 
 def agreed(

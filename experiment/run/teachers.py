@@ -73,21 +73,26 @@ def teacher_of(
         raise InvalidInput("data.split", rule, side.data.split)
     named = child(to_yaml(side), console.warn) if isolate else nullcontext(_keys(side.teacher))
     with named as keys, ExitStack() as stack:
-        remotes, plan = dict[str, RemoteTeacher](), None
+        remotes, datasets, plan = dict[str, RemoteTeacher](), dict[str, str](), None
         gone: dict[str, str] = json.loads(left_out.read_text()) if left_out.exists() else {}
         for url, key in keys.items():
-            remotes[url] = remote = RemoteTeacher(url, key, progress=console.progress)
+            how: dict[str, Any] = {"progress": console.progress, "say": console.say}
+            remotes[url] = remote = RemoteTeacher(url, key, **how)
             stack.enter_context(closing(remote))
             if url in gone:
                 continue
             try:
-                budget = remote.budget()
+                budget = remote.budget(_budget)
             except Refused as error:
-                if len(keys) == 1 or (dataset is None and error.code not in RETRIED):
+                lost = error.code in (*RETRIED, "no_service")
+                if len(keys) == 1 or (dataset is None and not lost):
                     raise  # a wrong key, which can be corrected
                 gone[url] = str(error)
                 continue
-            plan = Plan.from_json(budget["plan"])
+            if (same := datasets.setdefault(budget["dataset"], url)) != url:
+                rule = "services of different data sets, since sums would have these records twice"
+                raise InvalidInput("teacher", rule, [same, url])
+            plan = budget["plan"]
             known = dataset if len(remotes) == 1 else None
             _require_same(budget, side, known, entropy.unsafe, console)
         if len(remotes) == 1:
@@ -104,11 +109,11 @@ def service_plan(side: PrivateSide) -> Plan:
     """The plan of the first service that answers. Raises Refused, InvalidInput without keys."""
     down = LabelwallError("no service answers.")
     for url, key in _keys(side.teacher).items():
-        with closing(RemoteTeacher(url, key)) as remote:
+        with closing(RemoteTeacher(url, key, say=Console().say)) as remote:
             try:
-                return Plan.from_json(remote.budget()["plan"])
+                return remote.budget(_budget)["plan"]  # type: ignore[no-any-return]
             except Refused as error:
-                if error.code not in RETRIED:
+                if error.code not in (*RETRIED, "no_service"):
                     raise
                 down = error
     raise down
@@ -126,11 +131,18 @@ def _keys(teacher: str | list[str] | None) -> dict[str, str]:
     return dict(zip(urls, keys, strict=True))
 
 
+def _budget(reply: Any) -> dict[str, Any]:
+    """A service's budget, with its plan read. Raises one of MALFORMED, or InvalidInput."""
+    if [type(reply[name]) for name in ("dataset", "adversary", "unsafe")] != [str, str, bool]:
+        raise TypeError
+    return {**reply, "plan": Plan.from_json(reply["plan"])}
+
+
 def _require_same(
     budget: dict[str, Any], side: PrivateSide, dataset: str | None, unsafe: bool, console: Console
 ) -> None:
     """Raises LedgerMismatch for a service of another ``budget`` than the configuration says."""
-    plan = Plan.from_json(budget["plan"])
+    plan = budget["plan"]
     if side.plan_beside(plan) != plan or budget["unsafe"] != unsafe:
         raise LedgerMismatch(
             "the service has another budget, mechanism, caps or rounds than the configuration. "

@@ -46,6 +46,7 @@ from .service import Service
 Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
+PAUSE = 0.005  # seconds between the requests of strangers
 MAX_CHANGES = 20  # changes of the records on the page
 FOLDER = Path(__file__).parent
 STYLE = (FOLDER / "page.css").read_text()
@@ -131,6 +132,7 @@ def create_app(service: Service, keys: Keys, log: Log = log_line) -> FastAPI:
     for kind in (Refused, InvalidInput, LedgerMismatch, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, refuse)
     app.add_middleware(Observed, requests, log)
+    app.openapi()  # is kept; a stranger's request would wait for it, and all others with it
     return app
 
 
@@ -235,11 +237,14 @@ def _reply_to(error: Exception) -> Response:
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
-    A client that goes away before its request is complete is no failure: it has status 499.
+    A client that goes away before its request is complete is no failure: it has status 499. Of all
+    connections without a valid key one request begins each PAUSE, so that a crowd of strangers
+    leaves the others their time.
     """
 
     def __init__(self, app: ASGIApp, requests: prometheus_client.Counter, log: Log) -> None:
         self._app, self._requests, self._log = app, requests, log
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -254,14 +259,11 @@ class Observed:
             await send(message)
 
         try:
-            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-                # Two programs on the way could read two different requests.
-                rule = "`content-length` and `transfer-encoding` must not be sent together."
-                reply = response(Refused("invalid_request", rule))
-                reply.headers["connection"] = "close"
-                await reply(scope, receive, observed)
-            else:
-                await self._app(scope, receive, observed)
+            opened = scope["app"].state.connections.open.get(scope["client"])
+            if opened is None or not opened.admitted:
+                async with self._turn:
+                    await asyncio.sleep(PAUSE)
+            await self._app(scope, receive, observed)
         except ClientDisconnect:
             status = 499
         except asyncio.CancelledError:  # the time for the last requests is over

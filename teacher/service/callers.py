@@ -221,8 +221,6 @@ class BodyReader:
                 return
             body += part
             self._received[caller] += len(part)
-            if len(body) > self._limit:
-                raise refused("too_large")
             equal_part = self._room // len(self._received)
             if self.in_use > self._room and self._received[caller] > equal_part:
                 raise refused("busy")

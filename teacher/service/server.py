@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -11,7 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -23,8 +24,14 @@ from .config import ServiceConfig
 from .replies import refused
 
 CONNECTIONS = 512  # open at the same time; at most half of the process's descriptors
-HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
+BACKLOG, ACCEPTED = 2048, 1  # connections that wait, and that are accepted in one turn
+HEAD_SECONDS = 10.0  # for the headers of a request
+HEAD_LINES, HEAD_BYTES = 100, 16 << 10  # of the headers of a request
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
+NOT_READ = (
+    f"Invalid HTTP request: at most {HEAD_LINES} headers of {HEAD_BYTES >> 10} KiB are read, and "
+    "bodies with content-length, not in chunks."
+)
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
 GRACE = 45  # seconds after which a service that has to stop has ended, whatever it is at
 
@@ -69,6 +76,7 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         lifespan="on",
+        backlog=ACCEPTED,
         ssl_certfile=config.certfile,
         ssl_keyfile=config.keyfile,
         timeout_graceful_shutdown=REQUESTS_GRACE,
@@ -98,30 +106,29 @@ class ConnectionLimits:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if descriptors != resource.RLIM_INFINITY:
             self._limit = min(CONNECTIONS, max(8, descriptors // 2))
-        self._open: dict[Peer, Connection] = {}  # the oldest first
+        self.open: dict[Peer, Connection] = {}  # the oldest first
         self._at_work: Counter[Peer | None] = Counter()
         self._asking: Counter[str | None] = Counter()  # requests by analyst
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self.open)
 
     def enter(self, connection: "Connection") -> bool:
         """Whether a new connection may stay."""
-        near = [peer for peer in self._open if peer[0] == connection.peer[0]]
+        near = [peer for peer in self.open if peer[0] == connection.peer[0]]
         crowded = len(near) >= self._by_address
-        if crowded or len(self._open) >= self._limit:
-            among = near if crowded else self._open
+        if crowded or len(self.open) >= self._limit:
+            among = near if crowded else self.open
             idle = next((peer for peer in among if not self._at_work[peer]), None)
             if idle is None:
                 return False
-            with suppress(OSError):  # both sides see the end; the event loop closes the socket
-                self._open.pop(idle).shutdown(socket.SHUT_RDWR)
-        self._open[connection.peer] = connection
+            self.open.pop(idle).end()
+        self.open[connection.peer] = connection
         return True
 
     def leave(self, connection: "Connection") -> None:
-        if self._open.get(connection.peer) is connection:
-            del self._open[connection.peer]
+        if self.open.get(connection.peer) is connection:
+            del self.open[connection.peer]
 
     def begin(self, peer: Peer | None, analyst: str | None) -> None:
         """A request with a valid key has begun. Raises Refused where an analyst has no place."""
@@ -131,6 +138,8 @@ class ConnectionLimits:
                 raise refused("busy")
             self._asking[analyst] += 1
         self._at_work[peer] += 1
+        if peer in self.open:
+            self.open[peer].admitted = True
 
     def end(self, peer: Peer | None, analyst: str | None) -> None:
         """The request has been answered."""
@@ -139,11 +148,22 @@ class ConnectionLimits:
 
 
 class Connection(socket.socket):
-    """An accepted socket, which gives its place back when it is closed."""
+    """An accepted socket, which gives its place back when it is closed.
+
+    ``admitted``: whether a request with a valid key came by it.
+    """
+
+    admitted = False
+    transport: asyncio.Transport | None = None  # none before the end of a TLS handshake
 
     def __init__(self, accepted: socket.socket, peer: Peer, limits: ConnectionLimits) -> None:
         super().__init__(fileno=accepted.detach())
         self.peer, self._limits = peer, limits
+
+    def end(self) -> None:
+        """Let the event loop close it in its next turn, also where nothing is read of it."""
+        with suppress(OSError):
+            self.transport.abort() if self.transport else self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._limits.leave(self)
@@ -156,6 +176,10 @@ class Listener(socket.socket):
     def __init__(self, listening: socket.socket, limits: ConnectionLimits) -> None:
         super().__init__(fileno=os.dup(listening.fileno()))
         self._limits = limits
+
+    def listen(self, backlog: int = ACCEPTED) -> None:
+        """asyncio takes one number for both, and would accept all who wait in one turn."""
+        super().listen(BACKLOG)
 
     def accept(self) -> tuple[socket.socket, Any]:
         while True:  # until no connection waits, which is an error that the event loop expects
@@ -188,6 +212,20 @@ class GuardedServer(uvicorn.Server):
         await stopping
 
 
+class BoundedRequests(h11.Connection):
+    """h11 without what costs more than it weighs: heads of many lines, and bodies in chunks."""
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            head = re.split(rb"\n\r?\n", self.trailing_data[0][:HEAD_BYTES], maxsplit=1)[0]
+            if head.count(b"\n") > HEAD_LINES or len(head) == HEAD_BYTES:
+                raise h11.RemoteProtocolError(NOT_READ)
+        event = super().next_event()
+        if isinstance(event, h11.Request) and b"transfer-encoding" in dict(event.headers):
+            raise h11.RemoteProtocolError(NOT_READ)
+        return event
+
+
 class TimedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with an end for whoever sends headers too slowly, or no HTTP at all."""
 
@@ -195,6 +233,9 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.conn, app = BoundedRequests(h11.SERVER), cast(FastAPI, self.config.app)
+        if self.client in (opened := app.state.connections.open):
+            opened[self.client].transport = transport
         self._expect_more(new=True)
 
     def data_received(self, data: bytes) -> None:
@@ -202,6 +243,8 @@ class TimedProtocol(H11Protocol):
         self._expect_more()
 
     def on_response_complete(self) -> None:
+        if self.conn.their_state is h11.SEND_BODY:  # the rest is neither read nor awaited
+            self.transport.close()
         super().on_response_complete()
         self._expect_more()
 
@@ -211,7 +254,7 @@ class TimedProtocol(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
-            super().send_400_response(msg)
+            super().send_400_response(NOT_READ)
         except h11.LocalProtocolError:  # a reply has begun, or may have no body
             self.transport.close()
 
@@ -221,10 +264,9 @@ class TimedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _expect_more(self, new: bool = False) -> None:
-        """Await the rest where headers have begun, or a body goes on that nobody waits for."""
+        """Await the rest of headers that have begun."""
         idle = self.cycle is None or self.cycle.response_complete
-        begun = bool(self.conn.trailing_data[0]) or self.conn.their_state is h11.SEND_BODY
-        unfinished = new or (idle and begun)
+        unfinished = new or (idle and bool(self.conn.trailing_data[0]))
         if not unfinished and self._head is not None:
             self._head.cancel()
             self._head = None

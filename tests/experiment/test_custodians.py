@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -162,6 +163,49 @@ def test_fit_asks_custodians_and_a_run_that_lost_one_goes_on_without_it(tmp_path
     card = (tmp_path / "run" / "MODEL_CARD.md").read_text()
     assert f"audit ledger_2.sqlite --expect_head {second.ledger_head}" in card
     assert audit(tmp_path / "run" / "ledger_2.sqlite").head == second.ledger_head
+
+
+def mangled(reply: httpx.Response, kind: str) -> httpx.Response:
+    content = {"page": b"<html>", "empty": b"{}", "deep": b"[" * 20_000}.get(kind)
+    if content is None:
+        changed = reply.json()
+        changed.get("result", {}).get("receipt", {})["charged"] = {"more": 1}
+        content = json.dumps(changed).encode()
+    return httpx.Response(reply.status_code, content=content)
+
+
+@pytest.mark.parametrize("kind", ["page", "empty", "deep", "receipt"])
+def test_one_that_says_what_is_no_reply_is_left_out(tmp_path, monkeypatch, kind):
+    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
+    with services(tmp_path, 2) as (urls, keys):
+        monkeypatch.setenv(KEY, ",".join(keys))
+        request, counted = httpx.Client.request, list[int]()
+
+        def other(http: httpx.Client, method: str, path: str, **how: Any) -> httpx.Response:
+            reply = request(http, method, path, **how)
+            if str(http.base_url).startswith(urls[1]) and path == "weights":
+                counted.append(reply.status_code)
+                reply = mangled(reply, kind)
+            return reply
+
+        monkeypatch.setattr(httpx.Client, "request", other)
+        settings = {"student": {"steps": 20, "doubtful_folds": 0}}
+        model = lw.fit(data, 1000.0, run_dir="run", teachers=urls, quiet=True, **settings)
+    assert len(counted) == 1
+    first, second = model.summary["custodians"]
+    assert first["left_out"] is None
+    assert ("another form" if kind == "receipt" else urls[1]) in second["left_out"]
+
+
+def test_two_services_of_one_data_set_are_refused_before_anything_is_asked(tmp_path, monkeypatch):
+    data = lw.Data(None, tiny.rows(40, 2)[0], tiny.rows(30, 3))
+    with services(tmp_path, 1) as ([url], [key]):
+        monkeypatch.setenv(KEY, f"{key},{key}")
+        with pytest.raises(InvalidInput, match="different data sets") as error:
+            lw.fit(data, 1000.0, run_dir="run", teachers=[url, f"{url}/"], quiet=True)
+    assert url in str(error.value)
+    [store] = tmp_path.glob("store_*")
+    assert audit(store / "ledger.sqlite").charged.get("0/sum", 0) == 0
 
 
 SCREENED = {"kind": "private_knn", "k": 9, "sample_rate": 1.0, "threshold": 1}

@@ -11,13 +11,14 @@ import safetensors.numpy
 
 from labelwall.wall import wire
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrices import NoisyCounts
+from labelwall.wall.matrices import Cells, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt, join_answers
 from labelwall.wall.wire import SAFETENSORS, decode
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
 RECEIPT = Receipt(3, 1, {"screen": 2}, {"screen": 8}, 4, "ab")
+CELLS = Cells(np.zeros((2, 3), dtype=np.int8))
 SPEC = ExtractorSpec("small_cnn", (28, 28, 1), 10, b"weights", (0.1,), (1,), (0.25, -1e-9), scale=2)
 
 
@@ -121,30 +122,44 @@ LABELS = [2, -1, 0], [[1, -1, 0], [-1, 1, -1], [0, 0, 0]]
 @pytest.mark.parametrize("labels", LABELS)
 def test_results_arrive_as_they_were(labels):
     answers = Answers(np.array(labels), np.array([0, 1, 0], np.uint8), RECEIPT)
-    received = wire.decode_answers(json.loads(json.dumps(wire.result_to_json(answers))))
+    text = json.dumps(wire.result_to_json(answers))
+    received = wire.decode_answers(json.loads(text), classes=3, rows=3)
     for name in ("labels", "outcomes"):
         np.testing.assert_array_equal(getattr(received, name), getattr(answers, name), strict=True)
     assert received.receipt == RECEIPT
     for counts in (np.array([[-3, 4], [0, 1]]), None):
         text = json.dumps(wire.result_to_json(NoisyCounts(counts, RECEIPT)))
-        cells = wire.decode_counts(json.loads(text))
+        cells = wire.decode_counts(json.loads(text), 2, CELLS)
         assert cells.receipt == RECEIPT
         np.testing.assert_array_equal(cells.counts, counts)
 
 
-OTHERS = [
-    {},
-    {"labels": ["x"], "outcomes": [0]},
-    {"labels": [1], "outcomes": [300], "receipt": {}},
-    {"labels": [[1, 0]], "outcomes": [0, 0], "receipt": vars(RECEIPT)},
+KNOWN = {"labels": [1], "outcomes": [0], "counts": [[1, 2], [3, 4]], "receipt": vars(RECEIPT)}
+RECEIPTS: list[object] = [
+    *({}, [], None, "x", vars(RECEIPT) | {"charged": {"screen": "x"}}),
+    *(vars(RECEIPT) | {"left": None}, vars(RECEIPT) | {"asked": 1.5}),
+]
+OTHERS: list[object] = [
+    *({}, [], None, 3, "labels", [[]] * 3),
+    *(KNOWN | {"receipt": receipt} for receipt in RECEIPTS),
+    *(KNOWN | {"labels": labels, "counts": labels} for labels in ("x", 1, ["x"], [[[1]]], {})),
+    *(KNOWN | {"labels": [code], "counts": [[code]]} for code in (3, -2, 10**30)),
+    KNOWN | {"labels": [1, 1], "outcomes": [0, 0], "counts": [[1, 2]]},
+    KNOWN | {"labels": [[1, 2]], "counts": [[1, 2, 3], [4, 5, 6]]},
+    KNOWN | {"outcomes": [300], "counts": [1, 2]},
 ]
 
 
 @pytest.mark.parametrize("value", OTHERS)
 def test_a_reply_of_another_form_is_refused(value):
-    for decode_reply in (wire.decode_answers, wire.decode_counts):
-        with pytest.raises(InvalidInput):
-            decode_reply(value)
+    assert wire.decode_answers(KNOWN, classes=3, rows=1).labels.tolist() == [1]
+    assert wire.decode_counts(KNOWN, 2, CELLS).counts is not None
+    for decode_reply in (
+        lambda: wire.decode_answers(value, classes=3, rows=1),
+        lambda: wire.decode_counts(value, 2, CELLS),
+    ):
+        with pytest.raises(wire.MALFORMED):
+            decode_reply()
 
 
 def test_parts_of_a_call_add_up():

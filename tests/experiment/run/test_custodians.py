@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 
 from labelwall.experiment.run.custodians import Custodians, agreed
 from labelwall.teacher.mechanisms.sums import ReverseKnn
-from labelwall.wall.errors import LabelwallError, Refused, TeacherFailed
+from labelwall.wall.errors import LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.matrices import Cells, NoisyCounts
 from labelwall.wall.messages import Answers, Queries, Receipt
 from tests.make import plan_of
 from tests.teacher.shards import tiny
 
 SUMS, NOBODY = ReverseKnn(centroids=2, sigma=1.0), dict[str, str]()
+[STAGE] = SUMS.stages
 CELLS = Cells(np.zeros((2, 3), dtype=np.int8))
 
 
@@ -26,12 +28,14 @@ class Fake:
 
     def __init__(self, number: int | None, until: int = 99, error: Exception | None = None) -> None:
         self.number, self.left, self.error = number, until, error or Refused("unreachable", "down")
+        self.receipt = dict[str, Any]()
 
     def _receipt(self) -> Receipt:
         self.left -= 1
         if self.left < 0:
             raise self.error
-        return Receipt(1, 0, {"sum": 1}, {"sum": self.left}, 1, "head")
+        receipt = Receipt(1, 0, {STAGE: 1}, {STAGE: self.left}, 1, "head")
+        return replace(receipt, **self.receipt)
 
     def count(self, matrix: Cells) -> NoisyCounts:
         receipt, number = self._receipt(), self.number
@@ -62,19 +66,26 @@ def test_counts_add_up_and_one_without_budget_adds_nothing() -> None:
     reply = several.count(CELLS)
     assert reply.counts is not None
     assert (reply.counts == 7).all()
-    assert reply.receipt.charged == {"sum": 1}  # each one's own
+    assert reply.receipt.charged == {STAGE: 1}  # each one's own
     assert asked(Fake(None), Fake(None))[0].count(CELLS).counts is None
 
 
-def test_counts_of_another_shape_are_one_line() -> None:
+@pytest.mark.parametrize("charged", [{}, {"screen": 1}, {STAGE: 1, "more": 1}])
+def test_one_with_other_receipts_is_left_out(charged: dict[str, int]) -> None:
     odd = Fake(1)
-    reply = NoisyCounts(np.ones((3, 2), dtype=np.int64), odd._receipt())
-    odd.count = lambda matrix: reply  # type: ignore[method-assign]
-    with pytest.raises(LabelwallError, match="another shape"):
-        asked(Fake(1), odd)[0].count(CELLS)
+    odd.receipt = {"charged": charged}
+    several, heard = asked(Fake(3), odd)
+    for _ in range(2):
+        counts = several.count(CELLS).counts
+        assert counts is not None
+        assert (counts == 3).all()
+    assert len(heard) == 1
+    assert "another form" in heard[0]
 
 
-@pytest.mark.parametrize("error", [Refused("unreachable", "down"), TeacherFailed()])
+@pytest.mark.parametrize(
+    "error", [Refused("unreachable", "down"), TeacherFailed(), LedgerMismatch("it is damaged")]
+)
 def test_one_that_drops_out_is_named_once_and_asked_no_more(error: Exception) -> None:
     several, heard = asked(Fake(3), Fake(4, until=1, error=error))
     totals = [several.count(CELLS).counts for _ in range(3)]
@@ -126,6 +137,13 @@ def test_labels_of_ind_knn_weigh_as_many_neighbours_as_were_released() -> None:
     assert differ
 
 
+@pytest.fixture
+def any_ledger(monkeypatch) -> None:
+    """What the fakes export is no ledger."""
+    monkeypatch.setattr("labelwall.experiment.run.custodians.Ledger", lambda path: None)
+
+
+@pytest.mark.usefixtures("any_ledger")
 def test_ledgers_lie_beside_one_another(tmp_path: Path) -> None:
     fakes, path = [Fake(1, until=1), Fake(2)], tmp_path / "ledger.sqlite"
     several, heard = asked(*fakes)
@@ -136,6 +154,14 @@ def test_ledgers_lie_beside_one_another(tmp_path: Path) -> None:
     assert len(heard) == 1
 
 
+def test_what_is_no_ledger_is_not_kept(tmp_path: Path) -> None:
+    several, _ = asked(Fake(1), Fake(2))
+    with pytest.raises(LedgerMismatch):
+        several.export(tmp_path / "ledger.sqlite")
+    assert _ledgers(tmp_path) == {}
+
+
+@pytest.mark.usefixtures("any_ledger")
 def test_one_that_fails_at_its_first_export_leaves_no_ledger(tmp_path: Path) -> None:
     several, heard = asked(Fake(1, until=0), Fake(2))
     several.export(tmp_path / "ledger.sqlite")

@@ -1,10 +1,14 @@
 """Slow, many and vanishing connections. None takes a place that somebody else needs."""
 
+import itertools
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from itertools import product
 from unittest.mock import Mock
 
@@ -15,11 +19,13 @@ from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.server import ConnectionLimits, Listener, listen
+from labelwall.wall.errors import Refused
+from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS
 from tests.make import until
 from tests.teacher.service import tiny
 from tests.teacher.service.test_connection import self_signed
-from tests.teacher.service.tiny import SPEC, ask, call, clients, rows, served
+from tests.teacher.service.tiny import SPEC, ask, call, client, clients, rows, served
 
 
 def connected(url, sent):
@@ -103,7 +109,7 @@ def test_one_address_has_a_limit_of_its_own(monkeypatch):
     places = ConnectionLimits(by_address=3)
     near = [Mock(peer=("near", port)) for port in range(4)]
     assert all(places.enter(each) for each in near)
-    assert [each.shutdown.call_count for each in near] == [1, 0, 0, 0]  # the oldest
+    assert [each.end.call_count for each in near] == [1, 0, 0, 0]  # the oldest
     assert places.enter(Mock(peer=("far", 1)))
     for each in near[1:]:
         places.begin(each.peer, "ann" if each is near[1] else None)
@@ -192,26 +198,42 @@ def test_a_client_that_goes_away_is_no_failure(made, tmp_path, caplog):
     assert not caplog.records
 
 
-def test_what_is_no_http_gets_400_and_is_in_no_log(tmp_path, caplog, capfd):
-    """A reply of its own does not follow. The application may wait for the body, or may not."""
+def test_what_is_not_read_gets_400_and_is_in_no_log(tmp_path, caplog, capfd):
+    """A reply of its own does not follow, whether the application would read a body or not."""
     made = tiny.make(tmp_path)
-    key = f"authorization: Bearer {made.tokens['ann']}\r\n"
+    keys = "", f"authorization: Bearer {made.tokens['ann']}\r\n"
     paths = ("health", "nowhere", f"labels?extractor={SPEC.sha256()}")
-    bodies = b"-1\r\nSECRET\r\n", b"SECRET" * 3000
+    chunks = "transfer-encoding: chunked\r\n"
+    rest = [
+        *(f"{chunks}\r\n{body}" for body in ("-1\r\nSECRET\r\n", "1\r\nx\r\n" * 9, "0\r\n\r\n")),
+        f"content-length: 5\r\n{chunks}\r\n0\r\n\r\n",  # two lengths of one body
+        "SECRET\r\n\r\n",
+        "SECRET:\r\n" * 100 + "\r\n",
+        f"x: {'SECRET' * 3000}\r\n",
+    ]
     with served(made) as url:
-        for method, path, named, body in product(("GET", "HEAD", "POST"), paths, ("", key), bodies):
-            head = f"{method} /v1/{path} HTTP/1.1\r\nhost: a\r\n{named}"
-            sent = f"{head}transfer-encoding: chunked\r\n\r\n".encode() + body
-            with many(url, 1, sent) as opened:
-                reply = opened[0].recv(1 << 16)
+        for method, path, key, sent in product(("GET", "HEAD", "POST"), paths, keys, rest):
+            head = f"{method} /v1/{path} HTTP/1.1\r\nhost: a\r\n{key}"
+            with many(url, 1, f"{head}{sent}".encode()) as opened:
+                reply = b"".join(iter(lambda: opened[0].recv(1 << 16), b""))
                 assert reply.startswith(b"HTTP/1.1 400 "), reply
                 assert b"SECRET" not in reply
-                assert ended(opened[0])
+                assert method == "HEAD" or b"content-length, not in chunks" in reply
         assert call(url, made.tokens["ann"]).status_code == 200
     assert not (tmp_path / "errors.log").exists()
     shown = capfd.readouterr()
     assert "SECRET" not in shown.out + shown.err + caplog.text + str(made.lines)
     assert "Traceback" not in shown.err + caplog.text
+
+
+def test_after_a_reply_an_unfinished_body_is_not_read(shared):
+    """The connection ends at once, and a client that still sends sees the reply."""
+    with many(shared.url, 1, upload("wrong", 1 << 20)) as opened:
+        assert b" 401 " in opened[0].recv(1 << 16)
+        assert ended(opened[0], 2.0)
+    large = replace(SPEC, axes=bytes(1 << 25), center=(0.0,) * 8)
+    with pytest.raises(Refused, match="API key"), client(shared.url, "wrong", spec=large):
+        pass
 
 
 def test_a_failure_of_a_request_is_logged_without_its_text(made, tmp_path, monkeypatch):
@@ -230,13 +252,80 @@ def test_no_redirect_repeats_what_was_sent(shared):
     assert "evil" not in str(reply.headers) + reply.text
 
 
-def test_two_lengths_of_one_body_are_refused(shared):
-    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-    with many(shared.url, 1, b"POST /v1/labels HTTP/1.1\r\nhost: a\r\n" + lengths) as opened:
-        reply = opened[0].recv(1 << 16)
-        assert b" 422 " in reply
-        assert b"connection: close" in reply.lower()
-        assert ended(opened[0])
+ATTACK = """
+import os, socket, sys, threading
+from contextlib import suppress
+
+kind, port = sys.argv[1], int(sys.argv[2])
+os.nice(19)  # what is measured is the service's work, not the attackers'
+if not port:  # a service of no use, which takes as much of the machine's time
+    idle = socket.create_server(("127.0.0.1", 0))
+    port = idle.getsockname()[1]
+    def discard():
+        while True:
+            with suppress(OSError), idle.accept()[0] as opened:
+                opened.recv(1 << 18)
+    threading.Thread(target=discard, daemon=True).start()
+head = b" /v1/openapi.json HTTP/1.1\\r\\nhost: a\\r\\n"
+in_chunks = b"transfer-encoding: chunked\\r\\n\\r\\n"
+first, then = {
+    "chunks": (b"POST" + head + in_chunks, b"1\\r\\nx\\r\\n" * 2000),
+    "pipelined": (b"", (b"GET" + head + b"\\r\\n") * 200),
+}[kind]
+
+def attack():
+    for _ in range(2000):
+        with suppress(OSError):
+            place = socket.create_connection(("127.0.0.1", port), 8, ("127.0.0.2", 0))
+            with place as opened:
+                opened.sendall(first)
+                for _ in range(50):
+                    opened.sendall(then)
+
+for _ in range(8):
+    threading.Thread(target=attack).start()
+"""
+
+
+@pytest.mark.parametrize("kind", ["chunks", "pipelined"])
+def test_an_innocent_analyst_waits_less_than_five_times_as_long(tmp_path, kind):
+    """Beside strangers with megabytes of tiny chunks, or of requests whose replies nobody reads."""
+    made, rounds = tiny.make(tmp_path), itertools.count()
+    before = len(os.listdir("/proc/self/fd"))
+
+    def beside(port, remote):
+        """99% of the answers come in so many seconds; the most descriptors meanwhile."""
+        waited, descriptors = list[float](), list[int]()
+        with subprocess.Popen([sys.executable, "-c", ATTACK, kind, port]) as process:
+            end = time.monotonic() + 5
+            while process.poll() is None and time.monotonic() < end:
+                begun = time.monotonic()
+                remote.answer(Queries(rows(2, 100 + next(rounds))))
+                waited.append(time.monotonic() - begun)
+                descriptors.append(len(os.listdir("/proc/self/fd")) - before)
+            process.kill()
+        return sorted(waited)[int(0.99 * len(waited))], max(descriptors)
+
+    with clients(made, "ann") as ann:
+        for _ in range(20):
+            ann.answer(Queries(rows(2, 100 + next(rounds))))  # compiles
+        for attempt in range(3):  # what else the machine does may disturb one, not all
+            calm, attacked, after = (beside(port, ann) for port in ("0", made.url[17:], "0"))
+            assert attacked[1] < 128 + 30  # one address's, and files
+            if attacked[0] < 5 * max(calm[0], after[0]):
+                break
+            assert attempt < 2, (calm, attacked, after)
+
+
+def test_descriptors_are_as_many_as_places(tmp_path, monkeypatch):
+    """A connection that nobody reads, and that reads nothing, is closed for a new one."""
+    monkeypatch.setattr(server_module, "CONNECTIONS", 40)
+    made = tiny.make(tmp_path)
+    with served(made) as url:
+        before = len(os.listdir("/proc/self/fd"))
+        with many(url, 300, b"GET /v1/openapi.json HTTP/1.1\r\nhost: a\r\n\r\n" * 300) as opened:
+            assert call(url, made.tokens["ann"]).status_code == 200
+            until(lambda: len(os.listdir("/proc/self/fd")) - before - len(opened) <= 42)
 
 
 def test_wrong_keys_of_one_address_are_counted(tmp_path, monkeypatch):
