@@ -150,7 +150,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monk
     folder.config.write_text(other)
     folder.ledger.touch()  # it began
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
-    with pytest.raises(LabelwallError, match="other settings .seed"):
+    with pytest.raises(LabelwallError, match=r"other settings \(seed"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     assert folder.config.read_text() == other
 
