@@ -146,11 +146,11 @@ def test_a_run_keeps_its_choice(config: Path, monkeypatch, capsys) -> None:
 def test_a_folder_with_another_run_is_refused_before_a_search(config: Path, monkeypatch) -> None:
     folder, found = RunFolder(config.parent / "out"), load_config(config)
     folder.create()
-    other = to_yaml(replace(found, mechanism=PrivateLinear(axes=4)))
+    other = to_yaml(replace(found, mechanism=PrivateLinear(axes=4), seed=1))
     folder.config.write_text(other)
     folder.ledger.touch()  # it began
     monkeypatch.setattr("labelwall.experiment.plan.search.search", None)
-    with pytest.raises(LabelwallError, match="other settings"):
+    with pytest.raises(LabelwallError, match=r"other settings \(seed"):
         decided(found, folder, Path(f"{folder.path}.custodian"), Console(quiet=True))
     assert folder.config.read_text() == other
 
