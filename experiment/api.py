@@ -26,6 +26,7 @@ from .config.settings import config_of, merged
 from .data import ROWS, Data
 from .model import Model, load
 from .run.console import Console
+from .run.run_folder import RunFolder
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
@@ -58,7 +59,8 @@ def fit(
 ) -> Model:
     """Train a model that is differentially private with respect to ``data.private``.
 
-    The same arguments resume a killed call, and return the finished model at no charge.
+    The same arguments resume a killed call, and return the finished model at no charge. A call that
+    stops since the private rows do not show is resumed with mended ones.
 
     Args:
         data: private, public and test rows.
@@ -95,6 +97,9 @@ def fit(
             place = Path(custody) / ROWS
             make_private(Path(custody))
             make_private(place)
+            folder = RunFolder(run_dir)
+            if folder.stopped.exists() and not folder.summary.exists():
+                data.replace_private(place)  # by mended ones
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}

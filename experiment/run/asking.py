@@ -14,10 +14,11 @@ from ..config.groups import PublicSide, Round, Scoring
 from ..linear.labelled import Labelled, labelled
 from .console import Console
 from .features import PublicFeatures, extractor_of_round, whitened
-from .matrices import ask_matrices, axes_by_count
+from .matrices import Count, ask_matrices, axes_by_count
 from .quality import FOREIGN, UNKNOWN, Estimate, best_round, estimate_of
 from .query_selection import choose_queries
 from .run_folder import CLASSIFIER, COUNTED, FEATURES, RunFolder
+from .stopping import Watch, causes
 from .teachers import Answering
 
 
@@ -156,12 +157,20 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
     say(f"{name}: asking {len(rows)} queries with {extractor.backbone} features")
     with experiment.console.timed("embedding"):
         teacher.use_extractor(extractor)
+    labels = experiment.task.labels
+    watch = Watch(teacher, asked, experiment.folder, labels)
     if asked.form.matrix is None:
-        answers = teacher.answer(Queries(public.inputs[rows], slot=asked.slot))
+        queries = Queries(public.inputs[rows], slot=asked.slot)
+        answers = watch.answer(queries, extractor.sha256())
     else:
         before, again = _period_before(experiment, asked.number), _again(experiment, asked.number)
+        if asked.form.steps:
+            steps = max(1, asked.form.steps - watch.spent)
+            asked = replace(asked, form=replace(asked.form, steps=steps))
+        guess = experiment.settings.records(len(public.inputs))
+        ask_for = watch.counting(guess, lambda text: say(f"{name}: {text}"))
         if asked.periods == 1 and not again:  # later records would want other axes
-            asked, extractor = _by_count(experiment, asked, extractor)
+            asked, extractor = _by_count(experiment, asked, extractor, ask_for)
         features, place = experiment.features.quantised, experiment.folder.round(asked.number)
         rest = None if others is None else features(extractor, others)
         known = _labelled(experiment, extractor)
@@ -172,22 +181,22 @@ def ask(experiment: Experiment, asked: Round, others: str | None = None) -> Aske
                 number = experiment.kept(before)
             last = experiment.folder.round(number) / CLASSIFIER
         answers, estimate = ask_matrices(
-            teacher.count, asked, extractor, place, features(extractor)[rows], rest, known, last
+            ask_for, asked, extractor, place, features(extractor)[rows], rest, known, last
         )
-        for text in _remarks(estimate, experiment.task.labels.names):
+        for text in _remarks(estimate, labels.names):
             say(f"{name}: {text}")
     return Asked(answers, rows, extractor, estimate)
 
 
 def _by_count(
-    experiment: Experiment, asked: Round, extractor: ExtractorSpec
+    experiment: Experiment, asked: Round, extractor: ExtractorSpec, count: Count
 ) -> tuple[Round, ExtractorSpec]:
     """The round and its features, after its first sum has counted the records."""
     number, inputs = asked.number, experiment.public.inputs
     if not (experiment.folder.round(number) / COUNTED).exists():
         guess = experiment.settings.records(len(inputs))
         plain, teacher = experiment.features.plain(extractor), experiment.teacher
-        axes = axes_by_count(teacher.count, asked, extractor, guess, plain)
+        axes = axes_by_count(count, asked, extractor, guess, plain)
         if axes is None:
             return asked, extractor
         kept = experiment.features.quantised(extractor).shape[1]
@@ -209,7 +218,7 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
     if estimate.by == UNKNOWN:
         remarks.append(
             "the released counts do not tell the records from none, so nothing is known of the "
-            "labels. Are there private rows?"
+            f"labels, and nothing is left of the round to ask again. {causes(names)}"
         )
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")

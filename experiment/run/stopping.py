@@ -1,0 +1,180 @@
+"""A round stops where its first releases do not tell the private rows from none.
+
+This follows from released values, the plan and a public guess: it is post-processing, and free.
+The rest of the plan is kept: the same command asks anew, about the rows as they are by then.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.stats import binom, norm
+
+from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
+from ...teacher.mechanisms.registry import from_slot
+from ...teacher.mechanisms.votes import SCREEN, Screened
+from ...wall.errors import LabelwallError
+from ...wall.labels import LabelSpace
+from ...wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
+from ...wall.messages import ABSTAINED, Answers, Outcome, Queries, join_answers
+from ..config.groups import Round
+from ..linear.model import SURE
+from .custodians import Custodians
+from .matrices import Count
+from .run_folder import COUNTED, RunFolder, write_file
+from .teachers import Answering
+
+# Deviations of its noise that a count of the expected records has, where it is judged: then it is
+# within SURE of them in 1 of 30,000 runs. Of no records one is in 43 of 44, and a later one soon.
+EXPECTED = 6.0
+TRIED = 100  # queries after which votes are judged
+MISSED, FALSE = 1e-3, 1e-4  # probabilities that no records look like some, and some like none
+
+
+def causes(names: tuple[str, ...]) -> str:
+    """Why private rows may be none that count."""
+    few = ", ".join(names[:6]) + ", ..." * (len(names) > 6)
+    return (
+        f"Usual causes: labels that are not written as the classes are ({few}), other classes, "
+        "another encoding or file format; `labelwall data` shows the custodian what is dropped"
+    )
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Asks for a round, and raises LabelwallError where what is released shows no records."""
+
+    teacher: Answering
+    asked: Round
+    folder: RunFolder
+    space: LabelSpace
+
+    @property
+    def stops(self) -> list[tuple[int, int, float]]:
+        """Of all rounds until now, in order: number of the round, its releases, what they count."""
+        stopped = self.folder.stopped
+        return json.loads(stopped.read_text()) if stopped.exists() else []
+
+    @property
+    def spent(self) -> int:
+        """Releases that this round made before it stopped."""
+        return sum(releases for number, releases, _ in self.stops if number == self.asked.number)
+
+    def _stop(self, releases: int, total: float, found: str, left: str) -> LabelwallError:
+        """The end of the run. A kill in between finds the same releases in the ledger."""
+        place = self.folder.round(self.asked.number)
+        for stale in (*place.glob(COUNTED), *place.glob("weights_*.npz")):  # by these releases
+            stale.unlink()
+        stops = [*self.stops, (self.asked.number, releases, total)]
+        write_file(self.folder.stopped, json.dumps(stops))
+        return LabelwallError(
+            f"round {self.asked.number}: {found}, so the run stops here. {causes(self.space.names)}"
+            f". {left} are left: the same command goes on with them once the files are mended (and "
+            "a service, or shards, have read them again). If they are right but few, it goes on as "
+            "soon as they show."
+        )
+
+    def counting(self, guess: int, say: Callable[[str], None]) -> Count:
+        """What asks for matrices, and judges their mean count from the first on that would show so
+        many records as the PUBLIC ``guess`` has.
+        """
+        form, times, seen = self.asked.form, len(self.stops), dict[bytes, float]()
+        assert form.noise is not None
+        noise = form.gain * form.noise * SENSITIVITY / COUNT  # on a number of records
+        if form.centroids:
+            noise = form.noise * math.sqrt(form.centroids * self.space.outputs) / form.neighbours
+        needed = math.ceil((EXPECTED * noise / guess) ** 2)
+        if hidden := needed > max((form.steps or 1) - 1, 1):
+            say(
+                f"about {guess} records (expected_records) do not show above the noise of a count, "
+                f"{noise:.0f}, so the run goes on if there are none"
+            )
+
+        def count(matrix: Matrix) -> NoisyCounts:
+            sent = anew(matrix, times)
+            noisy = self.teacher.count(sent)
+            if (counts := noisy.counts) is None:
+                return noisy
+            records = form.gain * float(counts[0, -1]) / COUNT
+            if form.centroids:
+                counts = np.roll(counts, -times, axis=0)
+                records = float(counts.sum()) / (form.parts * form.neighbours)
+            seen[sent.entries.tobytes()] = records  # the same one again is no other release
+            left, total = sum(noisy.receipt.left.values()), sum(seen.values())
+            later = self.folder.round(self.asked.number) / f"weights_{len(seen) + 1}.npz"
+            judged = len(seen) >= needed and left and not (hidden or later.exists())
+            every = total + sum(known for at, _, known in self.stops if at == self.asked.number)
+            shown = (
+                records
+                > SURE * noise * math.sqrt(releases)  # few rows show at last, if not at once
+                for records, releases in ((total, len(seen)), (every, len(seen) + self.spent))
+            )
+            if judged and not any(shown):
+                deviation = noise / math.sqrt(len(seen))
+                found = (
+                    f"a released count of {total / len(seen):.0f} +- {deviation:.0f} does not tell "
+                    f"the private rows from none, where about {guess} were expected"
+                )
+                cap = self.folder.plan().slots[self.asked.slot].releases[0].cap
+                raise self._stop(len(seen), total, found, f"{left} of {cap} noisy counts")
+            return replace(noisy, counts=counts)
+
+        return count
+
+    def answer(self, queries: Queries, extractor: str) -> Answers:
+        """Answers to the round's queries, TRIED of them first; no labels of those before a stop.
+
+        ``extractor``: its hash.
+        """
+        before = self.spent
+        first, rest = (
+            replace(queries, inputs=part) for part in np.split(queries.inputs, [before + TRIED])
+        )
+        answers = self.teacher.answer(first)
+        if len(rest.inputs):
+            tried = replace(first, inputs=first.inputs[before:])
+            if found := self._unseen(tried, answers.outcomes[before:], extractor):
+                left = f"{len(rest.inputs)} of {len(queries.inputs)} rows"
+                raise self._stop(TRIED, 0.0, found, left)
+            answers = join_answers([answers, self.teacher.answer(rest)])
+        labels, outcomes = answers.labels.copy(), answers.outcomes.copy()
+        labels[:before], outcomes[:before] = ABSTAINED, Outcome.ABSTAINED
+        return replace(answers, labels=labels, outcomes=outcomes)
+
+    def _unseen(self, tried: Queries, outcomes: np.ndarray, extractor: str) -> str:
+        """What does not tell the records from none; empty where something does, or nothing can."""
+        slot = self.folder.plan().slots[tried.slot]
+        mechanism, caps = from_slot(slot), {release.name: release.cap for release in slot.releases}
+        if isinstance(mechanism, Screened) and SCREEN in caps and not mechanism.needs:
+            none = norm.sf((mechanism.threshold + 0.5) / mechanism.require("sigma_screen"))
+            most, passed = binom.isf(MISSED, TRIED, none), int((outcomes == 0).sum())
+            usual = caps[mechanism.aggregate] / caps[SCREEN]  # what the plan pays for
+            known = binom.cdf(most, TRIED, usual) < FALSE and Outcome.CAP_REACHED not in outcomes
+            if known and passed <= most:
+                return f"{passed} of {TRIED} queries pass the screening, as few as without records"
+        if isinstance(mechanism, IndKnn) and not isinstance(self.teacher, Custodians):
+            self.teacher.export(self.folder.ledger)
+            results, stage = self.folder.ledger_state().results, mechanism.stages[0]
+            known = {*tried.identities(extractor, slot.mechanism)}
+            mean = np.mean([np.ravel(results[query][stage])[0] for query in known])
+            noise = mechanism.require("sigma_count") / math.sqrt(len(known))
+            if EXPECTED * noise < MIN_NEIGHBOURS and mean <= SURE * noise:
+                near = f"{mean:.1f} +- {noise:.1f} neighbours a query"
+                return f"{near} do not tell the private rows from none"
+        return ""
+
+
+def anew(matrix: Matrix, times: int) -> Matrix:
+    """The matrix as it is asked after so many stops, since stored answers are of the rows before.
+
+    Cells come in another order. Weights of 0 get one entry of 1, which changes no residual but a
+    value's, by a thousandth; later weights follow from new sums.
+    """
+    if not times or (matrix.kind == "weights" and matrix.entries.any()):
+        return matrix
+    entries = np.roll(matrix.entries, times, axis=0)
+    if matrix.kind == "weights":
+        entries.flat[(times - 1) % entries.size] = 1
+    return replace(matrix, entries=entries)
