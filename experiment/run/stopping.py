@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import binom, norm
 
+from ...teacher.accounting.plan import Slot
+from ...teacher.mechanisms.base import Charging
 from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.votes import SCREEN, Screened
@@ -128,14 +130,16 @@ class Watch:
 
         ``extractor``: its hash.
         """
-        before = self.spent
+        before, slot = self.spent, self.folder.plan().slots[queries.slot]
+        if from_slot(slot).charging is Charging.PER_BATCH:  # a second one would be charged, too
+            return self.teacher.answer(queries)
         first, rest = (
             replace(queries, inputs=part) for part in np.split(queries.inputs, [before + TRIED])
         )
         answers = self.teacher.answer(first)
         if len(rest.inputs):
             tried = replace(first, inputs=first.inputs[before:])
-            if found := self._unseen(tried, answers.outcomes[before:], extractor):
+            if found := self._unseen(slot, tried, answers.outcomes[before:], extractor):
                 left = f"{len(rest.inputs)} of {len(queries.inputs)} rows"
                 raise self._stop(TRIED, 0.0, found, left)
             answers = join_answers([answers, self.teacher.answer(rest)])
@@ -143,9 +147,8 @@ class Watch:
         labels[:before], outcomes[:before] = ABSTAINED, Outcome.ABSTAINED
         return replace(answers, labels=labels, outcomes=outcomes)
 
-    def _unseen(self, tried: Queries, outcomes: np.ndarray, extractor: str) -> str:
+    def _unseen(self, slot: Slot, tried: Queries, outcomes: np.ndarray, extractor: str) -> str:
         """What does not tell the records from none; empty where something does, or nothing can."""
-        slot = self.folder.plan().slots[tried.slot]
         mechanism, caps = from_slot(slot), {release.name: release.cap for release in slot.releases}
         if isinstance(mechanism, Screened) and SCREEN in caps and not mechanism.needs:
             none = norm.sf((mechanism.threshold + 0.5) / mechanism.require("sigma_screen"))

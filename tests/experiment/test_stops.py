@@ -106,7 +106,7 @@ def spent() -> dict[str, int]:
 
 def remembered() -> int:
     """The releases that the run folder says were spent by stops."""
-    return sum(releases for _, releases in json.loads(Path("out/stopped.json").read_text()))
+    return sum(releases for _, releases, _ in json.loads(Path("out/stopped.json").read_text()))
 
 
 def stops(capsys, *more: str) -> None:

@@ -16,6 +16,7 @@ from labelwall.experiment.run.stopping import EXPECTED, FALSE, MISSED, TRIED, Wa
 from labelwall.teacher.accounting.discrete_gaussian import log_at_least
 from labelwall.teacher.accounting.plan import Slot
 from labelwall.teacher.mechanisms.base import QueryForm
+from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
 from labelwall.teacher.mechanisms.votes import PrivateKnn, PrivateRadius, SampledVotes
@@ -150,6 +151,20 @@ def test_votes_stop_a_run_by_chance_as_rarely_as_is_said(
     assert false < FALSE
     assert missed < 1.1 * MISSED or not any(ends)
     assert any(ends) == (none < {0.02: 0.0, 0.3: 0.05, 0.6: 0.1, 1.0: 1.0}[share])
+
+
+def test_a_batch_stays_whole(tmp_path) -> None:
+    rows, asked = np.zeros((TRIED + 50, 2), np.float32), []
+
+    def answer(queries: Queries) -> Answers:
+        asked.append(len(queries.inputs))
+        return Answers(np.zeros(asked[-1], np.int64), np.zeros(asked[-1], np.uint8), RECEIPT)
+
+    batch = RadiusNeighbours(epsilon=1.0)
+    slot = Slot(batch.fields(), batch.releases(1, 1))
+    watched = watch(tmp_path, batch.query_form, SimpleNamespace(answer=answer), slot)
+    assert len(watched.answer(Queries(rows), "").labels) == len(rows)
+    assert asked == [len(rows)]
 
 
 def test_few_records_show_at_last(tmp_path) -> None:
