@@ -226,7 +226,8 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
         few = ", ".join(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
             f"classes with too few records for this epsilon: {few}. Their labels are hardly "
-            "known: merge them with others, or raise epsilon"
+            "known: merge them with others, raise epsilon, or see by `labelwall data` if they are "
+            "written otherwise"
         )
     return remarks
 

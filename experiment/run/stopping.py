@@ -31,6 +31,9 @@ from .teachers import Answering
 # Deviations of its noise that a count of the expected records has, where it is judged: then it is
 # within SURE of them in 1 of 30,000 runs. Of no records one is in 43 of 44, and a later one soon.
 EXPECTED = 6.0
+LOUD = (
+    5.0  # deviations by which the squares of all numbers are above those of noise: they tell, too
+)
 TRIED = 100  # queries after which votes are judged
 MISSED, FALSE = 1e-3, 1e-4  # probabilities that no records look like some, and some like none
 
@@ -82,11 +85,12 @@ class Watch:
         """What asks for matrices, and judges their mean count from the first on that would show so
         many records as the PUBLIC ``guess`` has.
         """
-        form, times, seen = self.asked.form, len(self.stops), dict[bytes, float]()
-        assert form.noise is not None
-        noise = form.gain * form.noise * SENSITIVITY / COUNT  # on a number of records
+        form, scale = self.asked.form, self.asked.form.noise
+        times, seen = len(self.stops), dict[bytes, float]()
+        assert scale is not None
+        noise = form.gain * scale * SENSITIVITY / COUNT  # on a number of records
         if form.centroids:
-            noise = form.noise * math.sqrt(form.centroids * self.space.outputs) / form.neighbours
+            noise = scale * math.sqrt(form.centroids * self.space.outputs) / form.neighbours
         needed = math.ceil((EXPECTED * noise / guess) ** 2)
         if hidden := needed > max((form.steps or 1) - 1, 1):
             say(
@@ -99,9 +103,9 @@ class Watch:
             noisy = self.teacher.count(sent)
             if (counts := noisy.counts) is None:
                 return noisy
-            records = form.gain * float(counts[0, -1]) / COUNT
+            records, unit = form.gain * float(counts[0, -1]) / COUNT, SENSITIVITY
             if form.centroids:
-                counts = np.roll(counts, -times, axis=0)
+                counts, unit = np.roll(counts, -times, axis=0), form.parts
                 records = float(counts.sum()) / (form.parts * form.neighbours)
             seen[sent.entries.tobytes()] = records  # the same one again is no other release
             left, total = sum(noisy.receipt.left.values()), sum(seen.values())
@@ -109,9 +113,9 @@ class Watch:
             judged = len(seen) >= needed and left and not (hidden or later.exists())
             every = total + sum(known for at, _, known in self.stops if at == self.asked.number)
             shown = (
-                records
-                > SURE * noise * math.sqrt(releases)  # few rows show at last, if not at once
-                for records, releases in ((total, len(seen)), (every, len(seen) + self.spent))
+                total > SURE * noise * math.sqrt(len(seen)),
+                every > SURE * noise * math.sqrt(len(seen) + self.spent),  # few rows, in the end
+                np.mean((counts / unit / scale) ** 2) > 1 + LOUD * math.sqrt(2 / counts.size),
             )
             if judged and not any(shown):
                 deviation = noise / math.sqrt(len(seen))

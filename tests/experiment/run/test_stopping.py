@@ -35,6 +35,7 @@ from labelwall.wall.matrices import (
     residual_unit,
 )
 from labelwall.wall.messages import Answers, Queries, Receipt
+from tests.experiment import tiny
 
 CLASSES, DRAWS = 3, 3000
 LINEAR = PrivateLinear(steps=20, noise_multiplier=5.0).query_form
@@ -61,13 +62,13 @@ def stopped(path: Path, form: QueryForm, records: int, guess: int) -> float:
     shape = (1, 7) if form.steps else (form.centroids, CLASSES)
     scale = form.noise * (SENSITIVITY if form.steps else 1)
     keys = [str(draw) for draw in range(DRAWS)]
-    width = 1 if form.steps else shape[0] * CLASSES
+    width = shape[0] * shape[1]
     noise = SystemEntropy().discrete_gaussian(scale, keys, "released", width)
     found = 0
     for drawn in noise:
         counts = np.zeros(shape, dtype=np.int64)
         counts.flat[-1] = records * (COUNT if form.steps else 1)
-        counts.flat[-width:] += drawn
+        counts += drawn.reshape(shape)
         reply = NoisyCounts(counts, RECEIPT)
         teacher = SimpleNamespace(count=lambda _, reply=reply: reply)
         count = watch(path, form, teacher).counting(guess, lambda _: None)
@@ -100,10 +101,11 @@ def test_few_records_are_judged_by_the_mean_of_as_many_counts_as_show_them(tmp_p
     for records, found in ends.items():
         for draw in range(300):
             keys = [f"{records} {draw} {step}" for step in range(20)]
-            noise = SystemEntropy().discrete_gaussian(5.0 * SENSITIVITY, keys, "sum", 1)
-            sums = iter(noise + records * COUNT)
+            noise = SystemEntropy().discrete_gaussian(5.0 * SENSITIVITY, keys, "sum", 7)
+            noise[:, -1] += records * COUNT
+            sums = iter(noise)
             teacher = SimpleNamespace(
-                count=lambda _, sums=sums: NoisyCounts(next(sums).reshape(1, 1), RECEIPT)
+                count=lambda _, sums=sums: NoisyCounts(next(sums)[None], RECEIPT)
             )
             count, step = watch(tmp_path, LINEAR, teacher).counting(guess, lambda _: None), 0
             try:
@@ -165,6 +167,32 @@ def test_a_batch_stays_whole(tmp_path) -> None:
     watched = watch(tmp_path, batch.query_form, SimpleNamespace(answer=answer), slot)
     assert len(watched.answer(Queries(rows), "").labels) == len(rows)
     assert asked == [len(rows)]
+
+
+@pytest.mark.parametrize(("dimensions", "classes", "told"), [(6, 3, True), (64, 10, False)])
+def test_a_few_records_show_by_the_whole_sum_if_numbers_are_few(
+    tmp_path, dimensions, classes, told
+) -> None:
+    """300 records whose count is 1.8 deviations: three classes far apart, and ten that are not."""
+    rng, labels = np.random.default_rng(0), np.arange(300) % classes
+    centers = rng.normal(0, 2.0 if told else 0.4, (classes, dimensions))
+    rows = centers[labels] + rng.normal(size=(300, dimensions)) - centers.mean(axis=0)
+    index, zeros = (
+        ExactIndex(tiny.integers(rows), np.arange(300)),
+        np.zeros((dimensions + 1, classes), "i2"),
+    )
+    unit = residual_unit(zeros, 0.1, 63.0)
+    sums = gradient_sums(zeros[None], (unit,), bias(63.0), "class", 1, index, labels)
+    form = PrivateLinear(steps=20, noise_multiplier=20.4).query_form
+    teacher = SimpleNamespace(count=lambda _: NoisyCounts(sums, RECEIPT))  # as noise is 0 in mean
+    count = watch(tmp_path, form, teacher).counting(1000, lambda _: None)
+    above = ((sums / 20.4 / SENSITIVITY) ** 2).sum() / math.sqrt(2 * sums.size)
+    assert 11 < above < 14 if told else above < 1
+    if told:
+        count(Weights(zeros))
+    else:
+        with pytest.raises(LabelwallError):
+            count(Weights(zeros))
 
 
 def test_few_records_show_at_last(tmp_path) -> None:
