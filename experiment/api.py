@@ -31,6 +31,7 @@ from .config.own import OWN, own_settings
 from .config.settings import config_of
 from .data import ROWS, Data
 from .model import LABELS, Model, load
+from .run.run_folder import RunFolder
 from .train import owner_alone, train
 
 Settings = Mapping[str, Any]
@@ -73,7 +74,8 @@ def fit(
 ) -> Model:
     """Train a model that is differentially private with respect to ``data.private``.
 
-    The same arguments resume a killed call, and return the finished model at no charge.
+    The same arguments resume a killed call, and return the finished model at no charge. A call that
+    stops since the private rows do not show is resumed with mended ones.
 
     Args:
         data: private, public and test rows.
@@ -107,7 +109,9 @@ def fit(
         elif data.in_memory:
             if custody is None:
                 raise InvalidInput("custody", "the custodian's directory, for rows in memory", None)
-            place = _kept(Path(custody))
+            place, folder = _kept(Path(custody)), RunFolder(run_dir)
+            if folder.stopped.exists() and not folder.summary.exists():
+                data.replace_private(place)  # by mended ones
         if custody is not None:
             settings = {"custodian_dir": str(Path(custody).absolute()), **settings}
         budget = {"epsilon": epsilon, "delta": delta, "expected_records": expected_records}

@@ -42,6 +42,15 @@ class LabelSpace(ABC):
         return cls(tuple(map(str, range(count))))  # type: ignore[call-arg]
 
     @property
+    def causes(self) -> str:
+        """Why private rows may be none that count, for a reader."""
+        few = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
+        return (
+            f"Usual causes: labels that are not written as the classes are ({few}), other classes, "
+            "another encoding or file format; `labelwall data` shows the custodian what is dropped"
+        )
+
+    @property
     def bounds(self) -> tuple[float, ...]:
         """(low, high) of values, in their unit; empty for other labels."""
         return ()

@@ -191,7 +191,8 @@ def residual_unit(weights: np.ndarray, clip: float, length: float, labels: str =
     Residuals as long as ``longest_residual`` reach the limit CLIP at an input of length
     |(``length``, bias)|. ``labels``: a label space's kind.
     """
-    longest = longest_residual(labels, weights.shape[1], clip, first=not weights.any())
+    first = int(np.abs(weights.astype(np.int64)).sum()) <= 1  # 0, or 0 that is asked anew
+    longest = longest_residual(labels, weights.shape[1], clip, first=first)
     most = max_unit(labels, weights.shape[1])
     return max(1, min(most, int(CLIP / (longest * math.hypot(length, bias(length))))))
 
@@ -206,9 +207,9 @@ def longest_residual(labels: str, outputs: int, clip: float, *, first: bool) -> 
     """Length of a record's residuals, prediction minus truth, above which they are shrunk.
 
     ``clip``: of a class's residuals; of each attribute's, in the root mean square; of a value's, in
-    half ranges. ``first``: whether all weights are 0. The residuals of a class or of attributes all
-    have one length there, so that the unit is larger and noise is smaller where clip allows more.
-    Those of a value are the values, and the range limits them.
+    half ranges. ``first``: whether all weights are 0, or one is 1. The residuals of a class or of
+    attributes all have one length there, so that the unit is larger and noise is smaller where clip
+    allows more. Those of a value are the values, and the range limits them.
     """
     if labels == "value":
         return 1.0 if first else clip

@@ -24,6 +24,7 @@ from ...wall.files import write_arrays
 from ...wall.messages import Answers, Queries
 from ..config.private_side import PrivateSide
 from .run_folder import NOT_IDENTITY, RunFolder
+from .stopping import Watch
 from .teachers import teacher_of
 
 
@@ -87,7 +88,15 @@ def predict(
                 features=features,
                 learned=public.labels if settings.taught else None,
             )
-            answers = ask(teacher, known, current, [], folder, console, "asked").answers
+            watch = Watch(
+                teacher=teacher,
+                asked=current,
+                folder=folder,
+                space=task.labels,
+                guess=settings.records(len(public.inputs)),
+            )
+            asking = watch.remaining
+            answers = ask(watch, known, asking, [], folder, console, "asked").answers
         teacher.export(folder.ledger)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, task, {"epsilon": epsilon, "delta": plan.delta})

@@ -36,6 +36,7 @@ from .lines import by_class, lost_line, round_line
 from .places import odometer_reading
 from .run_folder import RunFolder
 from .scoring import STUDENT, best_scored
+from .stopping import Watch
 from .summary import PeriodResult, PrivateScore, Summary
 
 
@@ -66,8 +67,17 @@ def run_rounds(
         if alone := public_alone(public, features.spec):
             console.say(alone)
     for planned in schedule.rounds[len(results) :]:
+        watch = Watch(
+            teacher=teacher,
+            asked=planned,
+            folder=folder,
+            space=public.task.labels,
+            guess=public.settings.records(len(public.data.inputs)),
+        )
+        if warning := watch.warning():
+            console.say(f"round {planned.number}: {warning}")
         with console.timed("asking"):
-            asked = ask(teacher, public, planned, results, folder, console)
+            asked = ask(watch, public, watch.remaining, results, folder, console)
         answers = asked.answers
         folder.save_answers(planned.number, asked.rows, answers.labels, answers.outcomes)
         teacher.export(folder.ledger)

@@ -21,7 +21,7 @@ from .summary import PeriodResult, Summary
 
 # What may change between a run and its resumption.
 NOT_IDENTITY = {"teacher", *(entry.name for entry in fields(Computing))}
-NOT_IDENTITY |= {"expected_records"}  # which decides nothing once a method is chosen
+NOT_IDENTITY |= {"expected_records"}  # once a method is chosen it decides whether a run stops
 
 
 class RunFolder(RoundFiles):
@@ -32,6 +32,7 @@ class RunFolder(RoundFiles):
         self.config = path / "config.yaml"  # resolved
         self.ledger = path / "ledger.sqlite"
         self.left_out = path / "left_out.json"  # of several custodians
+        self.stopped = path / "stopped.json"  # rounds that showed no records
         self.summary = path / "summary.json"
         self.student = path / "student.safetensors"
         self.report = path / "report.html"

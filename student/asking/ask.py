@@ -9,7 +9,7 @@ import numpy as np
 from ...wall.answering import Answering
 from ...wall.console import Console
 from ...wall.errors import listed
-from ...wall.labels import has_label
+from ...wall.labels import LabelSpace, has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.questions import Round
 from ..results import UNKNOWN, Estimate, RoundResult
@@ -85,7 +85,7 @@ def ask(
         public.labelled(extractor),
         _last_classifier(planned, results, folder),
     )
-    for text in _remarks(estimate, public.task.labels.names):
+    for text in _remarks(estimate, public.task.labels):
         console.say(f"{name}: {text}")
     return Asked(answers=answers, rows=rows, features=features, estimate=estimate)
 
@@ -131,7 +131,7 @@ def _by_count(
     return replace(planned, form=replace(planned.form, steps=steps)), features
 
 
-def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
+def _remarks(estimate: Estimate | None, labels: LabelSpace) -> list[str]:
     """What an estimate tells a reader beside its number."""
     if estimate is None:
         return []
@@ -139,15 +139,16 @@ def _remarks(estimate: Estimate | None, names: tuple[str, ...]) -> list[str]:
     if estimate.by == UNKNOWN:
         remarks.append(
             "the released counts do not tell the records from none, so nothing is known of the "
-            "labels. Are there private rows?"
+            f"labels, and nothing is left of the round to ask again. {labels.causes}"
         )
     if estimate.why == FOREIGN:
         remarks.append(f"private rows differ from the public ones: {FOREIGN}")
     if estimate.few:
-        few = listed(f"{names[int(k)]} (about {n})" for k, n in estimate.few.items())
+        few = listed(f"{labels.names[int(k)]} (about {n})" for k, n in estimate.few.items())
         remarks.append(
             f"classes with too few records for this epsilon: {few}. Their labels are hardly "
-            "known: merge them with others, or raise epsilon"
+            "known: merge them with others, raise epsilon, or see by `labelwall data` if they are "
+            "written otherwise"
         )
     return remarks
 

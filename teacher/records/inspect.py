@@ -3,10 +3,23 @@
 Private: none of it may be released, or steer a run's choices.
 """
 
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from ...wall.datasets.arrays import required_member
+from ...wall.datasets.columns import texts
 from ...wall.datasets.config import DataConfig
+from ...wall.datasets.folders import list_files
+from ...wall.datasets.readers import is_image
 from ...wall.datasets.sources import describe
+from ...wall.datasets.tables import one_file, read_table
+from ...wall.errors import shortened
 from ...wall.guarantee import Unit
 from .sources import (
+    GOOD,
+    LABELS,
     NO_ID,
     NO_PERSON,
     NOT_FINITE,
@@ -25,6 +38,7 @@ REASONS = {
     NO_ID: "rows without an id",
     NO_PERSON: "rows without a person, or of two",
 }
+SHOWN = 20  # labels of bad rows
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 )
@@ -51,9 +65,31 @@ def preview(config: DataConfig, unit: Unit = "row") -> str:
         "rows that a run drops silently",
         *(f"  {n:>8}  {reason}" for reason, n in bad_rows(read, unit).items()),
     ]
+    bad = np.flatnonzero(read.verdicts != GOOD)
+    if len(bad) and config.source in ("folder", "arrays", "table"):
+        labels = Counter(zip(_written(config)[bad], read.verdicts[bad].tolist(), strict=True))
+        lines += ["", f"their labels, as written (classes: {', '.join(names)})"]
+        for (label, reason), n in labels.most_common(SHOWN):
+            lines.append(f"  {n:>8}  {shortened(label)}: {REASONS[reason]}")
+        if len(labels) > SHOWN:
+            lines.append(f"  and {len(labels) - SHOWN} more")
     if read.other_files:
         lines += ["", f"files that are no images, not read: {read.other_files}"]
     return "\n".join(lines)
+
+
+def _written(config: DataConfig) -> np.ndarray:
+    """Each row's label as its file has it, the top folder of an image: texts, object [n]."""
+    if config.source == "folder":
+        paths = filter(is_image, list_files(Path(config.private or "")))
+        return np.array([path.rpartition("/")[0].split("/")[0] for path in paths], dtype=object)
+    if config.source == "arrays":
+        return texts(required_member(config.path, LABELS))
+    if config.split:
+        table = one_file(config.path, config.split, "private")
+    else:
+        table = read_table("data.private", config.private)
+    return texts(table.columns[config.label])
 
 
 def bad_rows(read: Ingested, unit: Unit) -> dict[str, int]:

@@ -196,14 +196,20 @@ def test_changed_private_files_are_told(capsys) -> None:
 
 
 def test_no_private_rows_do_not_look_like_a_result(capsys) -> None:
-    """A file whose private rows are all gone: the counts are noise, and no estimate is given."""
+    """A file whose private rows are all gone: the counts are noise, and no estimate is given. The
+    run stops, unless the guessed records would not show either.
+    """
     x, y = tiny.rows(0, 1)
     tiny.change(private_x=x, private_y=y, private_id=y, public_y=None)
-    assert pipeline.main([*RUN, "--epsilon", "1"]) == 0
+    assert pipeline.main([*RUN, "--epsilon", "1"]) == 2
+    assert "so the run stops here" in capsys.readouterr().err
+    hidden = ["--expected_records", "30", "--custodian_dir", "b", "--run_dir", "runs/b"]
+    assert pipeline.main([*RUN, "--epsilon", "1", *hidden]) == 0
     text = capsys.readouterr().err
+    assert "about 30 records (expected_records) do not show above the noise" in text
     assert "round 1: the released counts do not tell the records from none" in text
     assert "labels unknown" in text
-    assert summary("runs/data")["rounds"][0]["estimate"]["by"] == "nothing"
+    assert summary("runs/b")["rounds"][0]["estimate"]["by"] == "nothing"
 
 
 @pytest.mark.parametrize("more", [[], LINEAR])

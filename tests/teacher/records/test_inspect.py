@@ -32,6 +32,10 @@ def test_counts_of_good_and_bad_rows(tmp_path):
     assert counted(text, "usable rows by class") == [("0", "1"), ("1", "3"), ("2", "1")]
     bad = counted(text, "rows that a run drops silently")
     assert [count for count, _ in bad] == ["0", "1", "2", "1", "0"]
+    told = counted(text, "their labels, as written (classes: 0, 1, 2)")
+    assert sorted((count, words.split(":")[0]) for count, words in told) == [
+        ("1", "'-1'"), ("1", "'0'"), ("1", "'1'"), ("1", "'7'"),
+    ]  # fmt: skip
     assert "0 rows, 0 usable" in preview(arrays(tmp_path, x[:0], y[:0], y[:0]))
 
 
@@ -49,3 +53,24 @@ def test_an_image_folder_with_bad_files(image_folders):
     bad = counted(text, "rows that a run drops silently")
     assert [count for count, _ in bad] == ["1", "0", "1", "0", "0"]
     assert counted(text, "usable rows by class") == [("cat", "5"), ("dog", "6")]
+    told = counted(text, "their labels, as written (classes: cat, dog)")
+    assert {words.split(",")[0] for _, words in told} == {
+        "'cat': images that can not be decoded",
+        "'emu': labels outside the public classes",
+    }
+
+
+def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
+    """Most frequent first, and no more than fit on a page."""
+    labels = ["Yes"] * 40 + ["no"] * 9 + ["NO "] * 8 + [f"spelling {n}" for n in range(22)]
+    for name, cells in (("private", labels), ("public", ["yes", "no"] * 5)):
+        lines = ["a,label", *(f"{row},{cell}" for row, cell in enumerate(cells))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    places = {name: str(tmp_path / f"{name}.csv") for name in ("private", "public")}
+    text = preview(DataConfig(source="table", classes=["yes", "no"], **places))
+    told = counted(text, "their labels, as written (classes: yes, no)")
+    assert [(count, words.split(":")[0]) for count, words in told[:2]] == [
+        ("40", "'Yes'"), ("8", "'NO'"),
+    ]  # fmt: skip
+    assert len(told) == 21
+    assert told[-1] == ("and", "4 more")

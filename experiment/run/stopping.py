@@ -1,0 +1,220 @@
+"""A round stops where its first releases do not tell the private rows from none.
+
+This follows from released values, the plan and a public guess: it is post-processing, and free.
+The rest of the plan is kept: the same command asks anew, about the rows as they are by then.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binom, norm
+
+from ...student.linear.tuning import SURE_COUNT
+from ...student.round_files import COUNTED
+from ...teacher.accounting.plan import Slot
+from ...teacher.mechanisms.base import Charging
+from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
+from ...teacher.mechanisms.registry import from_slot
+from ...teacher.mechanisms.votes import SCREEN, Screened
+from ...wall.answering import Answering
+from ...wall.errors import LabelwallError
+from ...wall.files import reading, write_file
+from ...wall.labels import LabelSpace
+from ...wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
+from ...wall.messages import (
+    ABSTAINED,
+    Answers,
+    ExtractorSpec,
+    Outcome,
+    Queries,
+    join_answers,
+)
+from ...wall.questions import Round
+from .custodians import Custodians
+from .run_folder import RunFolder
+
+# Deviations of its noise that a count of the expected records has, where it is judged: then it is
+# within SURE of them in 1 of 30,000 runs. Of no records one is in 43 of 44, and a later one soon.
+EXPECTED = 6.0
+# Deviations by which the squares of all numbers are above those of noise: they tell, too
+LOUD = 5.0
+TRIED = 100  # queries after which votes are judged
+MISSED, FALSE = 1e-3, 1e-4  # probabilities that no records look like some, and some like none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """A teacher that raises LabelwallError where what it releases for a round shows no records.
+
+    ``guess``: PUBLIC, of the number of records. ``seen``: numbers of records that were counted, by
+    the matrix.
+    """
+
+    teacher: Answering
+    asked: Round
+    folder: RunFolder
+    space: LabelSpace
+    guess: int
+    seen: dict[bytes, float] = field(default_factory=dict)
+    extractor: list[str] = field(default_factory=list)  # the hash of the one in use
+
+    @property
+    def stops(self) -> list[tuple[int, int, float]]:
+        """Of all rounds until now, in order: number of the round, its releases, what they count."""
+        if not (stopped := self.folder.stopped).exists():
+            return []
+        with reading(stopped):
+            return [tuple(stop) for stop in json.loads(stopped.read_text())]
+
+    @property
+    def spent(self) -> int:
+        """Releases that this round made before it stopped."""
+        return sum(releases for number, releases, _ in self.stops if number == self.asked.number)
+
+    def _stop(self, releases: int, total: float, found: str, left: str) -> LabelwallError:
+        """The end of the run. A kill in between finds the same releases in the ledger."""
+        place = self.folder.round(self.asked.number)
+        for stale in (*place.glob(COUNTED), *place.glob("weights_*.npz")):  # by these releases
+            stale.unlink()
+        stops = [*self.stops, (self.asked.number, releases, total)]
+        write_file(self.folder.stopped, json.dumps(stops))
+        return LabelwallError(
+            f"round {self.asked.number}: {found}, so the run stops here. {self.space.causes}"
+            f". {left} are left: the same command goes on with them once the files are mended (and "
+            "a service, or shards, have read them again). If they are right but few, it goes on as "
+            "soon as they show."
+        )
+
+    @property
+    def remaining(self) -> Round:
+        """The round, with the sums that it has left after a stop."""
+        if not self.asked.form.steps:
+            return self.asked
+        steps = max(1, self.asked.form.steps - self.spent)
+        return replace(self.asked, form=replace(self.asked.form, steps=steps))
+
+    @property
+    def _noise(self) -> float:
+        """The deviation of a released number of records, of a round that asks by matrices."""
+        form = self.asked.form
+        assert form.noise is not None
+        if form.centroids:
+            return form.noise * math.sqrt(form.centroids * self.space.outputs) / form.neighbours
+        return form.gain * form.noise * SENSITIVITY / COUNT
+
+    @property
+    def _needed(self) -> int:
+        """How many counts show as many records as are guessed."""
+        return math.ceil((EXPECTED * self._noise / self.guess) ** 2)
+
+    @property
+    def _hidden(self) -> bool:
+        """Whether no counts of the round show them."""
+        return self._needed > max((self.remaining.form.steps or 1) - 1, 1)
+
+    def warning(self) -> str:
+        """What is said before anything is asked, where nothing can stop the round; else empty."""
+        if self.asked.form.matrix is None or not self._hidden:
+            return ""
+        return (
+            f"about {self.guess} records (expected_records) do not show above the noise of a "
+            f"count, {self._noise:.0f}, so the run goes on if there are none"
+        )
+
+    def use_extractor(self, spec: ExtractorSpec) -> None:
+        self.extractor[:] = [spec.sha256()]
+        self.teacher.use_extractor(spec)
+
+    def export(self, path: Path) -> None:
+        self.teacher.export(path)
+
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """Noisy counts, whose mean is judged from the first on that would show so many records as
+        are guessed.
+        """
+        form, noise, times, seen = self.asked.form, self._noise, len(self.stops), self.seen
+        sent = anew(matrix, times)
+        noisy = self.teacher.count(sent)
+        if (counts := noisy.counts) is None:
+            return noisy
+        records, unit = form.gain * float(counts[0, -1]) / COUNT, SENSITIVITY
+        if form.centroids:
+            counts, unit = np.roll(counts, -times, axis=0), form.parts
+            records = float(counts.sum()) / (form.parts * form.neighbours)
+        seen[sent.entries.tobytes()] = records  # the same one again is no other release
+        left, total = sum(noisy.receipt.left.values()), sum(seen.values())
+        later = self.folder.round(self.asked.number) / f"weights_{len(seen) + 1}.npz"
+        judged = len(seen) >= self._needed and left and not (self._hidden or later.exists())
+        every = total + sum(known for at, _, known in self.stops if at == self.asked.number)
+        assert form.noise is not None
+        shown = (
+            total > SURE_COUNT * noise * math.sqrt(len(seen)),
+            every > SURE_COUNT * noise * math.sqrt(len(seen) + self.spent),  # few rows, in the end
+            np.mean((counts / unit / form.noise) ** 2) > 1 + LOUD * math.sqrt(2 / counts.size),
+        )
+        if judged and not any(shown):
+            deviation = noise / math.sqrt(len(seen))
+            found = (
+                f"a released count of {total / len(seen):.0f} +- {deviation:.0f} does not tell "
+                f"the private rows from none, where about {self.guess} were expected"
+            )
+            cap = self.folder.plan().slots[self.asked.slot].releases[0].cap
+            raise self._stop(len(seen), total, found, f"{left} of {cap} noisy counts")
+        return replace(noisy, counts=counts)
+
+    def answer(self, queries: Queries) -> Answers:
+        """Answers to the round's queries, TRIED of them first; no labels of those before a stop."""
+        before, slot = self.spent, self.folder.plan().slots[queries.slot]
+        if from_slot(slot).charging is Charging.PER_BATCH:  # a second one would be charged, too
+            return self.teacher.answer(queries)
+        first, rest = (
+            replace(queries, inputs=part) for part in np.split(queries.inputs, [before + TRIED])
+        )
+        answers = self.teacher.answer(first)
+        if len(rest.inputs):
+            tried = replace(first, inputs=first.inputs[before:])
+            if found := self._unseen(slot, tried, answers.outcomes[before:]):
+                left = f"{len(rest.inputs)} of {len(queries.inputs)} rows"
+                raise self._stop(TRIED, 0.0, found, left)
+            answers = join_answers([answers, self.teacher.answer(rest)])
+        labels, outcomes = answers.labels.copy(), answers.outcomes.copy()
+        labels[:before], outcomes[:before] = ABSTAINED, Outcome.ABSTAINED
+        return replace(answers, labels=labels, outcomes=outcomes)
+
+    def _unseen(self, slot: Slot, tried: Queries, outcomes: np.ndarray) -> str:
+        """What does not tell the records from none; empty where something does, or nothing can."""
+        mechanism, caps = from_slot(slot), {release.name: release.cap for release in slot.releases}
+        if isinstance(mechanism, Screened) and SCREEN in caps and not mechanism.needs:
+            none = norm.sf((mechanism.threshold + 0.5) / mechanism.require("sigma_screen"))
+            most, passed = binom.isf(MISSED, TRIED, none), int((outcomes == 0).sum())
+            usual = caps[mechanism.aggregate] / caps[SCREEN]  # what the plan pays for
+            known = binom.cdf(most, TRIED, usual) < FALSE and Outcome.CAP_REACHED not in outcomes
+            if known and passed <= most:
+                return f"{passed} of {TRIED} queries pass the screening, as few as without records"
+        if isinstance(mechanism, IndKnn) and not isinstance(self.teacher, Custodians):
+            self.teacher.export(self.folder.ledger)
+            results, stage = self.folder.ledger_state().results, mechanism.stages[0]
+            known = {*tried.identities(self.extractor[0], slot.mechanism)}
+            mean = np.mean([np.ravel(results[query][stage])[0] for query in known])
+            noise = mechanism.require("sigma_count") / math.sqrt(len(known))
+            if EXPECTED * noise < MIN_NEIGHBOURS and mean <= SURE_COUNT * noise:
+                near = f"{mean:.1f} +- {noise:.1f} neighbours a query"
+                return f"{near} do not tell the private rows from none"
+        return ""
+
+
+def anew(matrix: Matrix, times: int) -> Matrix:
+    """The matrix as it is asked after so many stops, since stored answers are of the rows before.
+
+    Cells come in another order. Weights of 0 get one entry of 1, which changes no residual but a
+    value's, by a thousandth; later weights follow from new sums.
+    """
+    if not times or (matrix.kind == "weights" and matrix.entries.any()):
+        return matrix
+    entries = np.roll(matrix.entries, times, axis=0)
+    if matrix.kind == "weights":
+        entries.flat[(times - 1) % entries.size] = 1
+    return replace(matrix, entries=entries)
