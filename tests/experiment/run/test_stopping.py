@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from labelwall.experiment.config.groups import Round
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.stopping import EXPECTED, FALSE, MISSED, TRIED, Watch, anew
 from labelwall.teacher.accounting.discrete_gaussian import log_at_least
 from labelwall.teacher.accounting.plan import Slot
-from labelwall.teacher.mechanisms.base import QueryForm
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
 from labelwall.teacher.mechanisms.gradient import gradient_sums
 from labelwall.teacher.mechanisms.sums import PrivateLinear, ReverseKnn
@@ -35,6 +33,7 @@ from labelwall.wall.matrices import (
     residual_unit,
 )
 from labelwall.wall.messages import Answers, Queries, Receipt
+from labelwall.wall.questions import QueryForm, Round
 from tests.experiment import tiny
 
 CLASSES, DRAWS = 3, 3000
@@ -52,9 +51,16 @@ def folder(path: Path, slot: Any = None) -> RunFolder:
     return known
 
 
-def watch(path: Path, form: QueryForm, teacher: Any = None, slot: Any = None) -> Watch:
-    asked = Round(1, 0, None, True, form, seed=0)
-    return Watch(teacher, asked, folder(path, slot), ClassLabels.of(CLASSES))
+def watch(
+    path: Path, form: QueryForm, teacher: Any = None, slot: Any = None, guess: int = 1000
+) -> Watch:
+    return Watch(
+        teacher=teacher,
+        asked=Round(1, 0, None, True, form, seed=0),
+        folder=folder(path, slot),
+        space=ClassLabels.of(CLASSES),
+        guess=guess,
+    )
 
 
 def stopped(path: Path, form: QueryForm, records: int, guess: int) -> float:
@@ -71,7 +77,7 @@ def stopped(path: Path, form: QueryForm, records: int, guess: int) -> float:
         counts += drawn.reshape(shape)
         reply = NoisyCounts(counts, RECEIPT)
         teacher = SimpleNamespace(count=lambda _, reply=reply: reply)
-        count = watch(path, form, teacher).counting(guess, lambda _: None)
+        count = watch(path, form, teacher, guess=guess).count
         matrix = (
             Weights(np.zeros((2, 3), np.int16)) if form.steps else Cells(np.zeros((8, 2), "i1"))
         )
@@ -107,7 +113,7 @@ def test_few_records_are_judged_by_the_mean_of_as_many_counts_as_show_them(tmp_p
             teacher = SimpleNamespace(
                 count=lambda _, sums=sums: NoisyCounts(next(sums)[None], RECEIPT)
             )
-            count, step = watch(tmp_path, LINEAR, teacher).counting(guess, lambda _: None), 0
+            count, step = watch(tmp_path, LINEAR, teacher, guess=guess).count, 0
             try:
                 for step in range(20):
                     count(Weights(np.full((2, 3), step, np.int16)))
@@ -143,7 +149,7 @@ def test_votes_stop_a_run_by_chance_as_rarely_as_is_said(
         reply = Answers(np.zeros(TRIED, np.int64), outcomes, RECEIPT)
         teacher = SimpleNamespace(answer=lambda _, reply=reply: reply)
         try:
-            watch(tmp_path, mechanism.query_form, teacher, slot).answer(Queries(rows), "")
+            watch(tmp_path, mechanism.query_form, teacher, slot).answer(Queries(rows))
             ends.append(False)
         except LabelwallError:
             ends.append(True)
@@ -165,7 +171,7 @@ def test_a_batch_stays_whole(tmp_path) -> None:
     batch = RadiusNeighbours(epsilon=1.0)
     slot = Slot(batch.fields(), batch.releases(1, 1))
     watched = watch(tmp_path, batch.query_form, SimpleNamespace(answer=answer), slot)
-    assert len(watched.answer(Queries(rows), "").labels) == len(rows)
+    assert len(watched.answer(Queries(rows)).labels) == len(rows)
     assert asked == [len(rows)]
 
 
@@ -185,7 +191,7 @@ def test_a_few_records_show_by_the_whole_sum_if_numbers_are_few(
     sums = gradient_sums(zeros[None], (unit,), bias(63.0), "class", 1, index, labels)
     form = PrivateLinear(steps=20, noise_multiplier=20.4).query_form
     teacher = SimpleNamespace(count=lambda _: NoisyCounts(sums, RECEIPT))  # as noise is 0 in mean
-    count = watch(tmp_path, form, teacher).counting(1000, lambda _: None)
+    count = watch(tmp_path, form, teacher).count
     above = ((sums / 20.4 / SENSITIVITY) ** 2).sum() / math.sqrt(2 * sums.size)
     assert 11 < above < 14 if told else above < 1
     if told:
@@ -206,7 +212,7 @@ def test_few_records_show_at_last(tmp_path) -> None:
 
     def again() -> None:
         watched = watch(tmp_path, LINEAR, SimpleNamespace(count=count))
-        watched.counting(1000, lambda _: None)(Weights(np.zeros((2, 3), np.int16)))
+        watched.count(Weights(np.zeros((2, 3), np.int16)))
 
     for _ in range(3):
         with pytest.raises(LabelwallError, match=r"a released count of 44 \+- 40 does not"):
@@ -253,6 +259,6 @@ def test_cells_that_are_asked_anew_come_back_in_their_own_order(tmp_path) -> Non
 
     watched = watch(tmp_path, CELLS, SimpleNamespace(count=count))
     assert watched.spent == 2
-    counts = watched.counting(1000, lambda _: None)(Cells(centers)).counts
+    counts = watched.count(Cells(centers)).counts
     assert counts is not None
     assert (counts[:, 0] == 10_000 * centers[:, 0].astype(int)).all()
