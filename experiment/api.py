@@ -22,7 +22,7 @@ from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private, open_lock
 from ..wall.errors import InvalidInput
 from .config.config import Config
-from .config.own import OWN, own_settings
+from .config.own import OWN, large, own_settings
 from .config.settings import config_of
 from .data import ROWS, Data
 from .model import Model, load
@@ -169,7 +169,6 @@ def priced(
         choices_table,
         describe_candidates,
         describe_plan,
-        large,
         reason,
         render_plan,
     )

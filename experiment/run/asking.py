@@ -234,4 +234,5 @@ def _choose(
         rows, labels, _ = experiment.folder.load_answers(earlier)
         status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
     rows = choose_queries(experiment.settings.seed, asked.number, status, count, features)
-    return np.sort(rows) if asked.once else rows  # cells depend on the order, as rehearsals have it
+    cells = asked.form.matrix == "cells"  # which depend on the order: rehearsals have this one
+    return np.sort(rows) if cells else rows

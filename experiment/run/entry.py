@@ -18,10 +18,9 @@ from ...wall.datasets.config import PublicData
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import BudgetRefused, InvalidInput
 from ..config.config import Config
-from ..config.own import CURES
+from ..config.own import CURES, large
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
-from ..plan.show import large
 from .asking import Experiment
 from .console import Console
 from .features import PublicFeatures, first_extractor

@@ -263,7 +263,7 @@ def describe(config: DataConfig) -> Task:
 def require_unlinked(config: DataConfig) -> None:
     """Raise InvalidInput where a link in a PUBLIC folder leads to the private rows."""
     for split in SPLITS[1:]:
-        for folder, folders, files in os.walk(getattr(config, split) or ""):
+        for folder, folders, files in os.walk(vars(config)[split] or ""):
             for name in filter(os.path.islink, (os.path.join(folder, n) for n in folders + files)):
                 config.require_public(f"a link in data.{split}", name)
 
