@@ -27,7 +27,7 @@ from ..wall.datasets.sources import facts
 from ..wall.errors import InvalidInput, MissingData
 from ..wall.files import write_file
 from .config.config import Config
-from .config.own import OWN, own_settings
+from .config.own import OWN, large, own_settings
 from .config.settings import config_of
 from .data import ROWS, Data
 from .model import LABELS, Model, load
@@ -181,7 +181,6 @@ def priced(
         choices_table,
         describe_candidates,
         describe_plan,
-        large,
         reason,
         render_plan,
     )

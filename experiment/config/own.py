@@ -18,9 +18,11 @@ from ...student.linear.tuning import AXES_BY_ROWS, MAX_AXES
 from ...student.settings import LEAST_RECORDS, STAGES
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Charging, Mechanism, Priced
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.overlap import MAX_QUERIES
 from ...teacher.mechanisms.registry import AUTO, MECHANISMS
-from ...teacher.mechanisms.sums import MAX_MULTIPLIER, PrivateLinear, ReverseKnn
+from ...teacher.mechanisms.sums import MAX_MULTIPLIER, LinearSums, PrivateLinear, ReverseKnn
+from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import ConfidentGnmax, Pate, SampledVotes
 from ...wall.datasets import readers
 from ...wall.datasets.config import SPLITS, DataConfig
@@ -79,6 +81,8 @@ SAMPLE = 1_000  # public images whose size and colour are read
 MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 LARGEST_DELTA = 1e-5
+REHEARSED = (SampledVotes, IndKnn, ReverseKnn, LinearSums, Regression)  # see plan/candidates.py
+ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 RECORDS, MOST_TEACHERS = 20, 250  # of a classifier of PATE; of those
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
 STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 2.0, 20, 60
@@ -224,10 +228,8 @@ def fitting(
     """The settings of a kind that is named alone: those of a rehearsal, or by a guess of the
     ``records`` where there is none.
     """
-    from ..plan.candidates import PLANNERS, ROWS_A_CELL
-
     known: dict[str, Any] = {"kind": mechanism.kind}
-    if rehearsed and PLANNERS[mechanism.kind] is not None:
+    if rehearsed and isinstance(mechanism, REHEARSED):
         return {"kind": AUTO, "among": mechanism.kind}
     if isinstance(mechanism, Pate):
         known["teachers"] = teachers = teachers_of(records)
@@ -253,6 +255,17 @@ def queries_of(mechanism: Mechanism, rows: int) -> int | None:
     if mechanism.charging is Charging.PER_BATCH:
         return min(rows, MAX_QUERIES)
     return None if mechanism.once_a_round else rows
+
+
+def large(delta: float, records: int) -> str | None:
+    """What a delta above one over the ``records``, a public guess, means; None for others."""
+    if delta * records <= 1:
+        return None
+    return (
+        f"warning: delta {delta:g} promises little: it is above one over {records:,} records (a "
+        "public guess), and so likely may a release show one of them. Take --delta "
+        f"{default_delta(records):g}."
+    )
 
 
 def default_student(facts: Findings) -> dict[str, object]:

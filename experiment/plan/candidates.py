@@ -15,11 +15,11 @@ from ...teacher.mechanisms.values import MAX_NEIGHBOURS as MAX_VALUES
 from ...teacher.mechanisms.values import Regression
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.kernels import STEPS as THRESHOLD_STEPS
+from ..config.own import ROWS_A_CELL
 from .planner import Candidates, View
 
 CELLS = (10, 40, 160, 640)
 LEAST_CELLS = 4  # of a class: with fewer the start of k-means decides which groups of rows merge
-ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
 SHAPES = ((1, 1), (2, 3))  # neighbours and row_neighbours
 FACTORS = (0.5, 0.7, 1.4, 2.0)  # of the cells, around a good number

@@ -9,7 +9,6 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.console import Console
 from ...wall.guarantee import for_unit, protected
-from ..config.own import default_delta
 from ..config.private_side import PrivateSide, solved_line, solved_numbers
 from .planner import Choice, Optimum
 
@@ -36,17 +35,6 @@ def weak(epsilon: float) -> str | None:
     return (
         f"warning: epsilon {round_up(epsilon):g} promises little: what is released may be {factor} "
         "times as likely with a record as without it (e^epsilon)."
-    )
-
-
-def large(delta: float, records: int) -> str | None:
-    """What a delta above one over the ``records``, a public guess, means; None for others."""
-    if delta * records <= 1:
-        return None
-    return (
-        f"warning: delta {delta:g} promises little: it is above one over {records:,} records (a "
-        "public guess), and so likely may a release show one of them. Take --delta "
-        f"{default_delta(records):g}."
     )
 
 

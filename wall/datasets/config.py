@@ -142,8 +142,7 @@ class DataConfig:
         if facts is None:
             raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
         require_encoder(self.text_features)
-        places = {"private": self.private, "public": self.public, "test": self.test}
-        require_apart(**{f"data.{split}": place for split, place in places.items()})
+        require_apart(**{f"data.{split}": vars(self)[split] for split in SPLITS})
         if self.source == "arrays" and self.path and os.path.isdir(self.path):
             require_apart(**{f"{n}_x": os.path.join(self.path, f"{n}_x.npy") for n in SPLITS})
         if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):

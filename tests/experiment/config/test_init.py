@@ -114,7 +114,7 @@ def test_defaults_follow_what_is_public(image_folders) -> None:
 
 
 def test_enough_labelled_rows_are_rehearsed_on() -> None:
-    rows = {"public_x": np.zeros((5, 4), np.float32), "test_x": np.zeros((100, 4), np.float32)}
+    rows = {"public_x": np.eye(5, 4, dtype=np.float32), "test_x": np.zeros((100, 4), np.float32)}
     np.savez("data.npz", test_y=np.arange(100) % 3, **rows)
     config, _ = parse(["--data", "data.npz"])
     assert (config.mechanism.kind, config.features) == ("auto", "auto")
