@@ -158,10 +158,10 @@ def _choose(
 ) -> np.ndarray:
     """Rows of the public pool to ask: int64 [n], in request order."""
     status, features = np.zeros(len(public.data.inputs), dtype=np.uint8), None
-    if (
-        planned.once
-    ):  # it may ask all rows again; cells depend on their order, as rehearsals have it
-        return np.sort(choose_queries(public.settings.seed, planned.number, status, count))
+    if planned.once:  # it may ask all rows again
+        rows = choose_queries(public.settings.seed, planned.number, status, count)
+        # Cells depend on the rows' order: rehearsals have this one
+        return np.sort(rows) if planned.form.matrix == "cells" else rows
     if public.settings.choice == "typical":
         features = public.features.quantised(extractor).astype(np.float32)
     for earlier in range(1, planned.number):
