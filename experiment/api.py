@@ -12,7 +12,6 @@
 import html
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -23,8 +22,7 @@ from ..teacher.custodian import LOCK
 from ..teacher.mechanisms.registry import AUTO
 from ..teacher.private_files import make_private, open_lock
 from ..wall.console import Console
-from ..wall.datasets.sources import facts
-from ..wall.errors import InvalidInput, MissingData
+from ..wall.errors import InvalidInput
 from ..wall.files import write_file
 from .config.config import Config
 from .config.own import OWN, large, own_settings
@@ -183,11 +181,10 @@ def priced(
         describe_plan,
         reason,
         render_plan,
+        tell_columns,
     )
 
-    with suppress(*() if config.open else (MissingData,)):  # which is needed for no price
-        for line in facts(config.data):
-            console.say(line)
+    tell_columns(config, console)
     if not config.open:
         config.solved(console.progress)
         shown = describe_plan(config)

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..wall.console import Console
-from ..wall.datasets.sources import facts
 from ..wall.errors import LabelwallError, MissingData, reason_of
 from .config.config import Config
 from .config.settings import load_config
@@ -28,7 +27,7 @@ def train(
     private rows are asked about. Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
     from ..teacher.noise.entropy import SystemEntropy
-    from .plan.show import announce
+    from .plan.show import announce, tell_columns
     from .run.places import custodian_place, require_budget
 
     folder = RunFolder(run_dir)
@@ -36,8 +35,7 @@ def train(
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian)
-    for line in facts(config.data):
-        console.say(line)
+    tell_columns(config, console)
     if config.open:
         if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")

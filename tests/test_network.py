@@ -16,7 +16,7 @@ from tests.programs import PROGRAMS, environment
 APART = ["unshare", "--map-root-user", "--net", "--mount"]
 COMMANDS = """
 from labelwall import pipeline
-from labelwall.teacher.features import network  # embeds private images
+from labelwall.wall.features import network  # embeds private images
 for line in (
     "plan --config config.yaml",
     "run --config config.yaml --run_dir run --isolate",

@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...teacher.accounting.accountant import certificates, certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.console import Console
+from ...wall.datasets.sources import facts
+from ...wall.errors import MissingData
 from ...wall.guarantee import for_unit, protected
+from ..config.config import Config
 from ..config.private_side import PrivateSide, solved_line, solved_numbers
 from .planner import Choice, Optimum
 
@@ -36,6 +40,17 @@ def weak(epsilon: float) -> str | None:
         f"warning: epsilon {round_up(epsilon):g} promises little: what is released may be {factor} "
         "times as likely with a record as without it (e^epsilon)."
     )
+
+
+def tell_columns(config: Config, console: Console) -> None:
+    """Say how the PUBLIC rows are read, column by column.
+
+    Raises MissingData where the method is to be chosen on rows that are missing: a price needs
+    none.
+    """
+    with suppress(*() if config.open else (MissingData,)):
+        for line in facts(config.data):
+            console.say(line)
 
 
 def announce(side: PrivateSide, known: PrivateSide, console: Console) -> None:

@@ -136,7 +136,7 @@ def test_a_full_disk_is_said(python: bool, monkeypatch, capsys) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    monkeypatch.setattr("labelwall.experiment.run.run_folder.write_file", full)
+    monkeypatch.setattr("labelwall.student.round_files.write_file", full)
     monkeypatch.setattr("labelwall.experiment.run.entry.write_file", full)
     rule = "the disk is full. Make room; the same command continues where it stopped."
     if python:

@@ -144,36 +144,52 @@ def test_intervals_truth_values_floats_and_tensors(tmp_path: Path) -> None:
     y, frame = np.arange(60) % 2, pd.DataFrame(x, columns=list("uvw")).assign(label="a")
     frame.loc[::2, "label"] = "b"
     parts = frame.assign(part=pd.cut(frame["u"], [-9, 0, 9]))
-    expected = read(lw.Data((x, y), x, (x, y)), tmp_path / "plain")
+    expected = read(lw.Data((x, y), x.copy(), (x.copy(), y)), tmp_path / "plain")
     for name, labels in {"bool": y > 0, "float": y * 1.0, "object": (y > 0).astype(object)}.items():
-        assert read(lw.Data((x, labels), x, (x, labels)), tmp_path / name) == expected
+        assert read(lw.Data((x, labels), x.copy(), (x.copy(), labels)), tmp_path / name) == expected
     tensors = torch.tensor(x, requires_grad=True), torch.tensor(y)
-    assert read(lw.Data(tensors, tensors[0], tensors), tmp_path / "tensors") == expected
+    assert read(lw.Data(tensors, x.copy(), (x.copy(), y)), tmp_path / "tensors") == expected
     by_columns = np.asfortranarray(x)
-    assert read(lw.Data((by_columns, y), by_columns, (x, y)), tmp_path / "columns") == expected
+    assert (
+        read(lw.Data((by_columns, y), by_columns.copy("F"), (x, y)), tmp_path / "columns")
+        == expected
+    )
     (tmp_path / "cut").mkdir()
-    data = lw.Data(parts, parts.drop(columns="label"), parts)
+    data = lw.Data(parts, parts.drop(columns="label"), parts.copy())
     config = _configured(data, tmp_path / "cut", {}, True)
     assert read_public(config.data).inputs.shape == (60, 3 + 2 + 1)
 
 
 X, FRAME = np.zeros((6, 2)), pd.DataFrame({"u": range(6), "v": range(6), "label": list("ababab")})
+OTHERS = X.copy(), (X.copy(), [0, 1] * 3)  # public and test rows beside X
 MISTAKES: dict[str, tuple[lw.Data, str]] = {
     "a repeated name": (
-        lw.Data(pd.concat([FRAME, FRAME[["u"]]], axis=1), FRAME, FRAME),
+        lw.Data(pd.concat([FRAME, FRAME[["u"]]], axis=1), FRAME.copy(), FRAME.copy()),
         "`private` must be a frame of columns with different names. Found 'u'.",
     ),
-    "too few labels": (lw.Data((X, [0, 1]), X, (X, [0, 1] * 3)), "one label for each row"),
-    "labels of a frame": (lw.Data((FRAME[["u"]], [0]), FRAME, FRAME), "one label for each row"),
-    "one label": (lw.Data((X, 1), X, (X, [0, 1] * 3)), "one label for each row"),
+    "too few labels": (
+        lw.Data((X, [0, 1]), X.copy(), (X.copy(), [0, 1] * 3)),
+        "one label for each row",
+    ),
+    "labels of a frame": (
+        lw.Data((FRAME[["u"]], [0]), FRAME.copy(), FRAME.copy()),
+        "one label for each row",
+    ),
+    "one label": (lw.Data((X, 1), *OTHERS), "one label for each row"),
     "labels twice": (
-        lw.Data((FRAME, list("ababab")), FRAME, FRAME),
+        lw.Data((FRAME, list("ababab")), FRAME.copy(), FRAME.copy()),
         "with different names. Found 'label'",
     ),
-    "persons": (lw.Data(FRAME, FRAME, FRAME, person=[1, 2]), "one person for each row"),
-    "a column of arrays": (lw.Data((X, [0, 1] * 3), X, (X, [0, 1] * 3), person="u"), "an id for"),
+    "persons": (
+        lw.Data(FRAME, FRAME.copy(), FRAME.copy(), person=[1, 2]),
+        "one person for each row",
+    ),
+    "a column of arrays": (
+        lw.Data((X, [0, 1] * 3), X.copy(), (X.copy(), [0, 1] * 3), person="u"),
+        "an id for",
+    ),
     "ids of paths": (lw.Data("a.csv", "b.csv", person=[1, 2]), "the name of a column"),
-    "one array": (lw.Data((FRAME, None), X, FRAME), "`public` must be a data frame"),
+    "one array": (lw.Data((FRAME, None), X, FRAME.copy()), "`public` must be a data frame"),
 }
 
 
@@ -189,7 +205,7 @@ def test_a_mistake_is_one_line(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [{"epsilon": "1"}, {"delta": "x"}, {"expected_records": [1]}])
 def test_a_budget_is_a_number(budget: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"`{next(iter(budget))}` must be a number"):
-        lw.plan(lw.Data((X, [0, 1] * 3), X, (X, [0, 1] * 3)), **budget)
+        lw.plan(lw.Data((X, [0, 1] * 3), *OTHERS), **budget)
 
 
 def test_persons_of_files_and_frames_are_named_in_one_way(tmp_path: Path) -> None:
@@ -199,8 +215,8 @@ def test_persons_of_files_and_frames_are_named_in_one_way(tmp_path: Path) -> Non
         FRAME.assign(who=ids).to_csv(tmp_path / "files" / f"{name}.csv", index=False)
     paths = [str(tmp_path / "files" / f"{name}.csv") for name in ("private", "public", "test")]
     own = {
-        "column": lw.Data(FRAME.assign(who=ids), FRAME, FRAME, person="who"),
-        "ids": lw.Data(FRAME, FRAME, FRAME, person=ids),
+        "column": lw.Data(FRAME.assign(who=ids), FRAME.copy(), FRAME.copy(), person="who"),
+        "ids": lw.Data(FRAME, FRAME.copy(), FRAME.copy(), person=ids),
         "files": lw.Data(*paths, person="who"),
     }
     known = [read(data, tmp_path / f"rows of {name}") for name, data in own.items()]

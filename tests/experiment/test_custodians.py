@@ -192,9 +192,9 @@ def test_one_that_says_what_is_no_reply_is_left_out(tmp_path, monkeypatch, kind)
         settings = {"student": {"steps": 20, "doubtful_folds": 0}}
         model = lw.fit(data, 1000.0, run_dir="run", teachers=urls, quiet=True, **settings)
     assert len(counted) == 1
-    first, second = model.summary["custodians"]
-    assert first["left_out"] is None
-    assert ("another form" if kind == "receipt" else urls[1]) in second["left_out"]
+    first, second = model.summary.custodians
+    assert first.left_out is None
+    assert ("another form" if kind == "receipt" else urls[1]) in second.left_out
 
 
 def test_two_services_of_one_data_set_are_refused_before_anything_is_asked(tmp_path, monkeypatch):

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.run.asking import _remarks
-from labelwall.experiment.run.matrices import cluster
-from labelwall.experiment.run.quality import Estimate
+from labelwall.student.asking.ask import _remarks
+from labelwall.student.asking.ask_matrices import cluster
+from labelwall.student.results import Estimate
 from labelwall.wall.errors import LISTED, listed
+from labelwall.wall.label_kinds import ClassLabels
 from tests.experiment import tiny
 from tests.experiment.checks import check_one_error, named
 from tests.programs import environment
@@ -41,7 +42,9 @@ def test_unknown_columns_to_ignore(capsys) -> None:
     rows = named({split: f"{split}.csv" for split in ("private", "public", "test")})
     command = ["plan", *rows, "--label", "kind", "--mechanism.kind", "gnmax", "--data.ignore"]
     check_one_error([*command, "[x7x]"], "Found 'x7x'. Did you mean 'x7'?", capsys)
-    check_one_error([*command, "[name]"], "`data.ignore` must be columns of features", capsys)
+    check_one_error(
+        [*command, "[name]"], "`data.ignore` must be columns of the public rows", capsys
+    )
     assert pipeline.main([*command, "[x7]"]) == 0
 
 
@@ -59,7 +62,7 @@ def test_many_classes_are_ten_and_how_many_more() -> None:
     assert listed(names[:LISTED]) == ", ".join(names[:LISTED])
     assert listed(names).endswith("c8, c9 and 290 more")
     few = Estimate(0.5, 0.1, "counts", few={str(n): 3 for n in range(300)})
-    (line,) = _remarks(few, names)
+    (line,) = _remarks(few, ClassLabels(tuple(names)))
     assert "c9 (about 3) and 290 more. Their labels" in line
     assert "c10 " not in line
 
@@ -72,7 +75,7 @@ def test_centres_are_of_rows_in_the_pool_s_order(monkeypatch) -> None:
         seen.append(features)
         return cluster(features, cells, seed)
 
-    monkeypatch.setattr("labelwall.experiment.run.matrices.cluster", kept)
+    monkeypatch.setattr("labelwall.student.asking.ask_matrices.cluster", kept)
     x, y = tiny.rows(200, 1)
     (u, _), (t, ty) = tiny.rows(120, 2), tiny.rows(120, 3)
     np.savez("rows.npz", private_x=x, private_y=y, public_x=u, test_x=t, test_y=ty)

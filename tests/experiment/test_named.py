@@ -16,7 +16,16 @@ from tests.experiment.checks import named, summary
 
 pytestmark = pytest.mark.usefixtures("folder")
 SMALL = ["--student.steps", "5", "--student.doubtful_folds", "0", "--threads", "1"]
-SMALL += ["--workers", "1", "--run_dir", "out", "--custodian_dir", "custody"]
+SMALL += [
+    "--workers",
+    "1",
+    "--expected_records",
+    "200",
+    "--run_dir",
+    "out",
+    "--custodian_dir",
+    "custody",
+]
 SPLITS = {"private": 200, "public": 48, "test": 100}
 
 

@@ -114,6 +114,7 @@ def test_images_of_all_kinds_run_to_the_end(image_folders: dict[str, str]) -> No
     Path(image_folders["private"], "cat", "broken.jpg").write_bytes(b"no image")
     options = named(image_folders)
     hog = ["--features", "hog", "--student.backbone", "small_cnn", "--run_dir", "out ☃"]
+    hog += ["--expected_records", "30"]
     assert pipeline.main(["run", *options, *hog, "--epsilon", "8", *QUICK]) == 0
     assert summary("out ☃")["epsilon"] <= 8
     assert "Hündin 犬" in Path("out ☃", "MODEL_CARD.md").read_text()

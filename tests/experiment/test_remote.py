@@ -99,6 +99,6 @@ def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path, capsys):
     with (
         closing(custody(side, unsafe=False)),
         pytest.raises(LabelwallError, match="one process at a time"),
-        child(to_yaml(side)),
+        child(to_yaml(side), print),
     ):
         pass

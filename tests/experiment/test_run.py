@@ -8,6 +8,9 @@ import pytest
 
 import labelwall as lw
 from labelwall import pipeline
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.asking import asking_features
+from labelwall.student.round_files import FEATURES
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
 from tests.experiment.checks import (
@@ -92,9 +95,10 @@ def test_a_damaged_file_is_named_and_made_again_at_no_charge(folder: Path, capsy
     entries = len(parsed(folder / "out/ledger.sqlite"))
     kept = folder / f"out/round_{summary()['best_round']}"
     first, last = (folder / f"out/round_{number}" for number in (1, 2))
-    files = [first / name for name in ("answers.npz", "student.safetensors", "metrics.json")]
+    results = [kept / name for name in ("training_labels.npy", "student.safetensors")]
+    files = [first / name for name in ("answers.npz", "metrics.json")]
     files += [first / "linear.safetensors", first / "probabilities.npy", last / "weights_1.npz"]
-    for path in (folder / "out/summary.json", kept / "training_labels.npy", *files):
+    for path in (folder / "out/summary.json", *results, *files):
         if path in files:
             (last / "metrics.json").unlink()  # the second round is to be made, and reads the first
         content = path.read_bytes()
@@ -232,3 +236,16 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(with_queries: Path, 
     for new in (True, False):
         assert pipeline.main([*PREDICT, "--anchor", "anchor.json"]) == 0
         assert ("there was no anchor of that name" in capsys.readouterr().err) == new
+
+
+def test_a_run_keeps_its_axes(folder: Path, monkeypatch) -> None:
+    """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
+    assert run("--whiten", "3", *QUICK) == 0
+    out = RunFolder(folder / "out")
+    spent, kept = out.ledger_state().spent, out.extractor(FEATURES)
+    assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
+    for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
+        (out.path / name).unlink()
+    monkeypatch.setattr(asking_features, "whitened", lambda *_: pytest.fail("built again"))
+    assert run("--whiten", "3", *QUICK) == 0
+    assert out.ledger_state().spent == spent

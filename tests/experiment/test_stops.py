@@ -215,7 +215,7 @@ def test_rows_in_memory_are_mended_by_the_same_call(tmp_path) -> None:
         return lw.fit(data, 20.0, run_dir="out", custody="custody", quiet=True, **settings)
 
     with pytest.raises(LabelwallError, match=r"written as the classes are \(ant, bee, cat\)"):
-        fit(np.char.upper(names[y].astype(str)))
+        fit(np.char.add(names[y].astype(str), "s"))
     assert fit(names[y]).score(test, names[truth]) > 0.75
     with pytest.raises(InvalidInput, match="other rows"):  # the run is finished
         fit(names[y[::-1]])

@@ -70,7 +70,7 @@ def test_texts_of_persons() -> None:
         (TEXTS, KINDS), list(PUBLIC_TEXTS), (list(TEXTS[:20]), KINDS[:20]), person=[*persons, None]
     )
     own = {"student": {"steps": 150, "doubtful_folds": 0}, "threads": 1, "quiet": True}
-    own |= {"run_dir": "run", "custody": "custody"}
+    own |= {"run_dir": "run", "custody": "custody", "expected_records": 40}
     assert lw.fit(data, epsilon=8.0, **own).summary.unit == "person"
     assert "person" in Path("custody/rows/private.csv").read_text().splitlines()[0]
 

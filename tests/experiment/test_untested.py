@@ -119,6 +119,7 @@ def test_a_comparison_wants_test_rows(capsys) -> None:
 def test_tables_and_folders_on_the_command_line(tmp_path: Path, capsys) -> None:
     in_folders(tmp_path / "images", labelled=False)
     hog = ["--features", "hog", "--student.backbone", "small_cnn", "--epsilon", "8", *QUICK[:-1]]
+    hog += ["--expected_records", "30"]
     command = ["run", "--data", "images", "--data.classes", "[ant, bee, cat]", *hog]
     assert "no test rows, so no accuracy" in shown(capsys, *command)
     for name, (x, y) in (("a", tiny.rows(200, 1)), ("b", tiny.rows(40, 2))):

@@ -310,5 +310,5 @@ def test_rows_in_memory_are_replaced_by_one_rename(tmp_path, monkeypatch, kind):
 
 
 def test_persons_of_files_are_not_given_in_memory(tmp_path):
-    with pytest.raises(InvalidInput, match=r"person.*left out"):
+    with pytest.raises(InvalidInput, match=r"person.*the name of a column"):
         lw.Data("a.csv", "b.csv", person=[1, 2]).options(tmp_path)

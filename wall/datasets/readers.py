@@ -242,9 +242,6 @@ def read_public(config: DataConfig, progress: TaskProgress) -> PublicData:
         cure = f"Repair or remove {listed(damaged)}."
         raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     inputs, public_labels = rows[0]
-    if (inputs == inputs[0, 0, 0]).all():
-        cure = "What is transparent counts as white; of greys of more than 8 bits data.white does."
-        raise InvalidInput("data.public", "images that differ", "one colour in all of them", cure)
     test_inputs, test_labels = rows[1] if len(rows) > 1 else no_rows(inputs, space)
     if (test_labels < 0).any():
         attributes = config.labels == "attributes"

@@ -274,8 +274,8 @@ def read_public(config: DataConfig, progress: TaskProgress = no_progress) -> Pub
     """
     public: PublicData = _READERS[config.source].read_public(config, progress)
     if all(np.array_equal(row, public.inputs[0]) for row in public.inputs):
-        rule = "rows that differ, as the private ones do"
-        raise InvalidInput("public", rule, f"{len(public.inputs)} of which none differs")
+        found = f"{len(public.inputs)} that are all alike"
+        raise InvalidInput("public", "rows that differ", found)
     labels = public.labels
     if labels is None or len(public.test_labels):
         return public

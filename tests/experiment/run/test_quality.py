@@ -15,10 +15,11 @@ from torchmetrics.functional.classification import (
     multiclass_calibration_error,
 )
 
-from labelwall.experiment.run import lines as metrics
+from labelwall.experiment.run import lines
 from labelwall.experiment.run.scoring import decided, noisy_shares, promised
 from labelwall.experiment.run.summary import PrivateScore, Summary
-from labelwall.student.asking import estimates as quality
+from labelwall.student import scores
+from labelwall.student.asking import estimates
 from labelwall.student.held_out import Cleaned
 from labelwall.student.results import read, write
 from labelwall.student.train import outputs
@@ -45,16 +46,16 @@ def test_the_calibration_error_is_torchmetrics(space: ClassLabels | AttributeLab
     oracle = torch.from_numpy
     if classes:
         asked = oracle(shares), oracle(truth)
-        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=metrics.BINS)
+        expected = multiclass_calibration_error(*asked, num_classes=4, n_bins=scores.BINS)
     else:
         asked = oracle(certainty).flatten(), oracle(right).flatten()
-        expected = binary_calibration_error(*asked, n_bins=metrics.BINS)
-    assert metrics.calibration_error(certainty, right) == pytest.approx(float(expected), abs=1e-5)
+        expected = binary_calibration_error(*asked, n_bins=scores.BINS)
+    assert scores.calibration_error(certainty, right) == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_certainty_of_one_has_a_bin_and_no_answers_have_no_error() -> None:
-    assert metrics.calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
-    assert metrics.calibration_error(np.zeros(0), np.zeros(0)) is None
+    assert scores.calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0.0
+    assert scores.calibration_error(np.zeros(0), np.zeros(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -65,22 +66,22 @@ def test_a_class_that_accuracy_hides_is_named(right, rows, named) -> None:
     confusion = [[right[0], rows[0] - right[0], 0], [rows[1] - right[1], right[1], 0], [0, 0, 0]]
     truth = np.repeat([0, 1], rows)
     predicted = np.repeat([0, 1, 0, 1], [*confusion[0][:2], *confusion[1][:2]])
-    balanced, worst = metrics.by_class(made_round(confusion=confusion), ClassLabels.of(3))
+    balanced, worst = lines.by_class(made_round(confusion=confusion), ClassLabels.of(3))
     assert balanced == pytest.approx(balanced_accuracy_score(truth, predicted))
     assert worst == min(r / n for r, n in zip(right, rows, strict=True))
     summary = made_summary(
         test_accuracy=sum(right) / sum(rows), balanced_accuracy=balanced, worst_class=worst
     )
-    assert bool(metrics.uneven(summary)) == named
-    assert ("worst class" in metrics.result_line(summary, Path())) == named
+    assert bool(lines.uneven(summary)) == named
+    assert ("worst class" in lines.result_line(summary, Path())) == named
 
 
 def test_values_have_no_classes() -> None:
     counts = made_round(confusion=[[1, 0], [0, 1]])
-    assert metrics.by_class(counts, ValueLabels(low=0.0, high=1.0)) == (None, None)
+    assert lines.by_class(counts, ValueLabels(low=0.0, high=1.0)) == (None, None)
     attributes = made_round(confusion=[[[1, 0], [0, 1]]])
-    assert metrics.by_class(attributes, AttributeLabels.of(1)) == (None, None)
-    assert metrics.uneven(made_summary(test_accuracy=0.5)) == ""
+    assert lines.by_class(attributes, AttributeLabels.of(1)) == (None, None)
+    assert lines.uneven(made_summary(test_accuracy=0.5)) == ""
 
 
 def test_the_error_is_that_of_the_noise() -> None:
@@ -200,19 +201,19 @@ def test_counts_tell_how_many_votes_the_labels_have(purity: float, noise: float)
         noisy = true + np.rint(rng.normal(0, noise, true.shape)).astype(np.int64)
         labels, _ = inherit(noisy, rows, 0.0)
         real.append((true[rows[:, 0], labels] / true.sum(axis=1)[rows[:, 0]]).mean())
-        found.append(quality.by_counts(noisy, rows, 0.0, noise).right)
+        found.append(estimates.by_counts(noisy, rows, 0.0, noise).right)
     assert np.mean(found) <= np.mean(real) + 0.05  # the labels scored have more noise
     if noise <= 10:
         assert np.mean(found) == pytest.approx(np.mean(real), abs=0.03)
-    assert quality.by_counts(true - 200, rows, 0.0, noise).right == 0.0  # no votes are no error
+    assert estimates.by_counts(true - 200, rows, 0.0, noise).right == 0.0  # no votes are no error
 
 
-def of(share: float | None, by: str = quality.COUNTS) -> quality.Estimate | None:
-    return None if share is None else quality.Estimate(share, 0.01, by)
+def of(share: float | None, by: str = estimates.COUNTS) -> estimates.Estimate | None:
+    return None if share is None else estimates.Estimate(share, 0.01, by)
 
 
 @pytest.mark.parametrize(
-    ("estimates", "kept"),
+    ("known", "kept"),
     [
         ([of(0.5)], 1),
         ([of(0.5), of(0.7)], 2),
@@ -222,29 +223,29 @@ def of(share: float | None, by: str = quality.COUNTS) -> quality.Estimate | None
         ([of(0.58), of(0.29), of(0.3)], 1),
         ([of(None), of(0.2)], 2),
         ([of(0.9), of(None)], 2),  # nothing is known of it
-        ([of(0.9), of(0.2, quality.AGREEMENT)], 2),  # another measure
+        ([of(0.9), of(0.2, estimates.AGREEMENT)], 2),  # another measure
     ],
 )
-def test_the_last_round_that_is_not_worse_is_kept(estimates, kept: int) -> None:
-    assert quality.best_round(estimates) == kept
+def test_the_last_round_that_is_not_worse_is_kept(known, kept: int) -> None:
+    assert estimates.best_round(known) == kept
 
 
 def test_an_estimate_that_noise_moves_says_nothing() -> None:
     """It still has a place among rounds, where it is worse than none."""
     sure = np.full(400, 0.8)
     narrow, wide = (
-        quality.by_probabilities(sure, (0.77, 0.83)),
-        quality.by_probabilities(sure, (0.6, 0.95)),
+        estimates.by_probabilities(sure, (0.77, 0.83)),
+        estimates.by_probabilities(sure, (0.6, 0.95)),
     )
     assert (narrow.known, narrow.text()) == (True, "about 80% right by probabilities")
     assert (wide.known, wide.text()) == (False, "unknown (the noise hides how sure labels may be)")
     assert wide.error > 0.17
     assert narrow.error == pytest.approx(0.036, abs=0.001)
-    assert not quality.worse(wide, narrow)
+    assert not estimates.worse(wide, narrow)
 
 
 def test_a_result_survives_its_file(tmp_path: Path) -> None:
-    estimate = quality.by_agreement(Cleaned(np.zeros(3), 0.75, 400))
+    estimate = estimates.by_agreement(Cleaned(np.zeros(3), 0.75, 400))
     assert estimate is not None
     assert estimate.text() == "about 75% consistent by cross-validation"
     summary = made_summary(rounds=(made_round(estimate=estimate), made_round()))
@@ -253,4 +254,4 @@ def test_a_result_survives_its_file(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"asked": 10', '"asked": "many"', 1))
     with pytest.raises(LabelwallError, match=r"summary.json is damaged\. Delete it"):
         read(Summary, path)
-    assert quality.by_agreement(Cleaned(np.zeros(3))) is None
+    assert estimates.by_agreement(Cleaned(np.zeros(3))) is None

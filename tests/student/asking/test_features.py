@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.asking import asking_features, features
+from labelwall.student.asking import features
 from labelwall.student.asking.ask_matrices import cluster
 from labelwall.student.asking.features import (
     PublicFeatures,
@@ -18,7 +17,6 @@ from labelwall.student.asking.features import (
     whitened,
 )
 from labelwall.student.asking.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
-from labelwall.student.round_files import FEATURES
 from labelwall.student.settings import FirstFeatures
 from labelwall.wall.computing import Computing
 from labelwall.wall.datasets.config import Task
@@ -26,8 +24,6 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.features.embedder import Embedder
 from labelwall.wall.label_kinds import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
-from tests.experiment import tiny
-from tests.experiment.checks import QUICK, run
 from tests.make import bars
 
 
@@ -69,19 +65,6 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
     assert principal_axes(uneven(rows), kept)[1].shape[1] < kept
     with pytest.raises(InvalidInput, match="whiten"):
         on_axes(uneven(rows), kept)
-
-
-def test_a_run_keeps_its_axes(folder: Path, monkeypatch) -> None:
-    """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
-    assert run("--whiten", "3", *QUICK) == 0
-    out = RunFolder(folder / "out")
-    spent, kept = out.ledger_state().spent, out.extractor(FEATURES)
-    assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
-    for name in ("summary.json", "round_1/metrics.json", "round_1/answers.npz"):
-        (out.path / name).unlink()
-    monkeypatch.setattr(asking_features, "whitened", lambda *_: pytest.fail("built again"))
-    assert run("--whiten", "3", *QUICK) == 0
-    assert out.ledger_state().spent == spent
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_an_image_folder_with_bad_files(image_folders):
 
 def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
     """Most frequent first, and no more than fit on a page."""
-    labels = ["Yes"] * 40 + ["no"] * 9 + ["NO "] * 8 + [f"spelling {n}" for n in range(22)]
+    labels = ["Ja"] * 40 + ["No "] * 9 + ["nein "] * 8 + [f"spelling {n}" for n in range(22)]
     for name, cells in (("private", labels), ("public", ["yes", "no"] * 5)):
         lines = ["a,label", *(f"{row},{cell}" for row, cell in enumerate(cells))]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines))
@@ -70,7 +70,7 @@ def test_labels_of_a_table_that_are_written_otherwise(tmp_path):
     text = preview(DataConfig(source="table", classes=["yes", "no"], **places))
     told = counted(text, "their labels, as written (classes: yes, no)")
     assert [(count, words.split(":")[0]) for count, words in told[:2]] == [
-        ("40", "'Yes'"), ("8", "'NO'"),
+        ("40", "'Ja'"), ("8", "'nein'"),
     ]  # fmt: skip
     assert len(told) == 21
     assert told[-1] == ("and", "4 more")

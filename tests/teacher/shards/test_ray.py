@@ -102,7 +102,7 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path):
     until_lost(pool)
     with pytest.raises(TeacherFailed):
         teacher.answer(Queries(tiny.queries(5, 3)))
-    assert teacher._ledger.state.spent[0, "screen"] == spent[0, "screen"] + 5
+    assert teacher._ledger.state.spent == spent  # records are counted before a charge
     assert len(teacher._ledger.state.results) == results
 
 

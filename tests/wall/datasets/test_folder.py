@@ -144,7 +144,7 @@ def test_public_images_fix_what_white_is(tmp_path, dtype, white):
         for name in ("a", "b"):
             (tmp_path / split / name).mkdir(parents=True)
             ramp = np.tile(np.linspace(0, bright * white * 0.98, 16), (16, 1)).astype(dtype)
-            Image.fromarray(ramp).save(tmp_path / split / name / "0.tif")
+            Image.fromarray(ramp if name == "a" else ramp.T).save(tmp_path / split / name / "0.tif")
     own = {split: str(tmp_path / split) for split in ("private", "public", "test")}
     data = own_settings({**own, "expected_records": 100}, {})["data"]
     assert data["white"] == white
@@ -157,7 +157,7 @@ def test_public_images_fix_what_white_is(tmp_path, dtype, white):
 def test_public_images_of_one_colour_are_refused(image_folders):
     for image in Path(image_folders["public"]).rglob("*.png"):
         Image.new("LA", (9, 9), (255, 40)).save(image)
-    with pytest.raises(InvalidInput, match=r"data\.public.*images that differ.*transparent"):
+    with pytest.raises(InvalidInput, match="rows that differ"):
         read_public(DataConfig(source="folder", **image_folders))
 
 
