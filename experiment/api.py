@@ -184,7 +184,7 @@ def priced(
         tell_columns,
     )
 
-    tell_columns(config, console)
+    tell_columns(config.data, config.open, console)
     if not config.open:
         config.solved(console.progress)
         shown = describe_plan(config)

@@ -35,7 +35,7 @@ def train(
     custodian = custodian_place(side, run_dir)
     if not apart:  # then another process alone looks into the directory
         require_budget(side, custodian)
-    tell_columns(config, console)
+    tell_columns(config.data, config.open, console)
     if config.open:
         if config.teacher is None and resumed(config, folder).open:
             console.say("auto: rehearsing mechanisms and features on public rows")

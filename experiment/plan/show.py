@@ -9,10 +9,10 @@ from ...teacher.accounting.accountant import certificates, certified_epsilon, re
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
 from ...wall.console import Console
+from ...wall.datasets.config import DataConfig
 from ...wall.datasets.sources import facts
 from ...wall.errors import MissingData
 from ...wall.guarantee import for_unit, protected
-from ..config.config import Config
 from ..config.private_side import PrivateSide, solved_line, solved_numbers
 from .planner import Choice, Optimum
 
@@ -42,14 +42,13 @@ def weak(epsilon: float) -> str | None:
     )
 
 
-def tell_columns(config: Config, console: Console) -> None:
+def tell_columns(data: DataConfig, needed: bool, console: Console) -> None:
     """Say how the PUBLIC rows are read, column by column.
 
-    Raises MissingData where the method is to be chosen on rows that are missing: a price needs
-    none.
+    Raises MissingData where rows are missing that are ``needed``: a price needs none.
     """
-    with suppress(*() if config.open else (MissingData,)):
-        for line in facts(config.data):
+    with suppress(*() if needed else (MissingData,)):
+        for line in facts(data):
             console.say(line)
 
 
