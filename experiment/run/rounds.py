@@ -73,6 +73,7 @@ def run_rounds(
             folder=folder,
             space=public.task.labels,
             guess=public.settings.records(len(public.data.inputs)),
+            shares=public.class_shares,
         )
         if warning := watch.warning():
             console.say(f"round {planned.number}: {warning}")

@@ -4,7 +4,6 @@ This follows from released values, the plan and a public guess: it is post-proce
 The rest of the plan is kept: the same command asks anew, about the rows as they are by then.
 """
 
-import json
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from scipy.stats import binom, norm
 
 from ...student.linear.tuning import SURE_COUNT
+from ...student.results import read, write
 from ...student.round_files import COUNTED
 from ...teacher.accounting.plan import Slot
 from ...teacher.mechanisms.base import Charging
@@ -20,10 +20,18 @@ from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.mechanisms.registry import from_slot
 from ...teacher.mechanisms.votes import SCREEN, Screened
 from ...wall.answering import Answering
-from ...wall.errors import LabelwallError
-from ...wall.files import reading, write_file
+from ...wall.errors import LabelwallError, listed
+from ...wall.features.embedder import unit_length
 from ...wall.labels import LabelSpace
-from ...wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
+from ...wall.matrices import (
+    COUNT,
+    SENSITIVITY,
+    Matrix,
+    NoisyCounts,
+    bias,
+    longest_residual,
+    residual_unit,
+)
 from ...wall.messages import (
     ABSTAINED,
     Answers,
@@ -46,10 +54,28 @@ MISSED, FALSE = 1e-3, 1e-4  # probabilities that no records look like some, and 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stop:
+    """A stop of round ``number`` after so many ``releases``, which count ``records`` together."""
+
+    number: int
+    releases: int
+    records: float
+    of_class: bool = False  # some class had none; a run stops for that once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stops:
+    """The stops of a run, in order: its stopped.json."""
+
+    stops: tuple[Stop, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watch:
     """A teacher that raises LabelwallError where what it releases for a round shows no records.
 
-    ``guess``: PUBLIC, of the number of records. ``seen``: numbers of records that were counted, by
+    ``guess``: PUBLIC, of the number of records; ``shares``: of the classes among labelled PUBLIC
+    rows, float64 [c], where there are enough. ``seen``: numbers of records that were counted, by
     the matrix.
     """
 
@@ -58,34 +84,37 @@ class Watch:
     folder: RunFolder
     space: LabelSpace
     guess: int
+    shares: np.ndarray | None = None
     seen: dict[bytes, float] = field(default_factory=dict)
-    extractor: list[str] = field(default_factory=list)  # the hash of the one in use
+    extractor: list[ExtractorSpec] = field(default_factory=list)  # the one in use
 
     @property
-    def stops(self) -> list[tuple[int, int, float]]:
-        """Of all rounds until now, in order: number of the round, its releases, what they count."""
-        if not (stopped := self.folder.stopped).exists():
-            return []
-        with reading(stopped):
-            return [tuple(stop) for stop in json.loads(stopped.read_text())]
+    def stops(self) -> tuple[Stop, ...]:
+        """All stops of the run until now."""
+        stopped = self.folder.stopped
+        return read(Stops, stopped).stops if stopped.exists() else ()
 
     @property
     def spent(self) -> int:
         """Releases that this round made before it stopped."""
-        return sum(releases for number, releases, _ in self.stops if number == self.asked.number)
+        return sum(stop.releases for stop in self.stops if stop.number == self.asked.number)
 
-    def _stop(self, releases: int, total: float, found: str, left: str) -> LabelwallError:
+    def _stop(
+        self, releases: int, total: float, found: str, left: str, of_class: bool = False
+    ) -> LabelwallError:
         """The end of the run. A kill in between finds the same releases in the ledger."""
         place = self.folder.round(self.asked.number)
         for stale in (*place.glob(COUNTED), *place.glob("weights_*.npz")):  # by these releases
             stale.unlink()
-        stops = [*self.stops, (self.asked.number, releases, total)]
-        write_file(self.folder.stopped, json.dumps(stops))
+        stop = Stop(number=self.asked.number, releases=releases, records=total, of_class=of_class)
+        write(Stops(stops=(*self.stops, stop)), self.folder.stopped)
+        cure = "If they are right but few, it goes on as soon as they show."
+        if of_class:
+            cure = "If there are none, give the same command again: it goes on without them."
         return LabelwallError(
             f"round {self.asked.number}: {found}, so the run stops here. {self.space.causes}"
             f". {left} are left: the same command goes on with them once the files are mended (and "
-            "a service, or shards, have read them again). If they are right but few, it goes on as "
-            "soon as they show."
+            f"a service, or shards, have read them again). {cure}"
         )
 
     @property
@@ -125,7 +154,7 @@ class Watch:
         )
 
     def use_extractor(self, spec: ExtractorSpec) -> None:
-        self.extractor[:] = [spec.sha256()]
+        self.extractor[:] = [spec]
         self.teacher.use_extractor(spec)
 
     def export(self, path: Path) -> None:
@@ -148,7 +177,7 @@ class Watch:
         left, total = sum(noisy.receipt.left.values()), sum(seen.values())
         later = self.folder.round(self.asked.number) / f"weights_{len(seen) + 1}.npz"
         judged = len(seen) >= self._needed and left and not (self._hidden or later.exists())
-        every = total + sum(known for at, _, known in self.stops if at == self.asked.number)
+        every = total + sum(s.records for s in self.stops if s.number == self.asked.number)
         assert form.noise is not None
         shown = (
             total > SURE_COUNT * noise * math.sqrt(len(seen)),
@@ -161,9 +190,39 @@ class Watch:
                 f"a released count of {total / len(seen):.0f} +- {deviation:.0f} does not tell "
                 f"the private rows from none, where about {self.guess} were expected"
             )
-            cap = self.folder.plan().slots[self.asked.slot].releases[0].cap
-            raise self._stop(len(seen), total, found, f"{left} of {cap} noisy counts")
+            raise self._stop(len(seen), total, found, self._left(left))
+        if left and not later.exists() and (found := self._absent(sent, counts)):
+            raise self._stop(len(seen), total, found, self._left(left), of_class=True)
         return replace(noisy, counts=counts)
+
+    def _left(self, left: int) -> str:
+        cap = self.folder.plan().slots[self.asked.slot].releases[0].cap
+        return f"{left} of {cap} noisy counts"
+
+    def _absent(self, sent: Matrix, counts: np.ndarray) -> str:
+        """Which classes have no records, by the first counts that tell; empty where none lacks, or
+        nothing tells. ``counts``: noisy ones, by the matrix that was ``sent``.
+        """
+        form = self.asked.form
+        told = any(stop.of_class for stop in self.stops) or len(self.seen) > 1
+        if told or self.shares is None or form.labels != "class" or form.gain != 1:
+            return ""
+        assert form.noise is not None
+        if form.centroids:
+            by_class = counts.sum(axis=0) / (form.parts * form.neighbours)
+            noise = form.noise * math.sqrt(form.centroids) / form.neighbours
+        elif self.extractor[0].backbone == "box":  # whose rows have any length
+            return ""
+        else:
+            length = unit_length(self.extractor[0], len(sent.entries) - 1)
+            by_class, noise = records_by_class(counts[0], len(self.shares), form.clip, length)
+            noise *= form.noise
+        usual = self.shares * max(0.0, by_class.sum())
+        none = (usual >= EXPECTED * noise) & (by_class <= SURE_COUNT * noise)
+        lacking = [f"{self.space.names[k]} (usually {usual[k]:.0f})" for k in np.flatnonzero(none)]
+        if not lacking:
+            return ""
+        return f"released counts, +- {noise:.0f}, show no private row of {listed(lacking)}"
 
     def answer(self, queries: Queries) -> Answers:
         """Answers to the round's queries, TRIED of them first; no labels of those before a stop."""
@@ -197,13 +256,31 @@ class Watch:
         if isinstance(mechanism, IndKnn) and not isinstance(self.teacher, Custodians):
             self.teacher.export(self.folder.ledger)
             results, stage = self.folder.ledger_state().results, mechanism.stages[0]
-            known = {*tried.identities(self.extractor[0], slot.mechanism)}
+            known = {*tried.identities(self.extractor[0].sha256(), slot.mechanism)}
             mean = np.mean([np.ravel(results[query][stage])[0] for query in known])
             noise = mechanism.require("sigma_count") / math.sqrt(len(known))
             if EXPECTED * noise < MIN_NEIGHBOURS and mean <= SURE_COUNT * noise:
                 near = f"{mean:.1f} +- {noise:.1f} neighbours a query"
                 return f"{near} do not tell the private rows from none"
         return ""
+
+
+def records_by_class(
+    counts: np.ndarray, classes: int, clip: float, length: float
+) -> tuple[np.ndarray, float]:
+    """(records of each class, float64 [c]; their noise, in noise multipliers) by a linear model's
+    first sum, where all records have one prediction.
+
+    ``counts``: int64 [(d + 1) c + 1], a noisy sum at weights of 0 of inputs of this ``length``. A
+    record of class k adds (1 / c - [j = k]) times unit and bias to the bias of class j, shrunk as
+    far as its residual is longer than ``clip``: alike for all records, as inputs are equally long.
+    """
+    weights = np.zeros((1, classes), dtype=np.int16)
+    longest = longest_residual("class", classes, math.inf, first=True)
+    shrunk = longest_residual("class", classes, clip, first=True) / longest
+    step = residual_unit(weights, clip, length) * shrunk * bias(length)
+    noise = math.hypot(1 / (classes * COUNT), 1 / step) * SENSITIVITY
+    return counts[-1] / COUNT / classes - counts[-1 - classes : -1] / step, noise
 
 
 def anew(matrix: Matrix, times: int) -> Matrix:

@@ -11,6 +11,8 @@ from ..linear.labelled import Labelled, labelled
 from ..settings import PublicSide
 from .features import PublicFeatures
 
+MIN_LABELLED = 100  # rows that tell how frequent classes are
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublicRows:
@@ -27,6 +29,19 @@ class PublicRows:
     first: ExtractorSpec
     features: PublicFeatures
     learned: np.ndarray | None = None
+
+    @property
+    def class_shares(self) -> np.ndarray | None:
+        """Shares of the classes among labelled public and test rows, float64 [c]; None where fewer
+        than MIN_LABELLED are labelled.
+        """
+        if self.task.labels.kind != "class":
+            return None
+        given = self.data.labels if self.learned is None else self.learned
+        known = self.data.test_labels if given is None else [*given, *self.data.test_labels]
+        labels = np.asarray(known, dtype=np.int64)
+        counts = np.bincount(labels[labels >= 0], minlength=self.task.num_classes)
+        return counts / counts.sum() if counts.sum() >= MIN_LABELLED else None
 
     def labelled(self, extractor: ExtractorSpec) -> Labelled | None:
         """A classifier of the labels that are learned, by these features; None without any."""

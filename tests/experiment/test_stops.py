@@ -106,7 +106,8 @@ def spent() -> dict[str, int]:
 
 def remembered() -> int:
     """The releases that the run folder says were spent by stops."""
-    return sum(releases for _, releases, _ in json.loads(Path("out/stopped.json").read_text()))
+    stops = json.loads(Path("out/stopped.json").read_text())["stops"]
+    return sum(stop["releases"] for stop in stops)
 
 
 def stops(capsys, *more: str) -> None:
@@ -152,7 +153,7 @@ def test_a_kill_between_the_releases_and_the_stop_pays_nothing_twice(
     _, release, first, whole = KINDS[name]
     mended = write(name)
     with monkeypatch.context() as killed:
-        killed.setattr(stopping, "write_file", lambda *_: exec("raise KeyboardInterrupt"))
+        killed.setattr(stopping, "write", lambda *_: exec("raise KeyboardInterrupt"))
         assert pipeline.main([*RUN, *QUICK]) != 0
     assert spent()[release] == first
     stops(capsys)
@@ -219,6 +220,23 @@ def test_rows_in_memory_are_mended_by_the_same_call(tmp_path) -> None:
     assert fit(names[y]).score(test, names[truth]) > 0.75
     with pytest.raises(InvalidInput, match="other rows"):  # the run is finished
         fit(names[y[::-1]])
+
+
+def test_a_class_without_records_stops_a_run_once(folder, capsys) -> None:
+    """The same command goes on, whether the file was mended or the class has none."""
+    tiny.write(mechanism=SUMS, budget={"epsilon": 60.0}, caps=None, rounds=[{}])
+    (x, y), (u, uy) = tiny.rows(900, 1), tiny.rows(400, 2)
+    tiny.change(
+        private_x=x,
+        private_y=np.where(y == 1, 9, y),
+        private_id=np.arange(900),
+        public_x=u,
+        public_y=uy,
+    )
+    check_one_error([*RUN, *QUICK], "show no private row of 1 (usually", capsys)
+    assert spent() == {"sum": 1}
+    assert run(*QUICK) == 0
+    assert spent() == {"sum": 10}
 
 
 @pytest.mark.slow

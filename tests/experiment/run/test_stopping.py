@@ -2,6 +2,7 @@
 asks anew."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,18 @@ import pytest
 from scipy.stats import binom
 
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.stopping import EXPECTED, FALSE, MISSED, TRIED, Watch, anew
+from labelwall.experiment.run.stopping import (
+    EXPECTED,
+    FALSE,
+    MISSED,
+    TRIED,
+    Stop,
+    Stops,
+    Watch,
+    anew,
+    records_by_class,
+)
+from labelwall.student.results import write
 from labelwall.teacher.accounting.discrete_gaussian import log_at_least
 from labelwall.teacher.accounting.plan import Slot
 from labelwall.teacher.mechanisms.batch import RadiusNeighbours
@@ -32,7 +44,7 @@ from labelwall.wall.matrices import (
     bias,
     residual_unit,
 )
-from labelwall.wall.messages import Answers, Queries, Receipt
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries, Receipt
 from labelwall.wall.questions import QueryForm, Round
 from tests.experiment import tiny
 
@@ -249,7 +261,8 @@ def test_a_sum_that_is_asked_anew_is_another_release_of_the_same_sum(space) -> N
 
 def test_cells_that_are_asked_anew_come_back_in_their_own_order(tmp_path) -> None:
     centers = np.arange(8, dtype=np.int8).reshape(4, 2)
-    (tmp_path / "stopped.json").write_text("[[1, 1, 0.0], [1, 1, 0.0], [2, 1, 0.0]]")
+    stops = tuple(Stop(number=number, releases=1, records=0.0) for number in (1, 1, 2))
+    write(Stops(stops=stops), tmp_path / "stopped.json")
 
     def count(matrix: Matrix) -> NoisyCounts:
         assert matrix.entries[:, 0].tolist() == [2, 4, 6, 0]
@@ -262,3 +275,54 @@ def test_cells_that_are_asked_anew_come_back_in_their_own_order(tmp_path) -> Non
     counts = watched.count(Cells(centers)).counts
     assert counts is not None
     assert (counts[:, 0] == 10_000 * centers[:, 0].astype(int)).all()
+
+
+@pytest.mark.parametrize("times", [0, 1, 4])
+@pytest.mark.parametrize("clip", [0.25, 1.0])
+def test_a_first_sum_counts_the_records_of_each_class(times: int, clip: float) -> None:
+    """By brute force, of rows of one length, but for rounding."""
+    rng, classes, length = np.random.default_rng(2), 4, 63.0
+    labels = np.repeat(np.arange(classes), [200, 90, 40, 0])
+    x = rng.normal(size=(len(labels), 6))
+    x *= length / np.linalg.norm(x, axis=1, keepdims=True)
+    sent = anew(Weights(np.zeros((7, classes), np.int16)), times)
+    unit, index = (
+        residual_unit(sent.entries, clip, length),
+        ExactIndex(np.rint(x).astype(np.int8), np.arange(len(labels))),
+    )
+    sums = gradient_sums(sent.entries[None], (unit,), bias(length), "class", 1, index, labels)
+    found, _ = records_by_class(sums[0], classes, clip, length)
+    assert np.abs(found - [200, 90, 40, 0]).max() < 2
+    assert found.sum() == pytest.approx(330, rel=1e-3)
+
+
+@pytest.mark.fresh_noise
+@pytest.mark.parametrize("absent", [False, True])
+def test_a_class_stops_a_run_only_where_it_would_show(tmp_path, absent) -> None:
+    """Of classes with 6 deviations of records one in 30,000 looks like none; of those without
+    records 43 in 44 do."""
+    length, shape = 63.0, (3, CLASSES)
+    _, noise = records_by_class(np.zeros(9 + 1), CLASSES, LINEAR.clip, length)
+    each = math.ceil(EXPECTED * LINEAR.noise * noise * 2)
+    there = np.array([each, each, 0 if absent else each])
+    unit = residual_unit(np.zeros(shape, np.int16), LINEAR.clip, length)
+    rows = np.repeat(np.arange(CLASSES), there)
+    index = ExactIndex(np.full((len(rows), 2), [63, 0], np.int8), np.arange(len(rows)))
+    zeros = np.zeros((1, *shape), np.int16)
+    sums = gradient_sums(zeros, (unit,), bias(length), "class", 1, index, rows)[0]
+    keys = [str(draw) for draw in range(300)]
+    drawn = SystemEntropy().discrete_gaussian(LINEAR.noise * SENSITIVITY, keys, "sum", len(sums))
+    found = 0
+    for noisy in sums + drawn:
+        reply = NoisyCounts(noisy[None], RECEIPT)
+        teacher = SimpleNamespace(count=lambda _, reply=reply: reply, use_extractor=lambda _: None)
+        watched = replace(
+            watch(tmp_path, LINEAR, teacher, guess=each), shares=np.full(CLASSES, 1 / CLASSES)
+        )
+        watched.use_extractor(ExtractorSpec("raw", (2,), CLASSES))
+        try:
+            watched.count(Weights(zeros[0]))
+        except LabelwallError:
+            found += 1
+            (tmp_path / "stopped.json").unlink()
+    assert (found > 280) if absent else (found == 0)
