@@ -40,12 +40,16 @@ class NearestRecord(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         return (Release(RESPONSE, "pure", {"epsilon": self.require("epsilon")}, asked),)
 
-    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy labels, int64 [n_queries]; label 0 stands for an empty data set."""
+    def tally(self, voters: Voters) -> np.ndarray:
+        """Labels of the nearest records, int64 [n_queries, 1]; 0 stands for an empty data set."""
         nearest = voters.index.prefix(voters.queries, 1)  # int64 [n_queries, 0 or 1]
-        empty = np.zeros(len(keys), dtype=np.int64)
-        labels = voters.labels[nearest[:, 0]] if nearest.shape[1] else empty
-        losses = (np.arange(voters.num_classes) != labels[:, None]).astype(np.int64)
+        empty = np.zeros((len(nearest), 1), dtype=np.int64)
+        return voters.labels[nearest].astype(np.int64) if nearest.shape[1] else empty
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy labels, int64 [n_queries]."""
+        labels = self.tally(voters) if voters.tally is None else voters.tally
+        losses = (np.arange(voters.num_classes) != labels).astype(np.int64)
         rate = Fraction(self.require("epsilon"))
         return entropy.choose(losses, [rate] * len(keys), keys, stage)
 
