@@ -40,7 +40,7 @@ from .keys import Keys, KeysDamaged, minute
 from .queue import RequestQueue
 from .replies import refused, response
 from .routes import PROBLEMS, VERSION, OfAnalyst, app_service, router
-from .server import ConnectionLimits
+from .server import Connection, ConnectionLimits
 from .service import Service
 
 Log = Callable[..., None]
@@ -258,16 +258,20 @@ class Observed:
                 status = message["status"]
             await send(message)
 
+        connection: Connection | None = scope.get("state", {}).get("connection")
         try:
-            opened = scope["app"].state.connections.open.get(scope["client"])
-            if opened is None or not opened.admitted:
+            if connection is not None and not connection.admitted:
+                connection.waiting = asyncio.current_task()
                 async with self._turn:
                     await asyncio.sleep(PAUSE)
+                connection.waiting = None
             await self._app(scope, receive, observed)
         except ClientDisconnect:
             status = 499
-        except asyncio.CancelledError:  # the time for the last requests is over
-            if not status:
+        except asyncio.CancelledError:
+            if connection is not None and connection.fileno() < 0:
+                status = 499
+            elif not status:  # the time for the last requests is over
                 await response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
             scope["app"].state.service.shared.report()

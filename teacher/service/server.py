@@ -150,10 +150,12 @@ class ConnectionLimits:
 class Connection(socket.socket):
     """An accepted socket, which gives its place back when it is closed.
 
-    ``admitted``: whether a request with a valid key came by it.
+    ``admitted``: whether a request with a valid key came by it. ``waiting``: a request that awaits
+    its turn, and does so no longer than the connection is open.
     """
 
     admitted = False
+    waiting: asyncio.Task[None] | None = None
     transport: asyncio.Transport | None = None  # none before the end of a TLS handshake
 
     def __init__(self, accepted: socket.socket, peer: Peer, limits: ConnectionLimits) -> None:
@@ -166,6 +168,8 @@ class Connection(socket.socket):
             self.transport.abort() if self.transport else self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        if self.waiting is not None:
+            self.waiting.cancel()
         self._limits.leave(self)
         super().close()
 
@@ -234,8 +238,12 @@ class TimedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.conn, app = BoundedRequests(h11.SERVER), cast(FastAPI, self.config.app)
-        if self.client in (opened := app.state.connections.open):
-            opened[self.client].transport = transport
+        connection = app.state.connections.open.get(self.client)
+        if connection is None:  # ended for another one before it came here
+            transport.abort()
+            return
+        connection.transport = transport
+        self.app_state = {**self.app_state, "connection": connection}
         self._expect_more(new=True)
 
     def data_received(self, data: bytes) -> None:

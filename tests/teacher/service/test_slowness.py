@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
+from labelwall.teacher.service import app as app_module
 from labelwall.teacher.service import callers
 from labelwall.teacher.service import server as server_module
 from labelwall.teacher.service.config import ServiceConfig
@@ -186,6 +187,18 @@ def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(tmp_path, monkeypatch)
     with served(made) as url, many(url, 1, f"{asks}\r\n".encode()):
         until(lambda: len(made.app.state.connections))
         until(lambda: not len(made.app.state.connections), 30)
+
+
+def test_a_stranger_who_goes_away_awaits_no_turn(made, monkeypatch):
+    """A queue of those who are gone would keep their memory, and everybody behind them."""
+    monkeypatch.setattr(app_module, "PAUSE", 60)
+    with served(made) as url:
+        for _ in range(30):
+            opened = connected(url, b"GET /v1/health HTTP/1.1\r\nhost: a\r\n\r\n")
+            time.sleep(0.02)  # for the request to be read
+            opened.close()
+        until(lambda: sum(line.get("status") == 499 for line in made.lines) == 30)
+        assert not len(made.app.state.connections)
 
 
 def test_a_client_that_goes_away_is_no_failure(made, tmp_path, caplog):
