@@ -293,9 +293,10 @@ def measure(split: Split, epsilon: float, seed: int, scratch: Path) -> dict[str,
         command += ["--run_dir", str(run_dir), "--custodian_dir", str(Path(place) / "custodian")]
         command += ["--quiet"]
         # A class that is rare among private rows alone stops the first of two calls
-        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        folder = RunFolder(run_dir)
+        folder, done = RunFolder(run_dir), subprocess.run(command, stdout=subprocess.DEVNULL)
+        if done.returncode and folder.stopped.exists():
+            done = subprocess.run(command, stdout=subprocess.DEVNULL)
+        done.check_returncode()
         summary = folder.finished()
         assert summary is not None
         confusion = np.array(summary.kept.confusion)
