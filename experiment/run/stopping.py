@@ -200,8 +200,8 @@ class Watch:
         return f"{left} of {cap} noisy counts"
 
     def _absent(self, sent: Matrix, counts: np.ndarray) -> str:
-        """Which classes have no records, by the first counts that tell; empty where none lacks, or
-        nothing tells. ``counts``: noisy ones, by the matrix that was ``sent``.
+        """A line that names the classes of which the first counts show no records; empty where
+        every class has some, or the counts do not tell. ``counts``: by the matrix ``sent``.
         """
         form = self.asked.form
         told = any(stop.of_class for stop in self.stops) or len(self.seen) > 1

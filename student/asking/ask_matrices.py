@@ -177,8 +177,8 @@ def _by_cells(
 
 
 def _at_least(estimate: Estimate, right: float) -> Estimate:
-    """Of labels that are hardly worse than those of public labels alone, which are so often
-    ``right``; 0 where that is unknown.
+    """The estimate, or ``right`` where that is more: the share of right labels by public labels
+    alone, which the answers hardly fall below. 0: that share is unknown.
     """
     if right and (estimate.why or right > estimate.right):
         return replace(estimate, right=right, why="")

@@ -237,9 +237,9 @@ def _reply_to(error: Exception) -> Response:
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
-    A client that goes away before its request is complete is no failure: it has status 499. Of all
-    connections without a valid key one request begins each PAUSE, so that a crowd of strangers
-    leaves the others their time.
+    A client that goes away before its request is complete is no failure: it has status 499.
+    Requests of connections without a valid key begin one after the other, at least PAUSE apart, so
+    that a crowd of strangers leaves time for the others.
     """
 
     def __init__(self, app: ASGIApp, requests: prometheus_client.Counter, log: Log) -> None:

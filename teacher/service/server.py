@@ -217,7 +217,7 @@ class GuardedServer(uvicorn.Server):
 
 
 class BoundedRequests(h11.Connection):
-    """h11 without what costs more than it weighs: heads of many lines, and bodies in chunks."""
+    """h11 that refuses heads of many lines and bodies in chunks: few bytes, and much work."""
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
