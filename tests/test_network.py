@@ -54,18 +54,17 @@ def test_no_command_tells_that_it_runs(tmp_path: Path) -> None:
 
 
 def test_the_check_can_fail(tmp_path: Path) -> None:
-    """A native library's telemetry is heard, and what Python's sockets are told."""
+    """A name that a native library asks for is heard, a socket of Python's, a file in the home."""
     code = """
-import os, socket
-import labelwall
-del os.environ["ORT_DISABLE_TELEMETRY"]
-import onnxruntime
+import ctypes, pathlib, socket
+(pathlib.Path.home() / "deviceid").touch()
+ctypes.CDLL(None).getaddrinfo(b"events.example.com", None, None, ctypes.byref(ctypes.c_void_p()))
 try:
     socket.create_connection(("192.0.2.1", 80), timeout=1)
 except OSError:
     pass
 """
     heard, made = told(tmp_path, code)
-    assert heard["asked"] == ["mobile.events.data.microsoft.com"]
+    assert heard["asked"][0].startswith("events.example.com")  # then with the search domains
     assert heard["reached"] == ["192.0.2.1"]
-    assert any(name.endswith("deviceid") for name in made)
+    assert "deviceid" in made

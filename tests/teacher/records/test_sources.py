@@ -1,6 +1,7 @@
 """Private rows: what is dropped, what stays, and that neither shows; the same rows in blocks."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_records_and_what_was_read_do_not_print_their_rows(tmp_path):
     config = private(tmp_path, x, [0, 1, 2], ids)
     records = open_records(config, VECTORS)
     text = repr(records) + str(records) + repr(ingest(config, VECTORS)) + repr([records])
+    text = re.sub("0x[0-9a-f]+", "", text)  # an address may hold any digits
     assert not any(word in text for word in ("123", "777", "array", "(3,"))
     assert isinstance(records, Records)
 
