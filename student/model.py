@@ -300,13 +300,13 @@ class StudentModel:
     def read(self, paths: Sequence[str]) -> readers.Images:
         """Image files as the student's inputs; one that can not be read is marked so.
 
-        Raises InvalidInput for a student of vectors, or of images that are not square.
+        Raises InvalidInput for a student of vectors.
         """
-        shape = self.info.input_shape
-        if len(shape) != 3 or shape[0] != shape[1]:
-            rule = "left out for this student, which takes rows of another shape than square images"
-            raise InvalidInput("images", rule, f"inputs of shape {list(shape)}")
-        return readers.read_images(Path(), paths, shape[0], shape[2], white=self.info.white)
+        if len(self.info.input_shape) != 3:
+            rule = "left out for this student, which takes vectors"
+            raise InvalidInput("images", rule, f"inputs of shape {list(self.info.input_shape)}")
+        height, width, channels = self.info.input_shape
+        return readers.read_images(Path(), paths, (height, width), channels, white=self.info.white)
 
 
 def load(path: str | Path) -> StudentModel:

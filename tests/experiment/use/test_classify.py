@@ -106,7 +106,7 @@ MISTAKES = {
     "no member x": ("out", ["--vectors", "data.npz"], "the array x"),
     "one number": ("out", ["--vectors", "number.npy"], "npy file"),
     "width": ("out", ["--vectors", "wide.npy"], "[n, 8]"),
-    "images": ("out", ["--images", "config.yaml"], "square images"),
+    "images": ("out", ["--images", "config.yaml"], "which takes vectors"),
 }
 
 
