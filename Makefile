@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test test-all lint docs format clean
 
 demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST images
-	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
+	$(BIN)/labelwall demo
 
 test: $(TESTS)  ## what every change must pass
 	$(BIN)/python -m pytest -n 2 -m "not slow" --durations 10
