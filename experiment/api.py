@@ -263,7 +263,7 @@ def compare(
             each kind by default.
         epsilon: one budget, or several.
         seeds: of the repetitions.
-        Others: as of ``fit``.
+        settings: as of ``fit``, and so are all others.
     """
     from ..teacher.noise.entropy import SystemEntropy
     from .compare import compare as comparison

@@ -47,8 +47,9 @@ class LabelwallClassifier(ClassifierMixin, BaseEstimator):
     private ones that no budget pays for. Fit none outside a Pipeline either, where nobody sees it.
 
     Args:
-        epsilon, delta, expected_records, custody: as of ``lw.fit``.
+        epsilon: as of ``lw.fit``, as are ``delta`` and ``expected_records``.
         classes: the public list of the labels, in order; required, since what occurs is private.
+        custody: the custodian's directory, PRIVATE.
         run_dir: folder for the results; CUSTODY.run when None.
         settings: settings by name, such as {"student": {"steps": 900}}.
 
