@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import labelwall as lw
 from labelwall import pipeline
 from labelwall.experiment.commands.configured import OPTIONS, parse_cells
 from labelwall.experiment.config.config import Config
@@ -115,6 +116,16 @@ def test_what_a_page_names_exists(page: Path) -> None:
 
 def names_of(kind: type, group: str) -> list[str]:
     return [name for name, _, _ in settings_of(kind, "mechanism." if group else "")]
+
+
+def test_the_site_has_the_public_names_and_warnings_fail() -> None:
+    page = (REPOSITORY / "docs" / "generate.py").read_text()
+    shown = set(re.findall(r'^    "([\w.]+)": \(', page, re.MULTILINE))
+    assert {f"{name}" for name in lw.__all__ if name[0].islower() and name != "sklearn"} <= shown
+    assert {"Data", "Model", "sklearn.LabelwallClassifier"} <= shown
+    target = (REPOSITORY / "Makefile").read_text().split("\ndocs:", 1)[1].split("\n\n")[0]
+    assert "--strict" in target
+    assert "--quiet" not in target  # which hides warnings from --strict
 
 
 def tree() -> list[Path]:

@@ -124,6 +124,12 @@ def run(args: Sequence[str]) -> int:
     return 0
 
 
+def demo(args: Sequence[str]) -> int:
+    """The quickstart: a run on 5,000 real MNIST images of a Python package, to runs/demo."""
+    config = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+    return run(["--config", str(config), "--run_dir", "runs/demo", *args])
+
+
 def plan(args: Sequence[str]) -> int:
     """Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads public
     data alone, and only where --mechanism.kind auto leaves the method to them.
@@ -192,7 +198,13 @@ def parse_cells(args: Sequence[str]) -> "tuple[list[Cell], Path]":
 
 
 def predict(args: Sequence[str]) -> int:
-    """Answer the rows of an npz file (array x) and write labels, receipt and ledger."""
+    """Answer the rows of an npz file (array x) and write labels, receipt and ledger. Spends budget;
+    a finished student labels rows by `labelwall classify`, at no charge.
+    """
+    if any(word.partition("=")[0] == "--student" for word in args):
+        rule = "left out: predict asks the private rows, and spends budget"
+        cure = "`labelwall classify --student DIR --vectors FILE --out FILE` labels by a student."
+        raise InvalidInput("student", rule, "--student", cure)
     config, rest = _parsed(predict, args)
     from ..plan.show import announce
 
