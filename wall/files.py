@@ -19,7 +19,7 @@ DELETE = (
 
 
 def other_format(what: str, found: object) -> str | None:
-    """The error of a file that names another format, or none; None where it names this one."""
+    """The error of a file that names another format, or none; None if it names this one."""
     if type(found) is int and found == FORMAT:
         return None
     found = repr(found)[:20]
@@ -28,9 +28,9 @@ def other_format(what: str, found: object) -> str | None:
 
 @contextmanager
 def whole(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file to write, which is at ``path`` once all of it is on the disk. A process that dies
-    before leaves what was there, and a file beside it that ends in .part.
+    """A file to write, which is at ``path`` once all of it is on the disk.
 
+    A process that dies before leaves what was there, and a file beside it that ends in .part.
     ``mode``: of a new file, less the process's mask. An OSError names the file.
     """
     scratch = path.with_name(path.name + ".part")
@@ -66,7 +66,7 @@ def write_arrays(path: Path, array: np.ndarray | None = None, **named: Any) -> N
 
 @contextmanager
 def reading(path: Path, cure: str = DELETE) -> Iterator[None]:
-    """Raises LabelwallError, which names the file, where what was written whole does not load."""
+    """Raises LabelwallError, which names the file, if what was written whole does not load."""
     try:
         yield
     except Exception as error:  # zipfile, numpy, safetensors and json raise many types
